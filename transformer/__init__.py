@@ -1,0 +1,61 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in JAX and Flax, whole.
+
+These are the public names; each is imported at its first use, so that a config or a preset costs
+nothing but itself.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer.config import Config as Config
+    from transformer.config import DataConfig as DataConfig
+    from transformer.config import DecodingConfig as DecodingConfig
+    from transformer.config import ModelConfig as ModelConfig
+    from transformer.config import OptimizerConfig as OptimizerConfig
+    from transformer.config import SpecialIds as SpecialIds
+    from transformer.config import TrainingConfig as TrainingConfig
+    from transformer.decoding.beam import SearchResult as SearchResult
+    from transformer.decoding.beam import beam_search as beam_search
+    from transformer.decoding.sampling import greedy_search as greedy_search
+    from transformer.decoding.sampling import sample as sample
+    from transformer.decoding.translator import Hypothesis as Hypothesis
+    from transformer.decoding.translator import Translator as Translator
+    from transformer.errors import UserError as UserError
+    from transformer.model.transformer import Transformer as Transformer
+    from transformer.presets import PRESETS as PRESETS
+    from transformer.run import Run as Run
+    from transformer.training.loop import train as train
+
+_HOMES = {
+    "config": (
+        "Config",
+        "DataConfig",
+        "DecodingConfig",
+        "ModelConfig",
+        "OptimizerConfig",
+        "SpecialIds",
+        "TrainingConfig",
+    ),
+    "decoding.beam": ("SearchResult", "beam_search"),
+    "decoding.sampling": ("greedy_search", "sample"),
+    "decoding.translator": ("Hypothesis", "Translator"),
+    "errors": ("UserError",),
+    "model.transformer": ("Transformer",),
+    "presets": ("PRESETS",),
+    "run": ("Run",),
+    "training.loop": ("train",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

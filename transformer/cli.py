@@ -1,0 +1,308 @@
+"""The commands: arguments in, a library call, an exit status out."""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+import tyro
+
+from transformer.config import Config, DecodingConfig
+from transformer.errors import Stopped, UserError
+from transformer.presets import PRESETS
+
+USAGE, INTERRUPTED = 2, 130
+
+
+def guarded(program: str, command: Callable[[list[str]], None]) -> int:
+    """Runs a command; what its user can mend becomes one message and exit status 2."""
+    try:
+        command(sys.argv[1:])
+    except UserError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return USAGE
+    except Stopped as stopped:
+        print(stopped)
+        return 128 + stopped.signal
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+# train.py
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a Transformer."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    run_dir: Path | None = None
+    """Where to write; if a run is there already, go on with it. Default: a new one under runs/."""
+
+
+def train_main() -> int:
+    """`train.py [preset] [options]`."""
+    return guarded("train.py", _train)
+
+
+def _train(arguments: list[str]) -> None:
+    preset = None
+    if arguments and not arguments[0].startswith("-"):
+        preset, *arguments = arguments
+        if preset not in PRESETS:
+            raise UserError(f"no preset {preset!r}: choose one of {', '.join(PRESETS)}")
+    given = _parse_train(arguments, PRESETS[preset or "quickstart"])
+    if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
+        from transformer.run import Run
+
+        given = _parse_train(arguments, Run(given.run_dir).config)
+    print_config(given.config, PRESETS[preset or "quickstart"])
+
+    from transformer.training.loop import train
+
+    train(given.config, given.run_dir)
+
+
+def _parse_train(arguments: list[str], default: Config) -> TrainArguments:
+    return tyro.cli(
+        TrainArguments,
+        args=arguments,
+        default=TrainArguments(default),
+        prog="train.py",
+        description=(
+            "Train an encoder-decoder Transformer. With no arguments: a small model on the built-in "
+            "English-German corpus, in minutes. The first argument may be a preset, whose values "
+            f"the options then change: {', '.join(PRESETS)}.\n\n"
+            "Your own text: train.py --data.train-source a.en --data.train-target a.de "
+            "--data.validation-source v.en --data.validation-target v.de\n\n"
+            "Go on with a run: train.py --run-dir runs/transformer-1"
+        ),
+    )
+
+
+def print_config(config: Config, preset: Config) -> None:
+    """The resolved config, section by section on few lines; * marks what differs from the preset."""
+    for section in dataclasses.fields(config):
+        values, defaults = getattr(config, section.name), getattr(preset, section.name)
+        if not dataclasses.is_dataclass(values):
+            print(f"{section.name} = {values}")
+            continue
+        parts = [
+            f"{'*' if value != default else ''}{name}={value}"
+            for (name, value), default in zip(_shown(values), (v for _, v in _shown(defaults)), strict=True)
+            if value is not None or default is not None
+        ]
+        print(f"[{section.name}] {' '.join(parts)}")
+
+
+def _shown(section: Any) -> list[tuple[str, Any]]:
+    return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]
+
+
+# decode.py
+
+
+@dataclass(frozen=True)
+class DecodeArguments:
+    """Translate text, a line at a time."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """What training wrote."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    input: Path | None = None
+    """Text to translate, one sentence a line. Default: standard input."""
+    output: Path | None = None
+    """Where the translations go, one line each. Default: standard output."""
+    reference: Path | None = None
+    """Good translations of the input: prints BLEU and chrF with their signatures at the end."""
+    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
+    """sacreBLEU's tokenizer for --reference. Default: the one of training."""
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+    format: Literal["text", "scores", "json"] = "text"
+    """text: the translation; scores: its score, a tab, the translation; json: an object for each
+    line with its hypotheses: text, tokens, score, and alignment where asked for."""
+    n_best: int = 1
+    """Translations of each sentence: for text and scores, as many lines each."""
+    alignments: bool = False
+    """json: with what each token looked at in the source."""
+
+
+def decode_main() -> int:
+    """`decode.py RUN [options]`."""
+    return guarded("decode.py", _decode)
+
+
+def _decode(arguments: list[str]) -> None:
+    try:
+        _translate_lines(_parse_decode(arguments))
+    except UserError as error:
+        raise UserError(str(error).replace("--decoding.", "--")) from error
+
+
+def _parse_decode(arguments: list[str]) -> DecodeArguments:
+    """Options not given are those stored with the run."""
+    decoding = DecodingConfig()
+    run_dir = next((Path(word) for word in arguments if Path(word, "config.json").exists()), None)
+    if run_dir:
+        from transformer.run import Run
+
+        decoding = Run(run_dir).config.decoding
+    return tyro.cli(
+        DecodeArguments,
+        args=arguments,
+        default=DecodeArguments(tyro.MISSING_NONPROP, decoding),
+        prog="decode.py",
+        description=(
+            "Translate text with a trained model: decode.py RUN < in > out. One line in, one line "
+            "out; an empty line stays empty. Options of the search default to those stored with the run."
+        ),
+    )
+
+
+def _translate_lines(given: DecodeArguments) -> None:
+    from rich.console import Console
+
+    from transformer.data.corpora import read_lines
+    from transformer.decoding.translator import Translator
+    from transformer.training.watch import Watch
+
+    if given.alignments and given.format != "json":
+        raise UserError("--alignments needs --format json: text has no place for them")
+    total = _check_files(given)
+    translator = Translator.load(given.run_dir, given.checkpoint)
+    lines = read_lines(given.input) if given.input else _standard_input()
+    watch = Watch(Console(stderr=True, highlight=False))
+    options = {item.name: getattr(given.decoding, item.name) for item in dataclasses.fields(given.decoding)}
+    best, start, count = [], time.monotonic(), 0
+    found = translator.stream(lines, n_best=given.n_best, alignments=given.alignments, **options)
+    with _Output(given.output) as output:
+        for count, hypotheses in enumerate(watch.progress("sentences", found, total), start=1):  # noqa: B007
+            output.write("".join(line + "\n" for line in _formatted(hypotheses, given.format)))
+            if given.reference:
+                best.append(hypotheses[0].text)
+    seconds = time.monotonic() - start
+    if given.output:
+        watch.say(f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s), written to {given.output}")
+    if given.reference:
+        _print_scores(best, given, translator)
+
+
+def _check_files(given: DecodeArguments) -> int | None:
+    """How many lines there are to translate, where that can be known; bad files fail now."""
+    from transformer.data.corpora import read_lines
+
+    total = sum(1 for _ in read_lines(given.input)) if given.input else None
+    if given.reference:
+        references = sum(1 for _ in read_lines(given.reference))
+        if total is not None and references != total:
+            raise UserError(f"{given.input} has {total} lines but {given.reference} has {references}")
+    return total
+
+
+def _standard_input() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.removesuffix(b"\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"standard input, line {number}: not UTF-8 (byte {error.start + 1})") from error
+
+
+def _formatted(hypotheses: Sequence[Any], form: str) -> Iterable[str]:
+    if form == "json":
+        fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
+        for values in fields:
+            alignment = values.pop("alignment")
+            if alignment is not None:
+                values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
+        return [json.dumps({"hypotheses": fields}, ensure_ascii=False)]
+    # a model may say a line break, but a translation is one line
+    texts = [" ".join(hypothesis.text.split("\n")) for hypothesis in hypotheses]
+    if form == "scores":
+        return [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in zip(hypotheses, texts, strict=True)]
+    return texts
+
+
+class _Output:
+    """Standard output, or a file that appears when it is complete."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._partial = path and path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+    def __enter__(self) -> TextIO:
+        if self._partial is None:
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+            self._file: TextIO = sys.stdout
+            return self._file
+        try:
+            self._file = open(self._partial, "w", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UserError(f"cannot write --output {self._path}: {error.strerror}") from error
+        return self._file
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self._file.flush()
+        if self._partial and self._path:
+            self._file.close()
+            if kind is None:
+                os.replace(self._partial, self._path)
+            else:
+                self._partial.unlink(missing_ok=True)
+
+
+def _print_scores(translations: list[str], given: DecodeArguments, translator: Any) -> None:
+    from transformer.data.corpora import read_lines
+    from transformer.evaluation import bleu, chrf
+
+    assert given.reference
+    references = [translator.tokenizers[1].plain(line) for line in read_lines(given.reference)]
+    if len(references) != len(translations):
+        raise UserError(f"{len(translations)} lines were translated but {given.reference} has {len(references)}")
+    tokenize = given.bleu_tokenize or translator.config.training.bleu_tokenize
+    for score in (bleu(translations, references, tokenize), chrf(translations, references)):
+        print(f"{score.detail}   {score.signature}", file=sys.stderr)
+
+
+# python -m transformer.average
+
+
+@dataclass(frozen=True)
+class AverageArguments:
+    """Average checkpoints (section 6.1) into the checkpoint "average" of their run."""
+
+    run_dir: tyro.conf.Positional[Path]
+    last: int | None = None
+    """The newest so many. Default: all that were kept last."""
+    steps: tuple[int, ...] = ()
+    """These ones instead."""
+
+
+def average_main() -> int:
+    """`python -m transformer.average RUN [--last K | --steps ...]`."""
+    return guarded("average", _average)
+
+
+def _average(arguments: list[str]) -> None:
+    given = tyro.cli(AverageArguments, args=arguments, prog="python -m transformer.average")
+    if given.last is not None and (given.last < 1 or given.steps):
+        raise UserError("--last must be at least 1, and excludes --steps")
+
+    from transformer.decoding.translator import model_shapes
+    from transformer.run import Run
+
+    run = Run(given.run_dir)
+    steps = list(given.steps) or run.steps()[-(given.last or run.config.training.keep_last) :]
+    place = run.store_average(run.averaged(steps, model_shapes(run.config)))
+    print(f"Averaged steps {', '.join(map(str, steps))} into {place}")
+    print(f"Try: python decode.py {run.path} --checkpoint average")

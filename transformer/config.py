@@ -1,0 +1,359 @@
+"""Every choice there is, as frozen dataclasses: the command line is made from them, the run
+directory stores them, and a preset is one of them with a name (see `transformer.presets`).
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The four ids that are not text. Imported models bring others."""
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    unk: int = 3
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+
+    vocab_size: int = 0
+    """Rows of the (source) embedding. 0: as many as the tokenizer has."""
+    num_layers: int = 6
+    """N, in the encoder and in the decoder."""
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    d_k: int | None = None
+    """Width of a query and a key in one head. None: d_model / num_heads."""
+    d_v: int | None = None
+    """Width of a value in one head. None: d_model / num_heads."""
+    dropout: float = 0.1
+    """P_drop: on every sublayer's output and on embedding + position (section 5.4)."""
+    attention_dropout: float = 0.0
+    """Dropout on the attention weights (not in the paper)."""
+    activation_dropout: float = 0.0
+    """Dropout inside the feed-forward network (not in the paper)."""
+    norm: Literal["post", "pre"] = "post"
+    """Layer normalisation after each residual sum, as in the paper, or before each sublayer."""
+    norm_epsilon: float = 1e-6
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    attention_bias: bool = False
+    """Biases in the attention projections (the paper has none; imported models do)."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 1024
+    """Rows of the learned position table; sinusoids have no limit."""
+    share_embeddings: Literal["all", "target", "none"] = "all"
+    """all: one matrix for source, target and pre-softmax (section 3.4); target: target and
+    pre-softmax only; none: three matrices."""
+    target_vocab_size: int | None = None
+    """Rows of the target embedding where vocabularies are separate. None: vocab_size."""
+    window: int | None = None
+    """Restricted self-attention (section 4): each position sees those at most this far. None: all."""
+    attention: Literal["auto", "einsum", "fused"] = "auto"
+    """fused: jax.nn.dot_product_attention; auto: that, where cuDNN can run it, else einsums."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
+    remat: bool = False
+    """Recompute each layer in the backward pass: less memory, about a third more time."""
+    special: SpecialIds = SpecialIds()
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--model.{name.replace('_', '-')} must be at least 1")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
+            raise UserError(
+                f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
+                f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
+            )
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.window is not None and self.window < 0:
+            raise UserError("--model.window must not be negative")
+        if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
+            raise UserError(
+                "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
+            )
+
+    @property
+    def key_width(self) -> int:
+        """d_k, resolved."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v, resolved."""
+        return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def output_size(self) -> int:
+        """Size of the target vocabulary, resolved."""
+        return self.target_vocab_size or self.vocab_size
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where sentence pairs come from and how they become batches."""
+
+    dataset: str = "built-in"
+    """built-in; or a TFDS translation dataset such as wmt14_translate/de-en; ignored when text
+    files are given below."""
+    source_language: str = "en"
+    target_language: str = "de"
+    train_source: Path | None = None
+    """Text file, one sentence a line; line i of train_target is its translation."""
+    train_target: Path | None = None
+    validation_source: Path | None = None
+    validation_target: Path | None = None
+    test_source: Path | None = None
+    test_target: Path | None = None
+    train_tsv: Path | None = None
+    """Instead of a pair of files: one file, source and target on a line with a tab between."""
+    validation_tsv: Path | None = None
+    test_tsv: Path | None = None
+    built_in_size: int = 200_000
+    """Training pairs to generate for the built-in corpus (it holds millions)."""
+    cache_dir: Path | None = None
+    """Where prepared corpora are kept. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    tokenizer: Literal["unigram", "bpe", "char", "whitespace"] = "unigram"
+    """whitespace: for text that is already in subwords; `@@ ` joints are undone in the output."""
+    vocab_size: int = 16_000
+    """Size of the vocabulary to train (for char and whitespace: an upper bound)."""
+    joint_vocabulary: bool = True
+    """One vocabulary for both languages. False wants --model.share-embeddings target or none."""
+    source_tokenizer: Path | None = None
+    """A tokenizer file to use instead of training one (with a joint vocabulary: for both sides)."""
+    target_tokenizer: Path | None = None
+    subword_sampling: float = 0.0
+    """BPE-dropout probability (bpe, e.g. 0.1), or the sharpness of sampling among the n best
+    segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
+    max_length: int = 128
+    """Training pairs with more subwords than this on either side, <eos> counted, are dropped."""
+    batch_tokens: int = 25_000
+    """Tokens an update: rows times padded length, of the source and as many of the target."""
+    batching: Literal["buckets", "packed"] = "buckets"
+    """buckets: sentences of like length together; packed: several in a row, kept apart by masks."""
+    buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
+    """Padded lengths, ascending: each is one compiled program. Beyond max_length they are cut."""
+    seed: int = 0
+    """Orders the data and draws the subword samples."""
+
+    def __post_init__(self) -> None:
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets or self.buckets[0] < 1:
+            raise UserError("--data.buckets must be ascending positive lengths")
+        if self.max_length < 2:
+            raise UserError("--data.max-length must be at least 2: one subword and <eos>")
+        if self.batch_tokens < self.lengths[-1]:
+            raise UserError(
+                f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
+                f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
+            )
+        if self.subword_sampling < 0:
+            raise UserError("--data.subword-sampling must not be negative")
+        if self.subword_sampling and self.tokenizer in ("char", "whitespace"):
+            raise UserError(
+                f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
+                "has only one way to cut a sentence"
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The padded lengths in use, shortest first; the last one holds max_length."""
+        shorter = tuple(length for length in self.buckets if length < self.max_length)
+        return (*shorter, self.max_length)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam and its learning rate (section 5.3)."""
+
+    schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
+    """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
+    rise to peak over warmup_steps and then fall as step^-0.5, fall as a cosine, or stay."""
+    scale: float = 1.0
+    """Factor on the paper's schedule."""
+    peak: float = 1e-3
+    """Highest learning rate of the other schedules."""
+    warmup_steps: int = 4000
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.0
+    """Decoupled, on matrices only (Loshchilov and Hutter 2019)."""
+    clip_norm: float | None = None
+    """Gradients are scaled down to this global norm. None: never."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 1:
+            raise UserError("--optimizer.warmup-steps must be at least 1")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UserError("--optimizer.clip-norm must be positive; leave it out for no clipping")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long to train, what to look at on the way, what to keep."""
+
+    steps: int = 100_000
+    """Updates in all."""
+    accumulate: int = 1
+    """Slices in which the gradient of one update is computed: same numbers, less memory."""
+    label_smoothing: float = 0.1
+    """epsilon_ls, spread over the K-1 other classes (section 5.4)."""
+    ema: float = 0.0
+    """Decay of a moving average of the parameters, which is then what is evaluated. 0: none."""
+    seed: int = 0
+    """Draws the initial parameters and every dropout mask."""
+    log_every: int = 50
+    evaluate_every: int = 1000
+    """Steps between evaluations; each one also saves a checkpoint."""
+    evaluate_sentences: int = 500
+    """Validation sentences decoded for BLEU at each evaluation (the loss uses all of them)."""
+    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] = "13a"
+    """sacreBLEU's tokenizer; none where the text is tokenised already."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better BLEU. None: train to the end."""
+    keep_last: int = 5
+    """Checkpoints to keep besides the best by BLEU."""
+    samples: int = 3
+    """Sample translations shown at each evaluation."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "evaluate_every", "keep_last"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--training.{name.replace('_', '-')} must be at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError("--training.label-smoothing must be in [0, 1)")
+        if not 0 <= self.ema < 1:
+            raise UserError("--training.ema must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How translations are searched for (section 6.1)."""
+
+    method: Literal["beam", "greedy", "sample"] = "beam"
+    beam_size: int = 4
+    """Hypotheses kept alive; for method sample: how many are drawn."""
+    length_penalty: float = 0.6
+    """alpha in ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14). 0: plain log-probability."""
+    extra_length: int = 50
+    """A translation has at most this many tokens more than its source, <eos> counted."""
+    max_length: int | None = None
+    """And never more than this. None: no further limit."""
+    temperature: float = 1.0
+    """sample: below 1 for likelier, above 1 for more varied translations."""
+    top_k: int = 0
+    """sample: draw among this many likeliest tokens only. 0: all."""
+    top_p: float = 1.0
+    """sample: draw among the likeliest tokens that together reach this probability."""
+    seed: int = 0
+    """sample: folded with the number of the input line."""
+    rows: int = 32
+    """Sentences searched together. Short batches are filled up, so that the program is the same."""
+    buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    """Padded source lengths; longer sources are cut to the last one, with a warning."""
+
+    def __post_init__(self) -> None:
+        for name in ("beam_size", "rows"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--decoding.{name.replace('_', '-')} must be at least 1")
+        for name in ("extra_length", "top_k"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--decoding.{name.replace('_', '-')} must not be negative")
+        if self.max_length is not None and self.max_length < 1:
+            raise UserError("--decoding.max-length must be at least 1: <eos> alone")
+        if self.temperature <= 0:
+            raise UserError("--decoding.temperature must be positive; for none, use method greedy")
+        if not 0 < self.top_p <= 1:
+            raise UserError("--decoding.top-p must be in (0, 1]")
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets or self.buckets[0] < 1:
+            raise UserError("--decoding.buckets must be ascending positive lengths")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole. Equal configs give equal runs."""
+
+    system: str = "transformer"
+    """What is built: a name in transformer/systems.py."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+
+    def __post_init__(self) -> None:
+        if not self.data.joint_vocabulary and self.model.share_embeddings == "all":
+            raise UserError(
+                "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
+                "two vocabularies cannot share one matrix"
+            )
+        if self.model.positions == "learned" and self.model.max_positions < self.data.max_length:
+            raise UserError(
+                f"--model.max-positions {self.model.max_positions} is less than --data.max-length "
+                f"{self.data.max_length}: learned positions reach no further than their table"
+            )
+
+
+def to_json(config: Any) -> str:
+    """A config dataclass as indented JSON text; `from_json` is its inverse."""
+    return json.dumps(dataclasses.asdict(config), indent=2, default=str) + "\n"
+
+
+def from_json(text: str) -> Config:
+    """The config that `to_json` wrote.
+
+    Raises:
+      UserError: the text is not JSON, or has a field that this version does not know.
+    """
+    try:
+        return _build(Config, json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"not a config of this version: {error}") from error
+
+
+def _build(cls: type, values: dict[str, Any]) -> Any:
+    hints = get_type_hints(cls)
+    unknown = sorted(values.keys() - hints.keys())
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(unknown)}")
+
+    def convert(hint: Any, value: Any) -> Any:
+        if dataclasses.is_dataclass(hint):
+            return _build(hint, value)  # type: ignore[arg-type]
+        if isinstance(value, list):
+            return tuple(value)
+        return Path(value) if hint == Path | None and value is not None else value
+
+    return cls(**{name: convert(hints[name], value) for name, value in values.items()})
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every leaf of a config dataclass by its dotted name, e.g. `{"model.d_model": 512, ...}`."""
+    leaves: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            leaves |= flatten(value, f"{prefix}{item.name}.")
+        else:
+            leaves[prefix + item.name] = value
+    return leaves
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """The fields in which two configs differ, one readable line each."""
+    before, after = flatten(old), flatten(new)
+    return [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]

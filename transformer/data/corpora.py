@@ -1,0 +1,212 @@
+"""Where sentence pairs come from: the built-in grammar, text files, or any TFDS translation set."""
+
+import hashlib
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer.config import DataConfig
+from transformer.data import grammar, lexicon, store
+from transformer.data.store import Pair, PairSource
+from transformer.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+HELD_OUT = 1000  # sentences in the built-in validation and test sets
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs in splits, and a folder for what is computed from them once."""
+
+    name: str
+    splits: dict[str, PairSource]
+    """train and validation, and test where there is one."""
+    place: Path
+
+
+def open_corpus(data: DataConfig) -> Corpus:
+    """The corpus that the config names, prepared if this is its first use.
+
+    Raises:
+      UserError: files that are missing, empty, not UTF-8 or of unequal length (named, with the
+        line); an unknown dataset; one that has to be downloaded and cannot be.
+    """
+    if any(getattr(data, f"{split}_{kind}") for split in SPLITS for kind in ("source", "target", "tsv")):
+        return _text_files(data)
+    if data.dataset == "built-in":
+        return _built_in(data)
+    return _tfds(data)
+
+
+def _place(data: DataConfig, kind: str, *parts: Any) -> Path:
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+    return store.cache_root(data.cache_dir) / "corpora" / f"{kind}-{digest}"
+
+
+def _built_in(data: DataConfig) -> Corpus:
+    sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
+    if data.built_in_size < 1:
+        raise UserError("--data.built-in-size must be at least 1")
+    rules = b"".join(Path(module.__file__).read_bytes() for module in (grammar, lexicon))
+    place = _place(data, "built-in", sizes, rules)
+
+    def split(name: str) -> Callable[[], Iterator[Pair]]:
+        return lambda: itertools.islice(grammar.pairs(seed=0, split=name), sizes[name])
+
+    return Corpus("built-in English-German", store.prepare(place, {s: split(s) for s in SPLITS}), place)
+
+
+def _text_files(data: DataConfig) -> Corpus:
+    readers = {split: _reader(data, split) for split in SPLITS}
+    given = {split: reader for split, reader in readers.items() if reader}
+    for split in ("train", "validation"):
+        if split not in given:
+            raise UserError(
+                f"no {split} text: give --data.{split}-source and --data.{split}-target, "
+                f"or --data.{split}-tsv"
+            )
+    digest = hashlib.blake2b()
+    for split, reader in given.items():
+        count = 0
+        for count, pair in enumerate(reader(), start=1):  # noqa: B007
+            digest.update(repr((split, pair)).encode())
+        if not count:
+            raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
+    place = _place(data, "text", digest.hexdigest())
+    return Corpus(str(_files(data, "train")[0]), store.prepare(place, given), place)
+
+
+def _files(data: DataConfig, split: str) -> list[Path]:
+    options = [getattr(data, f"{split}_{kind}") for kind in ("tsv", "source", "target")]
+    return [Path(option) for option in options if option]
+
+
+def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None:
+    """How to read the split's files, or None where none are given."""
+    source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
+    if tsv and (source or target):
+        raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
+    if tsv:
+        return lambda: read_tsv(tsv)
+    if bool(source) != bool(target):
+        missing = "target" if source else "source"
+        raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
+    return (lambda: read_pairs(source, target)) if source else None
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, split at \\n only, without it.
+
+    Raises:
+      UserError: no such file, or a line that is not UTF-8, which is named.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield line.removesuffix(b"\n").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
+                        "convert the file, e.g. with iconv -t UTF-8"
+                    ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Line i of one file with line i of the other.
+
+    Raises:
+      UserError: as `read_lines`, or one file is longer than the other.
+    """
+    lines = itertools.zip_longest(read_lines(source), read_lines(target))
+    for number, (first, second) in enumerate(lines, start=1):
+        if first is None or second is None:
+            counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+            raise UserError(
+                f"{source} has {counts[0]} lines and {target} has {counts[1]}: line i of one must "
+                f"translate line i of the other (line {number} has no partner)"
+            )
+        yield first, second
+
+
+def read_tsv(path: Path) -> Iterator[Pair]:
+    """Source and target from lines with one tab.
+
+    Raises:
+      UserError: as `read_lines`, or a line without exactly one tab, which is named.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{path}, line {number}: {len(columns)} columns; each line must be source, tab, target"
+            )
+        yield columns[0], columns[1]
+
+
+def _tfds(data: DataConfig) -> Corpus:
+    builder = _prepared_builder(data)
+    languages = (data.source_language, data.target_language)
+    offered = list(builder.info.features)
+    for option, language in zip(("source", "target"), languages, strict=True):
+        if language not in offered:
+            raise UserError(
+                f"{data.dataset} has no language {language!r}, only {', '.join(sorted(offered))}: "
+                f"choose one with --data.{option}-language"
+            )
+    for split in ("train", "validation"):
+        if split not in builder.info.splits:
+            raise UserError(f"{data.dataset} has no split named {split!r}, only {list(builder.info.splits)}")
+    try:
+        splits = {
+            split: PairSource(builder.as_data_source(split=split), languages)
+            for split in SPLITS
+            if split in builder.info.splits
+        }
+    except NotImplementedError as error:
+        raise UserError(
+            f"{data.dataset} was prepared as {builder.info.file_format}, which cannot be read at "
+            "random: prepare it with file_format='array_record'"
+        ) from error
+    return Corpus(data.dataset, splits, _place(data, "tfds", str(builder.data_path), languages))
+
+
+def _prepared_builder(data: DataConfig) -> Any:
+    tfds = store.tfds()
+    name = data.dataset
+    data_dir = str(data.cache_dir / "tfds") if data.cache_dir else None  # None: TFDS's own default
+    base = name.split("/")[0].split(":")[0]
+    for module in (base, base.removesuffix("_translate")):
+        try:
+            importlib.import_module(f"tensorflow_datasets.translate.{module}")
+            break
+        except ImportError:
+            continue
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise UserError(
+            f"--data.dataset {name}: no such TFDS dataset (written name/config, e.g. "
+            "wmt14_translate/de-en); use built-in for the corpus that comes with this program, or "
+            "give text files with --data.train-source and --data.train-target"
+        ) from error
+    if not builder.is_prepared():
+        _download(builder, name)
+    return builder
+
+
+def _download(builder: Any, name: str) -> None:
+    try:
+        builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # whatever network, disk or TensorFlow said: the remedy is the same
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{name} is not in {builder.data_path} and could not be prepared there ({reason[0]}). "
+            "It needs the network and, for this one step, the extra: pip install "
+            "'transformer-jax[tfds-prepare]'"
+        ) from error

@@ -1,0 +1,84 @@
+"""A corpus made ready for training: its tokenizers, its token lengths, its batches."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from transformer.config import DataConfig, SpecialIds
+from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
+from transformer.data.corpora import Corpus
+from transformer.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+
+Progress = Callable[[str, Iterable, int | None], Iterable]
+"""(what is being done, items, how many) -> the same items, shown going by."""
+
+
+def silent(what: str, items: Iterable, total: int | None) -> Iterable:
+    """No progress shown."""
+    return items
+
+
+def corpus_tokenizers(
+    corpus: Corpus, data: DataConfig, special: SpecialIds, progress: Progress = silent
+) -> Tokenizers:
+    """The source's and the target's tokenizer (the same one where the vocabulary is joint): the
+    files the config gives, or trained on the training text at first use and kept beside it.
+
+    Raises:
+      UserError: a file is no tokenizer, or the vocabulary asked for is too large for the text.
+    """
+    if data.joint_vocabulary:
+        given = data.source_tokenizer or data.target_tokenizer
+        both = load_tokenizer(given, special) if given else _trained(corpus, data, special, (0, 1), progress)
+        return both, both
+    source, target = (
+        load_tokenizer(given, special) if given else _trained(corpus, data, special, (side,), progress)
+        for side, given in enumerate((data.source_tokenizer, data.target_tokenizer))
+    )
+    return source, target
+
+
+def _trained(
+    corpus: Corpus, data: DataConfig, special: SpecialIds, sides: tuple[int, ...], progress: Progress
+) -> Tokenizer:
+    languages = "".join("st"[side] for side in sides)
+    recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
+    kept = corpus.place / f"{data.tokenizer}-{data.vocab_size}-{languages}-{recipe}.model"
+    if not kept.exists():
+        pairs = corpus.splits["train"]
+
+        def texts() -> Iterator[str]:
+            for pair in progress("vocabulary", pairs, len(pairs)):
+                yield from (pair[side] for side in sides)
+
+        train_tokenizer(texts(), data.tokenizer, data.vocab_size, special).save(kept)
+    return load_tokenizer(kept, special)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What the training loop asks for."""
+
+    corpus: Corpus
+    tokenizers: Tokenizers
+    batcher: Batcher
+
+
+def prepare(
+    corpus: Corpus,
+    tokenizers: Tokenizers,
+    data: DataConfig,
+    *,
+    host: int = 0,
+    hosts: int = 1,
+    progress: Progress = silent,
+) -> TrainingData:
+    """Counts the tokens (once per corpus and tokenizer) and plans the batches."""
+    pairs = corpus.splits["train"]
+    content = b"".join(tokenizer.content() for tokenizer in tokenizers)
+    name = f"lengths-{hashlib.blake2b(content, digest_size=8).hexdigest()}.npy"
+    lengths = token_lengths(
+        pairs, tokenizers, corpus.place / name, lambda items, total: progress("token lengths", items, total)
+    )
+    plan = make_plan(lengths, data)
+    return TrainingData(corpus, tokenizers, Batcher(pairs, tokenizers, plan, data, host, hosts))

@@ -1,0 +1,104 @@
+"""The one store: every corpus is a TFDS dataset in array_record files, random access, never whole
+in memory, prepared and read without TensorFlow."""
+
+import contextlib
+import functools
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from transformer.errors import UserError
+
+Pair = tuple[str, str]
+"""A sentence and its translation."""
+
+SOURCE, TARGET = "source", "target"
+
+
+def cache_root(given: Path | None) -> Path:
+    """Where prepared corpora live: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
+    return Path(given or default).expanduser()
+
+
+@functools.cache
+def tfds() -> ModuleType:
+    """tensorflow_datasets, imported at first use (it takes a second) and without its bars."""
+    import tensorflow_datasets
+
+    tensorflow_datasets.disable_progress_bar()
+    return tensorflow_datasets
+
+
+class PairSource:
+    """The pairs of one split, by index.
+
+    Args:
+      source: what `builder.as_data_source` gives.
+      languages: the record's keys for source and target.
+    """
+
+    def __init__(self, source: Any, languages: tuple[str, str]) -> None:
+        self._source, self._languages = source, languages
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
+        """Several pairs at once, which is many times faster than one by one."""
+        records = self._source.__getitems__([int(index) for index in indices])
+        first, second = self._languages
+        return [(record[first].decode(), record[second].decode()) for record in records]
+
+    def __iter__(self) -> Iterator[Pair]:
+        for start in range(0, len(self), 4096):
+            yield from self.__getitems__(range(start, min(start + 4096, len(self))))
+
+
+@functools.cache
+def _builder_class() -> Any:
+    class SentencePairs(tfds().core.GeneratorBasedBuilder):  # type: ignore[name-defined]
+        """Sentence pairs in their own order, from iterators."""
+
+        VERSION = tfds().core.Version("1.0.0")
+        splits: Mapping[str, Callable[[], Iterator[Pair]]]
+
+        def _info(self) -> Any:
+            features = tfds().features.Translation(languages=(SOURCE, TARGET))
+            return tfds().core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            return {name: self._generate_examples(pairs()) for name, pairs in self.splits.items()}
+
+        def _generate_examples(self, pairs: Iterator[Pair]) -> Any:
+            for index, (source, target) in enumerate(pairs):
+                yield index, {SOURCE: source, TARGET: target}
+
+    return SentencePairs
+
+
+def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> dict[str, PairSource]:
+    """The splits as stored under `place`, written there first if they are not.
+
+    Writing happens beside the final place and is moved there when complete: an interrupted
+    preparation leaves nothing that could be taken for a corpus.
+
+    Raises:
+      UserError: the place cannot be written.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        builder = _builder_class()(data_dir=os.fspath(place), file_format="array_record")
+        builder.splits = splits
+        if not builder.is_prepared():
+            with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself there
+                builder.download_and_prepare()
+    except OSError as error:
+        raise UserError(
+            f"cannot store the corpus in {place}: {error.strerror or error}; "
+            "choose another place with --data.cache-dir"
+        ) from error
+    return {name: PairSource(builder.as_data_source(split=name), (SOURCE, TARGET)) for name in splits}

@@ -1,0 +1,309 @@
+"""Text to ids and back: one SentencePiece model, or words that were cut beforehand.
+
+Text is kept as it is. With a model trained here `decode(encode(text)) == text` for every Unicode
+string, and no text, not even a literal `</s>`, becomes a special id. Tokenizers never change
+once made, so threads may share one; they hold no generator of their own.
+"""
+
+import contextlib
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import sentencepiece
+
+from transformer.config import SpecialIds
+from transformer.data.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.vocabulary import SPACE, escape, to_utf8, train_sentencepiece, unescape
+from transformer.errors import UserError
+
+_STANDARD_IDS = SpecialIds()
+_CANDIDATES = 64
+_WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
+
+
+class Tokenizer(ABC):
+    """What the rest of the package knows about subwords."""
+
+    special: SpecialIds
+    """The ids that are not text."""
+    vocab_size: int
+    """Every id is below it, the special ones included."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of one line, without special ids (but `special.unk` for what is unknown).
+
+        Raises UserError for a lone surrogate, which is not text.
+        """
+
+    @abstractmethod
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        """One segmentation of the line drawn at random; all chance comes from `rng`.
+
+        `strength` 0 is `encode`. A unigram model draws among its 64 best segmentations X in
+        proportion to P(X)^strength: 0.1 or 0.2 is usual, and the higher, the closer to `encode`
+        (Kudo 2018, section 3.2). A BPE model leaves each merge out with probability `strength`,
+        at every step anew: 0.1 is usual, and 1 leaves characters (Provilkov et al. 2020,
+        algorithm 1). A character model has nothing to draw. Raises UserError for a strength that
+        makes no sense, and where words were cut beforehand.
+        """
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, the whole way: pad, bos and eos are passed over, nothing stops it.
+
+        Raises ValueError for an id outside the vocabulary.
+        """
+
+    @abstractmethod
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What each id stands for, to look at; the special ones as <pad> <s> </s> <unk>.
+
+        Raises ValueError for an id outside the vocabulary.
+        """
+
+    def save(self, path: Path) -> None:
+        """Write everything into one file; whoever reads at that moment sees the old or the new."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            draft.write_bytes(self.content())
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """The file that `save` writes."""
+
+    def plain(self, text: str) -> str:
+        """Text as `decode` writes it, for references: where words were cut beforehand, without
+        the joints."""
+        return text
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        checked = [int(index) for index in ids]
+        if outside := [index for index in checked if not 0 <= index < self.vocab_size]:
+            raise ValueError(f"ids outside the vocabulary of {self.vocab_size}: {outside[:10]}")
+        return checked
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: Literal["unigram", "bpe", "char", "whitespace"],
+    vocab_size: int,
+    special: SpecialIds = _STANDARD_IDS,
+) -> Tokenizer:
+    """Learn a vocabulary of `vocab_size` ids (char, whitespace: at most that many) from lines.
+
+    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson
+    2018), with bytes for characters that are too rare. The same lines give the same vocabulary.
+    Raises UserError for an empty corpus, text that is not Unicode, and a size that cannot be.
+    """
+    if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
+        raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
+    if kind == "whitespace":
+        return _train_whitespace(texts, vocab_size, special)
+    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special))
+
+
+def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:
+    """The tokenizer in a file: any SentencePiece model, or what `WhitespaceTokenizer` saved.
+
+    Raises UserError where the file is missing, is something else, or has other ids than `special`.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
+    try:
+        read = _read_whitespace if content.startswith(b"{") else SentencePieceTokenizer
+        tokenizer: Tokenizer = read(content)
+    except (ValueError, KeyError, TypeError, RuntimeError, UserError):
+        raise UserError(
+            f"{path}: neither a SentencePiece model nor a saved whitespace vocabulary"
+        ) from None
+    if tokenizer.special != special:
+        raise UserError(
+            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but needed are "
+            f"{_listed(special)}: train a tokenizer here, or one elsewhere with these ids"
+        )
+    return tokenizer
+
+
+def _listed(special: SpecialIds) -> str:
+    return ", ".join(f"{name} {index}" for name, index in asdict(special).items())
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, `model` being the content of its file.
+
+    Models trained here keep every text; others behave as they were trained, which may be less.
+    Raises RuntimeError where the content is not a model.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(model)
+        self.special = SpecialIds(
+            processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
+        )
+        self.vocab_size = processor.GetPieceSize()
+        self._model = model
+        self._processor = processor
+        self._scores: list[float] = processor.GetScore(list(range(self.vocab_size)))
+        self._text_ids: dict[str, int] = {}
+        self._byte_ids: dict[int, int] = {}
+        self._surfaces: list[bytes] = []
+        for index in range(self.vocab_size):
+            piece = processor.IdToPiece(index)
+            surface = piece.encode()
+            if processor.IsByte(index):
+                surface = bytes([int(piece[1:-1], 16)])
+                self._byte_ids[surface[0]] = index
+            elif processor.IsControl(index):
+                surface = b""
+            elif processor.IsUnknown(index):
+                surface = " \u2047 ".encode()
+            elif not processor.IsUnused(index):
+                self._text_ids[piece] = index
+            self._surfaces.append(surface)
+        self._adds_space = processor.Normalize("a") == f"{SPACE}a"
+        self._kind = _kind(processor)
+        # The scores of a BPE model are the order in which it learned its merges.
+        self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
+        within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
+        self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if within_words else ".+", re.S)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._processor.Encode(self._prepared(text))
+        return ids
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength < 0 or (strength > 1 and self._kind == "bpe"):
+            raise UserError(
+                f"--data.subword-sampling {strength}: at least 0; with bpe a probability, at most 1"
+            )
+        if strength == 0 or self._kind == "char":
+            return self.encode(text)
+        draw = self._sample_unigram if self._kind == "unigram" else self._sample_bpe
+        return draw(self._prepared(text), rng, strength)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        surfaces = b"".join(self._surfaces[index] for index in self._checked(ids))
+        # Where the space has no piece of its own it was spelled in bytes: replace it only now.
+        text = surfaces.decode(errors="replace").replace(SPACE, " ")
+        return unescape(text.removeprefix(" ") if self._adds_space else text)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        pieces: list[str] = self._processor.IdToPiece(self._checked(ids))
+        return pieces
+
+    def content(self) -> bytes:
+        return self._model
+
+    def _prepared(self, text: str) -> bytes:
+        return to_utf8(escape(text) if self._byte_ids else text)
+
+    def _sample_unigram(self, text: bytes, rng: np.random.Generator, alpha: float) -> list[int]:
+        candidates: list[list[int]] = self._processor.NBestEncode(text, nbest_size=_CANDIDATES)
+        # Unknown characters weigh the same in every candidate: the known pieces' sum is enough.
+        log_p = [sum(map(self._scores.__getitem__, ids)) for ids in candidates]
+        return candidates[choose_candidate(log_p, alpha, rng)]
+
+    def _sample_bpe(self, text: bytes, rng: np.random.Generator, dropout: float) -> list[int]:
+        draws = uniform_draws(rng)
+        ids: list[int] = []
+        for word in self._words.findall(self._processor.Normalize(text).decode()):
+            for symbol in merge_with_dropout(word, self._merge_scores, dropout, draws):
+                if symbol in self._text_ids:
+                    ids.append(self._text_ids[symbol])
+                elif self._byte_ids:
+                    ids.extend(self._byte_ids[byte] for byte in symbol.encode())
+                elif ids[-1:] != [self.special.unk]:  # the library, too, writes one unk for a run
+                    ids.append(self.special.unk)
+        return ids
+
+
+def _kind(processor: sentencepiece.SentencePieceProcessor) -> str:
+    """The kind of a model, told by what it can do: the library does not say it outright."""
+    for kind, attempt in (("unigram", processor.NBestEncode), ("bpe", processor.SampleEncodeAsIds)):
+        with contextlib.suppress(RuntimeError):  # what older releases answer with nothing
+            if attempt("a", nbest_size=2):
+                return kind
+    return "char"  # or whole words: either has one segmentation
+
+
+class WhitespaceTokenizer(Tokenizer):
+    """Words as they stand between spaces, the most frequent first; `@@ ` joints are undone.
+
+    For text that subword-nmt (Sennrich et al. 2016) or the like has already cut.
+    """
+
+    def __init__(self, words: list[str], special: SpecialIds) -> None:
+        self.special = special
+        self.vocab_size = len(words) + 4
+        self._words = words
+        names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
+        if len(names) < 4 or not all(0 <= index < self.vocab_size for index in names):
+            raise UserError(
+                f"{_listed(special)}: special ids must be different and below {self.vocab_size}, "
+                "the size of this vocabulary"
+            )
+        free = [index for index in range(self.vocab_size) if index not in names]
+        self._ids = dict(zip(words, free, strict=True))
+        self._pieces = names | dict(zip(free, words, strict=True))
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.get(word, self.special.unk) for word in _WORD.findall(text)]
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        raise UserError(
+            "--data.subword-sampling: whitespace words are not cut any further, so there is "
+            "nothing to sample: choose --data.tokenizer unigram or bpe"
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        silent = {self.special.pad, self.special.bos, self.special.eos}
+        words = [self._pieces[index] for index in self._checked(ids) if index not in silent]
+        return self.plain(" ".join(words))
+
+    def plain(self, text: str) -> str:
+        return re.sub(r"@@( |\Z)", "", text)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces[index] for index in self._checked(ids)]
+
+    def content(self) -> bytes:
+        content = {"kind": "whitespace", "special": asdict(self.special), "words": self._words}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode(errors="surrogatepass")
+
+
+def _read_whitespace(content: bytes) -> WhitespaceTokenizer:
+    saved = json.loads(content.decode(errors="surrogatepass"))
+    if saved["kind"] != "whitespace" or not all(isinstance(word, str) for word in saved["words"]):
+        raise ValueError("not a whitespace vocabulary")
+    return WhitespaceTokenizer(saved["words"], SpecialIds(**saved["special"]))
+
+
+def _train_whitespace(
+    texts: Iterable[str], vocab_size: int, special: SpecialIds
+) -> WhitespaceTokenizer:
+    counts = Counter(word for text in texts for word in _WORD.findall(text))
+    if not counts:
+        raise UserError("the training text is empty: a tokenizer needs lines to learn from")
+    if vocab_size < 5:
+        raise UserError(
+            f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: "
+            "set it to at least 5"
+        )
+    # Equal counts stay in the order of their first appearance.
+    return WhitespaceTokenizer([word for word, _ in counts.most_common(vocab_size - 4)], special)

@@ -1,0 +1,120 @@
+"""Learning subwords with SentencePiece so that no text is ever lost or altered.
+
+Three traps are kept shut here: U+2581, which SentencePiece writes for a space and would give back
+as one; characters too rare for the vocabulary, which are spelled in bytes; and long lines, which
+the library passes over.
+"""
+
+import random
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from io import BytesIO
+
+import sentencepiece
+
+from transformer.config import SpecialIds
+from transformer.errors import UserError
+
+SPACE = "\u2581"
+"""What SentencePiece writes for a space."""
+_ESCAPE = "\ufdd0"  # a noncharacter, which Unicode reserves for uses like this one
+_MOST_LINES = 2_000_000
+_LINE_LENGTH = 4_000
+_SMALLEST = 256 + 4 + 1  # bytes, special ids, the space
+
+
+def escape(text: str) -> str:
+    """The text written without U+2581; `unescape` is the inverse, for every text."""
+    return text.replace(_ESCAPE, f"{_ESCAPE}0").replace(SPACE, f"{_ESCAPE}1")
+
+
+def unescape(text: str) -> str:
+    """The text that `escape` was given; what it cannot have written stays as it is."""
+    return text.replace(f"{_ESCAPE}1", SPACE).replace(f"{_ESCAPE}0", _ESCAPE)
+
+
+def to_utf8(text: str) -> bytes:
+    """The text in UTF-8. Raises UserError for a lone surrogate, which is not text."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        nearby = text[max(0, error.start - 20) : error.end + 20]
+        raise UserError(
+            f"not valid text: a lone surrogate at character {error.start + 1}, near {nearby!a}: "
+            "repair the encoding of the input"
+        ) from None
+
+
+def train_sentencepiece(
+    texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds
+) -> bytes:
+    """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file.
+
+    The same lines give the same bytes. Beyond two million lines that many are drawn, always the
+    same. Raises UserError for an empty corpus and for a size that cannot be.
+    """
+    lines = _drawn_lines(texts)
+    if not lines:
+        raise UserError("the training text is empty: a tokenizer needs lines to learn from")
+    model = BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=max(vocab_size, _SMALLEST),
+            hard_vocab_limit=kind != "char",
+            # Rare ASCII costs one byte piece anyway; the rest of this tail is noise in most texts.
+            character_coverage=1.0 if kind == "char" else 0.9999,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=4 * _LINE_LENGTH,
+            num_threads=8,  # written into the model, so the same on every machine
+            minloglevel=2,
+            **{f"{name}_id": index for name, index in asdict(special).items()},
+        )
+    except RuntimeError as error:
+        raise _explained(str(error), kind, vocab_size) or error from None
+    if vocab_size < _SMALLEST:
+        raise _too_small(vocab_size, _SMALLEST)
+    return model.getvalue()
+
+
+def _drawn_lines(texts: Iterable[str]) -> list[bytes]:
+    """The lines; of too many, that many drawn with equal chances (Vitter 1985, algorithm R)."""
+    # The library offers this too, but draws other lines in every process, seed or no seed.
+    chance = random.Random(0)
+    drawn: list[bytes] = []
+    for seen, line in enumerate(_short_lines(texts)):
+        if seen < _MOST_LINES:
+            drawn.append(line)
+        elif (place := int(chance.random() * (seen + 1))) < _MOST_LINES:
+            drawn[place] = line
+    return drawn
+
+
+def _short_lines(texts: Iterable[str]) -> Iterator[bytes]:
+    for text in texts:
+        for start in range(0, len(text) if text.strip() else 0, _LINE_LENGTH):
+            yield to_utf8(escape(text[start : start + _LINE_LENGTH]))
+
+
+def _explained(message: str, kind: str, vocab_size: int) -> UserError | None:
+    """The user's side of what the library reports, None if it is no fault of theirs."""
+    if too_large := re.search(r"Vocabulary size too high .*<= (\d+)", message):
+        return UserError(
+            f"--data.vocab-size {vocab_size} is more than the training text yields as {kind}: "
+            f"set it to at most {too_large[1]}, or bring more text"
+        )
+    if too_small := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return _too_small(vocab_size, int(too_small[1]))
+    return None
+
+
+def _too_small(vocab_size: int, smallest: int) -> UserError:
+    return UserError(
+        f"--data.vocab-size {vocab_size} has no room for 256 bytes, 4 special ids and the "
+        f"characters of the training text: set it to at least {smallest}"
+    )

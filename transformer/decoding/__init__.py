@@ -1,0 +1,1 @@
+"""From parameters back to text."""

@@ -1,0 +1,143 @@
+"""Greedy and random continuation, one token at a time, on the cache that beam search uses."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.decoding.beam import NEVER, SearchResult, as_variables, chunks, length_limits
+
+
+def restrict(
+    logits: Float[Array, "... v"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Float[Array, "... v"]:
+    """Logits of the distribution to draw from: divided by the temperature, all but the top_k
+    highest removed (0: none; Fan et al. 2018), then all outside the smallest set of tokens whose
+    probabilities reach top_p (nucleus, Holtzman et al. 2020)."""
+    logits = logits / temperature
+    if top_k:
+        lowest = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
+        logits = jnp.where(logits < lowest, NEVER, logits)
+    if top_p < 1:
+        ordered = -jnp.sort(-logits, axis=-1)
+        probabilities = jax.nn.softmax(ordered, axis=-1)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        lowest = jnp.where(before < top_p, ordered, jnp.inf).min(axis=-1, keepdims=True)
+        logits = jnp.where(logits < lowest, NEVER, logits)
+    return logits
+
+
+@functools.partial(jax.jit, static_argnames=("model", "max_length", "extra_length"))
+def greedy_search(
+    model: nn.Module,
+    params: Any,
+    source_ids: Int[Array, "batch s"],
+    *,
+    max_length: int | None = None,
+    extra_length: int = 50,
+) -> SearchResult:
+    """The likeliest token at every step: `beam_search` with beam_size 1 and length_penalty 0.
+
+    Arguments as there; scores are log-probabilities, the beam axis is 1.
+    """
+    return _continue(
+        model, params, source_ids, lambda logits, step: logits.argmax(-1), 1, max_length, extra_length
+    )
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("model", "samples", "temperature", "top_k", "top_p", "max_length", "extra_length"),
+)
+def sample(
+    model: nn.Module,
+    params: Any,
+    source_ids: Int[Array, "batch s"],
+    *,
+    key: Array,
+    lines: Int[Array, " batch"] | None = None,
+    samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    max_length: int | None = None,
+    extra_length: int = 50,
+) -> SearchResult:
+    """Translations drawn from the model.
+
+    Args:
+      key: a jax.random key.
+      lines: a number for each sentence, folded into the key, so that what is drawn for a sentence
+        does not depend on its neighbours. None: 0, 1, 2, ...
+      samples: draws for each sentence, the beam axis of the result, in order of score.
+      temperature, top_k, top_p: see `restrict`.
+      others: as in `beam_search`; scores are log-probabilities under the unrestricted model.
+    """
+    lines = jnp.arange(source_ids.shape[0]) if lines is None else lines
+    keys = jax.vmap(lambda line: jax.random.fold_in(key, line))(lines)
+
+    def draw(logits: Float[Array, "b n v"], step: Int[Array, ""]) -> Int[Array, "b n"]:
+        now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
+        return jax.vmap(jax.random.categorical)(now, restrict(logits, temperature, top_k, top_p))
+
+    drawn = _continue(model, params, source_ids, draw, samples, max_length, extra_length)
+    order = jnp.argsort(-drawn.scores, axis=1)
+    return SearchResult(
+        jnp.take_along_axis(drawn.tokens, order[:, :, None], axis=1),
+        jnp.take_along_axis(drawn.scores, order, axis=1),
+    )
+
+
+def _continue(
+    model: nn.Module,
+    params: Any,
+    source: Int[Array, "b s"],
+    choose: Callable[[Float[Array, "b n v"], Int[Array, ""]], Int[Array, "b n"]],
+    n: int,
+    max_length: int | None,
+    extra_length: int,
+) -> SearchResult:
+    """Ask `choose(logits, step)` for tokens until every continuation has ended."""
+    variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
+    limits, longest = length_limits(source, special.pad, extra_length, max_length)
+    batch = source.shape[0]
+
+    def step(carry: Any) -> Any:
+        at, cache, newest, tokens, scores, ended = carry
+        logits, cache = model.apply(variables, cache, newest, method="decode_step")
+        log_probabilities = jax.nn.log_softmax(logits, axis=-1)
+        vocabulary = jnp.arange(logits.shape[-1])
+        never = (vocabulary == special.pad) | (vocabulary == special.bos)
+        token = choose(jnp.where(never, NEVER, logits), at)
+        token = jnp.where((at + 1 >= limits)[:, None], special.eos, token)
+        gained = jnp.take_along_axis(log_probabilities, token[:, :, None], axis=-1)[:, :, 0]
+        scores = scores + jnp.where(ended, 0.0, gained)
+        tokens = tokens.at[:, :, at].set(jnp.where(ended, special.pad, token))
+        return at + 1, cache, token, tokens, scores, ended | (token == special.eos)
+
+    memory = model.apply(variables, source, method="encode")
+    sizes = chunks(longest)
+    carry = (
+        jnp.zeros((), jnp.int32),
+        model.apply(variables, memory, n, sizes[0], method="init_cache"),
+        jnp.full((batch, n), special.bos, jnp.int32),
+        jnp.full((batch, n, longest), special.pad, jnp.int32),
+        jnp.zeros((batch, n)),
+        jnp.zeros((batch, n), bool),
+    )
+
+    def run(carry: Any, sizes: tuple[int, ...]) -> Any:
+        carry = jax.lax.while_loop(lambda c: (c[0] < sizes[0]) & ~c[-1].all(), step, carry)
+        at, cache, *rest = carry
+        if len(sizes) == 1:
+            return rest
+        return jax.lax.cond(
+            rest[-1].all(), lambda: rest, lambda: run((at, cache.grow(sizes[1]), *rest), sizes[1:])
+        )
+
+    _, tokens, scores, _ = run(carry, sizes)
+    return SearchResult(tokens, scores)

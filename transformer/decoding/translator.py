@@ -1,0 +1,263 @@
+"""Text in, text out: the programmatic API."""
+
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer.config import Config, DecodingConfig
+from transformer.data.batching import Tokenizers
+from transformer.errors import UserError
+from transformer.parallel import deal_rows
+from transformer.run import Run
+from transformer.systems import System, find_system
+from transformer.training.objective import cross_entropy, shift_right
+
+log = logging.getLogger("transformer")
+WINDOW = 4096  # lines of a stream sorted by length at a time
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of one sentence."""
+
+    text: str
+    tokens: tuple[str, ...]
+    """Its subwords."""
+    score: float
+    """Log-probability in nats, divided by the length penalty."""
+    alignment: Float[np.ndarray, "target source"] | None = None
+    """Cross-attention, if asked for: a row for every token and one for <eos>, a column for every
+    source subword (see `Translator.subwords`) and one for its <eos>; each row sums to 1."""
+
+
+class Translator:
+    """A trained model, ready to translate. It never changes, so threads may share it.
+
+    What is said of a sentence does not depend on the others: the padded length is a function of the
+    sentence alone and batches always have the same number of rows, so the same compiled program
+    sees it whatever else is asked. There is one such program for each length in
+    `decoding.buckets`.
+    """
+
+    def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
+        self.config, self.tokenizers = config, tokenizers
+        self.variables = variables
+        self.system: System = find_system(config.system)
+        self.model: nn.Module = self.system.model(config.model)
+
+    @classmethod
+    def load(cls, run_dir: Path | str, checkpoint: str | int = "best") -> "Translator":
+        """The translator of a run directory, which needs nothing outside itself.
+
+        Args:
+          run_dir: what training wrote.
+          checkpoint: "best" (by validation BLEU), "last", "average" (of the last ones), or a step.
+
+        Raises:
+          UserError: the directory or the checkpoint is missing or damaged.
+        """
+        run = Run(run_dir)
+        variables = run.variables(checkpoint, model_shapes(run.config))
+        return cls(run.config, variables, run.tokenizers)
+
+    def translate(self, sources: Sequence[str], **options: Any) -> list[str]:
+        """The best translation of every sentence, in order; an empty one stays empty.
+
+        Args:
+          sources: sentences without line breaks.
+          options: any field of `DecodingConfig`, in place of the run's own.
+        """
+        return [found[0].text for found in self.search(sources, **options)]
+
+    def search(
+        self,
+        sources: Sequence[str],
+        *,
+        n_best: int | None = None,
+        alignments: bool = False,
+        first_line: int = 1,
+        **options: Any,
+    ) -> list[list[Hypothesis]]:
+        """The best translations of every sentence, best first.
+
+        Args:
+          sources: sentences without line breaks.
+          n_best: how many of each; None: as many as `beam_size`.
+          alignments: whether to find what each token looked at.
+          first_line: the number of the first sentence, for warnings and for sampling.
+          options: any field of `DecodingConfig`.
+
+        Raises:
+          UserError: n_best is more than the search keeps, or an option has no sensible value.
+        """
+        settings = dataclasses.replace(self.config.decoding, **options)
+        kept = 1 if settings.method == "greedy" else settings.beam_size
+        if n_best is not None and not 1 <= n_best <= kept:
+            raise UserError(
+                f"--n-best {n_best}: this search keeps {kept} translations; raise --decoding.beam-size"
+            )
+        settings = self._within_positions(settings)
+        found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
+        for batch, lines in self._source_batches(sources, settings, first_line):
+            numbers = np.resize(lines, len(batch))
+            result = self.system.search(
+                self.model, self.variables, *deal_rows(batch, numbers.astype(np.int32)), settings
+            )
+            tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
+            for row, line in enumerate(lines):
+                pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
+                found[line - first_line] = [
+                    self._hypothesis(ids, score) for ids, score in pairs if np.isfinite(score)
+                ]
+            if alignments:
+                places = [line - first_line for line in lines]
+                self._align(batch, tokens[:, :n_best], places, found)
+        return found
+
+    def stream(
+        self, lines: Iterable[str], *, window: int = WINDOW, first_line: int = 1, **options: Any
+    ) -> Iterator[list[Hypothesis]]:
+        """`search` for any number of lines in bounded memory: results in order, `window` lines
+        sorted by length and searched at a time."""
+        numbered = iter(lines)
+        while chunk := list(itertools.islice(numbered, window)):
+            yield from self.search(chunk, first_line=first_line, **options)
+            first_line += len(chunk)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> Float[np.ndarray, " pairs"]:
+        """log P(target | source) of every pair, in nats, <eos> counted.
+
+        Raises:
+          UserError: there are not as many targets as sources.
+        """
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources but {len(targets)} targets to score")
+        settings = self._within_positions(self.config.decoding)
+        sides = [
+            [self._ids(text, tokenizer, settings.buckets[-1], line) for line, text in enumerate(texts, 1)]
+            for texts, tokenizer in zip((sources, targets), self.tokenizers, strict=True)
+        ]
+        longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]
+        scores = np.zeros(len(sources), np.float32)
+        for rows, length in _in_buckets(longest, settings):
+            source, target = (self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides)
+            found = _forced_scores(self.model, self.variables, *deal_rows(source, target))
+            scores[rows] = np.asarray(found)[: len(rows)]
+        return scores
+
+    def subwords(self, source: str) -> list[str]:
+        """A source sentence as the model sees it: the columns of an alignment, but for <eos>."""
+        return self.tokenizers[0].pieces(self.tokenizers[0].encode(source))
+
+    # From text to batches
+
+    def _ids(self, text: str, tokenizer: Any, longest: int, line: int) -> list[int]:
+        """Ids closed by <eos>, cut to what the model can read."""
+        ids = tokenizer.encode(text)
+        if len(ids) >= longest:
+            log.warning("line %d: cut from %d to %d subwords", line, len(ids), longest - 1)
+        return [*ids[: longest - 1], tokenizer.special.eos]
+
+    def _source_batches(
+        self, sources: Sequence[str], settings: DecodingConfig, first_line: int
+    ) -> Iterator[tuple[Int[np.ndarray, "rows s"], list[int]]]:
+        """Batches of `rows` sources of like length, and the lines they came from."""
+        lines = [line for line, text in enumerate(sources, first_line) if text.strip()]
+        encoded = [
+            self._ids(sources[line - first_line], self.tokenizers[0], settings.buckets[-1], line)
+            for line in lines
+        ]
+        for rows, length in _in_buckets([len(ids) for ids in encoded], settings):
+            batch = self._padded([encoded[row] for row in rows], length, settings.rows)
+            yield batch, [lines[row] for row in rows]
+
+    def _padded(self, sentences: list[list[int]], length: int, rows: int) -> Int[np.ndarray, "rows s"]:
+        """Always `rows` rows: those that are missing repeat the first, so they cost no extra steps."""
+        batch = np.full((rows, length), self.config.model.special.pad, np.int32)
+        for row in range(rows):
+            ids = sentences[row if row < len(sentences) else 0]
+            batch[row, : len(ids)] = ids
+        return batch
+
+    def _within_positions(self, settings: DecodingConfig) -> DecodingConfig:
+        """Learned positions reach no further than their table: nor may sources or translations."""
+        if self.config.model.positions != "learned":
+            return settings
+        table = self.config.model.max_positions
+        buckets = (*(length for length in settings.buckets if length < table), table)
+        return dataclasses.replace(
+            settings,
+            buckets=buckets if settings.buckets[-1] > table else settings.buckets,
+            max_length=min(settings.max_length or table, table),
+        )
+
+    # From batches to text
+
+    def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float) -> Hypothesis:
+        tokenizer, special = self.tokenizers[1], self.config.model.special
+        words = [int(index) for index in ids if index not in (special.pad, special.eos)]
+        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), float(score))
+
+    def _align(
+        self,
+        source: Int[np.ndarray, "rows s"],
+        tokens: Int[np.ndarray, "rows n t"],
+        places: list[int],
+        found: list[list[Hypothesis]],
+    ) -> None:
+        pad = self.config.model.special.pad
+        for rank in range(tokens.shape[1]):
+            weights = np.asarray(
+                _aligned(self.system, self.model, self.variables, *deal_rows(source, tokens[:, rank]))
+            )
+            for row, place in enumerate(places):
+                if rank < len(found[place]):
+                    size = (tokens[row, rank] != pad).sum(), (source[row] != pad).sum()
+                    alignment = weights[row, : size[0], : size[1]]
+                    found[place][rank] = dataclasses.replace(found[place][rank], alignment=alignment)
+
+
+def model_shapes(config: Config) -> Any:
+    """The shapes of the model's variables, without making them."""
+    model, ids = find_system(config.system).model(config.model), jnp.ones((1, 2), jnp.int32)
+    return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+
+
+def _in_buckets(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
+    """Indices of like length, `rows` at a time, and the length to pad them to: the smallest bucket
+    that holds them, which depends on nothing else."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    for length, group in itertools.groupby(
+        order, key=lambda index: next(size for size in settings.buckets if size >= lengths[index])
+    ):
+        members = list(group)
+        for start in range(0, len(members), settings.rows):
+            yield members[start : start + settings.rows], length
+
+
+@functools.partial(jax.jit, static_argnums=(0,))
+def _forced_scores(
+    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, " b"]:
+    special = model.config.special  # type: ignore[attr-defined]
+    logits = model.apply(variables, source, shift_right(target, special.bos))
+    return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _aligned(
+    system: System, model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, "b t s"]:
+    special = model.config.special  # type: ignore[attr-defined]
+    return system.alignment(model, variables, source, shift_right(target, special.bos))

@@ -1,0 +1,46 @@
+"""How good translations are: sacreBLEU and chrF, always with the signature that says what was
+computed."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus score out of 100, and how it was computed."""
+
+    value: float
+    signature: str
+    detail: str
+    """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
+
+    def as_dict(self) -> dict[str, float | str]:
+        """For a JSON file."""
+        return asdict(self)
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
+    """Corpus BLEU (Papineni et al. 2002; Post 2018).
+
+    Args:
+      hypotheses: one translation a sentence.
+      references: one reference each.
+      tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is tokenised
+        already, which makes it the tokenised BLEU of older papers.
+    """
+    # tokenised text is often "tokenized" in the eyes of sacreBLEU, which would warn: it is meant
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
+    return _scored(metric, hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Character n-gram F-score (Popovic 2015). Arguments as `bleu`."""
+    return _scored(CHRF(), hypotheses, references)
+
+
+def _scored(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.score, str(metric.get_signature()), str(result))

@@ -1,0 +1,1 @@
+"""The network, in the paper's order: attention, layers, transformer."""

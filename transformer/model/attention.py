@@ -1,0 +1,194 @@
+"""Scaled dot-product and multi-head attention (section 3.2), its masks, and the decoding cache.
+
+Everywhere: `b` batch, `h` heads, `q`/`k` query and key time, `d` depth, `n` beam, `m` d_model.
+Heads stand before time, `[b, h, time, d]`, which CPUs multiply several times faster.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import ModelConfig
+from transformer.model.layers import Dropout
+
+KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
+Mask = Bool[Array, "#b #h #q k"]  # True: the query may see the key
+
+
+def padding_mask(ids: Int[Array, "b k"], pad: int) -> Bool[Array, "b 1 1 k"]:
+    """Keys that are words."""
+    return (ids != pad)[:, None, None, :]
+
+
+def segment_mask(
+    query_segments: Int[Array, "b q"], key_segments: Int[Array, "b k"]
+) -> Bool[Array, "b 1 q k"]:
+    """Keys of the query's own sentence, where a row holds several (segments count from 1)."""
+    return (query_segments[:, :, None] == key_segments[:, None, :])[:, None]
+
+
+def causal_mask(time: int) -> Bool[Array, "1 1 q k"]:
+    """Keys no later than the query (section 3.2.3)."""
+    return jnp.tril(jnp.ones((time, time), bool))[None, None]
+
+
+def window_mask(time: int, window: int | None) -> Bool[Array, "1 1 q k"]:
+    """Keys at most `window` positions away (restricted self-attention, section 4)."""
+    distance = jnp.abs(jnp.arange(time)[:, None] - jnp.arange(time)[None, :])
+    return (distance <= (time if window is None else window))[None, None]
+
+
+def attention_weights(
+    query: Float[Array, "b h q d_k"], key: Float[Array, "b h k d_k"], mask: Mask
+) -> Float[Array, "b h q k"]:
+    """softmax(Q K^T / sqrt(d_k)), the first half of Eq. 1, in float32."""
+    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask, scores / math.sqrt(query.shape[-1]), jnp.finfo(jnp.float32).min)
+    return jax.nn.softmax(scores)
+
+
+def _fused_attention(
+    query: Array, keys: Array, values: Array, mask: Array, implementation: str | None
+) -> Array:
+    def time_first(x: Array) -> Array:
+        return jnp.swapaxes(x, 1, 2)
+
+    full = (*mask.shape[:2], query.shape[2], keys.shape[2])
+    context = jax.nn.dot_product_attention(
+        time_first(query),
+        time_first(keys),
+        time_first(values),
+        mask=jnp.broadcast_to(mask, full),
+        implementation=implementation,  # type: ignore[arg-type]
+    )
+    return time_first(context)
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V), section 3.2.2. Keys and values are projected apart from the query, so
+    that decoding can keep them."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        per_head = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
+        merged = nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
+        self.query = self.param("query", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.key = self.param("key", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.value = self.param("value", per_head, (c.d_model, c.num_heads, c.value_width))
+        self.out = self.param("out", merged, (c.num_heads, c.value_width, c.d_model))
+        if c.attention_bias:
+            zeros = nn.initializers.zeros_init()
+            self.query_bias = self.param("query_bias", zeros, (c.num_heads, 1, c.key_width))
+            self.key_bias = self.param("key_bias", zeros, (c.num_heads, 1, c.key_width))
+            self.value_bias = self.param("value_bias", zeros, (c.num_heads, 1, c.value_width))
+            self.out_bias = self.param("out_bias", zeros, (c.d_model,))
+        self.dropout = Dropout(c.attention_dropout)
+
+    def _project(self, x: Array, kernel: Array, bias: str) -> Array:
+        projected = jnp.einsum("btm,mhd->bhtd", x, kernel.astype(x.dtype))
+        return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected
+
+    def keys_values(self, x: Float[Array, "b k m"]) -> KeysValues:
+        """What the positions of `x` offer to those who look at them."""
+        return self._project(x, self.key, "key_bias"), self._project(x, self.value, "value_bias")
+
+    def __call__(
+        self,
+        x: Float[Array, "b q m"],
+        keys_values: KeysValues,
+        mask: Mask,
+        deterministic: bool = True,
+    ) -> Float[Array, "b q m"]:
+        """What the positions of `x` find. The weights are sown as `intermediates/weights`."""
+        query, (keys, values) = self._project(x, self.query, "query_bias"), keys_values
+        if self._fused(query.shape[2]):
+            implementation = "cudnn" if _cudnn_runs(self.config) else None
+            context = _fused_attention(query, keys, values, mask, implementation)
+        else:
+            weights = attention_weights(query, keys, mask)
+            self.sow("intermediates", "weights", weights)
+            weights = self.dropout(weights, deterministic).astype(x.dtype)
+            context = jnp.einsum("bhqk,bhkd->bhqd", weights, values)
+        merged = jnp.einsum("bhqd,hdm->bqm", context, self.out.astype(x.dtype))
+        return merged + self.out_bias.astype(x.dtype) if self.config.attention_bias else merged
+
+    def _fused(self, queries: int) -> bool:
+        """Whether the fused kernel can do it: it has no dropout, shows no weights, wants
+        d_v = d_k, and gains nothing on the few queries of a decoding step."""
+        c = self.config
+        possible = (
+            c.key_width == c.value_width
+            and c.attention_dropout == 0
+            and not self.is_mutable_collection("intermediates")
+        )
+        if c.attention == "fused":
+            return possible
+        return c.attention == "auto" and possible and queries >= 16 and _cudnn_runs(c)
+
+
+def _cudnn_runs(config: ModelConfig) -> bool:
+    shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
+    return shapes_fit and config.dtype == "bfloat16" and jax.default_backend() == "gpu"
+
+
+@struct.dataclass
+class Cache:
+    """What a decoder remembers of `n` beams in each of `b` sentences.
+
+    Self-attention keys and values are only ever appended: step t of beam i lands in column
+    t * n + i and stays. `ancestors` says which columns belong to each beam's own past, so that
+    choosing parents reorders that small mask and never the cache. The source is projected once
+    and shared by all beams, which ordinary attention takes as n queries.
+    """
+
+    step: Int[Array, ""]
+    ancestors: Bool[Array, "b n columns"]
+    keys: tuple[Float[Array, "b h columns d_k"], ...]  # one of each per layer
+    values: tuple[Float[Array, "b h columns d_v"], ...]
+    source: tuple[KeysValues, ...]
+    source_mask: Bool[Array, "b 1 1 s"]
+
+    @property
+    def beams(self) -> int:
+        """n."""
+        return self.ancestors.shape[1]
+
+    def select(self, parents: Int[Array, "b n"]) -> "Cache":
+        """The cache in which beam i continues what was beam parents[:, i]."""
+        chosen = jnp.take_along_axis(self.ancestors, parents[:, :, None], axis=1)
+        return self.replace(ancestors=chosen)  # type: ignore[attr-defined]
+
+    def grow(self, length: int) -> "Cache":
+        """The same cache with room for `length` steps."""
+        more = length * self.beams - self.ancestors.shape[2]
+
+        def pad(x: Array, axis: int) -> Array:
+            return jnp.pad(x, [(0, more if a == axis else 0) for a in range(x.ndim)])
+
+        return self.replace(  # type: ignore[attr-defined]
+            ancestors=pad(self.ancestors, 2),
+            keys=tuple(pad(x, 2) for x in self.keys),
+            values=tuple(pad(x, 2) for x in self.values),
+        )
+
+    def begin_step(self, window: int | None) -> tuple["Cache", Bool[Array, "b 1 n columns"]]:
+        """Each beam's new column joins its past; returns the mask of what each may see now."""
+        n, columns = self.beams, jnp.arange(self.ancestors.shape[2])
+        own = columns[None, :] == self.step * n + jnp.arange(n)[:, None]
+        ancestors = self.ancestors | own
+        near = True if window is None else self.step - columns // n <= window
+        return self.replace(ancestors=ancestors), (ancestors & near)[:, None]  # type: ignore[attr-defined]
+
+    def append(self, layer: int, keys_values: KeysValues) -> KeysValues:
+        """Layer's keys and values with this step's `[b, h, n, d]` written into their columns."""
+        start = self.step * self.beams
+        return tuple(  # type: ignore[return-value]
+            jax.lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), start, axis=2)
+            for kept, new in zip((self.keys[layer], self.values[layer]), keys_values, strict=True)
+        )

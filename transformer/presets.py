@@ -1,0 +1,77 @@
+"""Configs with names: the paper's models (Table 3) and recipes that were run."""
+
+from dataclasses import replace
+from typing import Any
+
+from transformer.config import Config, DataConfig, DecodingConfig, ModelConfig, OptimizerConfig, TrainingConfig
+
+
+def _quickstart() -> Config:
+    """A small model that learns the built-in corpus in minutes on two CPU cores."""
+    return Config(
+        model=ModelConfig(num_layers=2, d_model=128, d_ff=512, num_heads=4, dropout=0.0),
+        data=DataConfig(built_in_size=120_000, vocab_size=800, max_length=32, buckets=(14, 20), batch_tokens=2048),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
+        training=TrainingConfig(
+            steps=1500, label_smoothing=0.1, evaluate_every=300, evaluate_sentences=200, log_every=25
+        ),
+        decoding=DecodingConfig(buckets=(16, 32), extra_length=20, rows=64),
+    )
+
+
+def _tiny() -> Config:
+    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128 (see docs/recipes)."""
+    return Config(
+        model=ModelConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
+        data=DataConfig(
+            tokenizer="whitespace",
+            max_length=64,
+            buckets=(10, 12, 14, 16, 18, 21, 25, 32, 44, 64),
+            batch_tokens=4096,
+        ),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=1.5e-3, warmup_steps=2000, epsilon=1e-8),
+        training=TrainingConfig(
+            steps=24_000, evaluate_every=500, evaluate_sentences=1014, keep_last=10, bleu_tokenize="none"
+        ),
+        decoding=DecodingConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
+    )
+
+
+_PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
+
+
+def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **model: Any) -> Config:
+    """The base model with some of Table 3's columns changed."""
+    return replace(
+        _PAPER,
+        model=replace(_PAPER.model, dropout=dropout, **model),
+        training=replace(_PAPER.training, label_smoothing=smoothing, steps=steps),
+    )
+
+
+PRESETS: dict[str, Config] = {
+    "quickstart": _quickstart(),
+    "tiny": _tiny(),
+    "base": _row(),
+    "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
+    # Table 3, row by row
+    "A-heads-1": _row(num_heads=1, d_k=512, d_v=512),
+    "A-heads-4": _row(num_heads=4, d_k=128, d_v=128),
+    "A-heads-16": _row(num_heads=16, d_k=32, d_v=32),
+    "A-heads-32": _row(num_heads=32, d_k=16, d_v=16),
+    "B-keys-16": _row(d_k=16),
+    "B-keys-32": _row(d_k=32),
+    "C-layers-2": _row(num_layers=2),
+    "C-layers-4": _row(num_layers=4),
+    "C-layers-8": _row(num_layers=8),
+    "C-width-256": _row(d_model=256, d_k=32, d_v=32),
+    "C-width-1024": _row(d_model=1024, d_k=128, d_v=128),
+    "C-inner-1024": _row(d_ff=1024),
+    "C-inner-4096": _row(d_ff=4096),
+    "D-dropout-0.0": _row(dropout=0.0),
+    "D-dropout-0.2": _row(dropout=0.2),
+    "D-smoothing-0.0": _row(smoothing=0.0),
+    "D-smoothing-0.2": _row(smoothing=0.2),
+    "E-learned-positions": _row(positions="learned"),
+}
+"""Every named config. The paper's are for WMT 2014 English-German with a joint vocabulary of 37,000."""

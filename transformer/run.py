@@ -1,0 +1,262 @@
+"""The run directory: all that a training leaves behind, self-contained and movable.
+
+    config.json          the resolved config
+    source.model         the tokenizers (one file where the vocabulary is joint)
+    target.model
+    checkpoints/<step>/  Orbax: `model` (what is decoded with) and `training` (what resuming needs)
+    average/             the same `model`, averaged, once asked for
+    metrics.jsonl        one line for every report of the loop; tensorboard/ the same for TensorBoard
+    results.json         test scores with their signatures
+
+Nothing in it is a pickle.
+"""
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import absl.logging
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from transformer.config import Config, from_json, to_json
+from transformer.data.batching import Tokenizers
+from transformer.data.tokenizer import load_tokenizer
+from transformer.errors import UserError
+from transformer.training.step import TrainState
+
+absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax tells its whole day otherwise
+
+
+class Run:
+    """One run directory, open.
+
+    Args:
+      path: a directory that `create` made.
+
+    Raises:
+      UserError: it is missing, or not a run directory.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UserError(f"{self.path}: no such run directory")
+        try:
+            text = (self.path / "config.json").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.path} is not a run directory: it has no readable config.json") from error
+        try:
+            self.config = from_json(text)
+        except UserError as error:
+            raise UserError(f"{self.path / 'config.json'}: {error}") from error
+
+    @classmethod
+    def create(cls, path: Path | str, config: Config, tokenizers: Tokenizers) -> "Run":
+        """A new run directory, complete but for checkpoints, or none at all.
+
+        Raises:
+          UserError: the path exists already, or cannot be written.
+        """
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is not a run: choose another --run-dir")
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.mkdir(parents=True)
+            tokenizers[0].save(partial / "source.model")
+            if tokenizers[1] is not tokenizers[0]:
+                tokenizers[1].save(partial / "target.model")
+            (partial / "config.json").write_text(to_json(config), encoding="utf-8")
+            os.replace(partial, path)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise UserError(f"cannot create {path}: {error.strerror}") from error
+        return cls(path)
+
+    @functools.cached_property
+    def tokenizers(self) -> Tokenizers:
+        """Source's and target's, the same object where there is one."""
+        special = self.config.model.special
+        source = load_tokenizer(self.path / "source.model", special)
+        separate = self.path / "target.model"
+        return source, load_tokenizer(separate, special) if separate.exists() else source
+
+    # Checkpoints
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        def bleu(metrics: dict[str, float]) -> float:
+            return metrics["bleu"]
+
+        keep = policies.AnyPreservationPolicy(
+            [
+                policies.LatestN(self.config.training.keep_last),
+                policies.BestN(get_metric_fn=bleu, n=1, keep_checkpoints_without_metrics=False),
+            ]
+        )
+        options = ocp.CheckpointManagerOptions(best_fn=bleu, preservation_policy=keep)
+        return ocp.CheckpointManager(
+            (self.path / "checkpoints").absolute(), options=options, item_names=("model", "training")
+        )
+
+    def save(self, state: TrainState, bleu: float | None = None) -> None:
+        """Begins to write the state's checkpoint, in the background; `finish_saving` waits for it.
+
+        Old checkpoints beyond `keep_last` go, except the best by BLEU.
+
+        Raises:
+          UserError: it could not be written; earlier checkpoints are as they were.
+        """
+        items = ocp.args.Composite(
+            model=ocp.args.StandardSave(state.best_variables),
+            training=ocp.args.StandardSave(_resume_items(state)),
+        )
+        metrics = None if bleu is None else {"bleu": bleu}
+        try:
+            self._manager.save(int(state.step), args=items, metrics=metrics)
+        except Exception as error:
+            raise self._not_saved(error) from error
+
+    def finish_saving(self) -> None:
+        """Waits until checkpoints begun are complete.
+
+        Raises:
+          UserError: as `save`.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._not_saved(error) from error
+
+    def _not_saved(self, error: Exception) -> UserError:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return UserError(
+            f"could not save a checkpoint in {self.path}: {reason}. Is the disk full? Earlier "
+            f"checkpoints are as they were: make room, then go on with --run-dir {self.path}"
+        )
+
+    def steps(self) -> list[int]:
+        """The complete checkpoints, oldest first."""
+        folder = self.path / "checkpoints"
+        return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdigit())
+
+    def best_step(self) -> int:
+        """The checkpoint with the best BLEU; the newest of equals, and where none was measured."""
+        scores = {step: self._bleu(step) for step in self.steps()}
+        if not scores:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        return max(scores, key=lambda step: (scores[step], step))
+
+    def _bleu(self, step: int) -> float:
+        try:
+            text = (self.path / "checkpoints" / str(step) / "metrics" / "metrics").read_text()
+            return float(json.loads(text)["bleu"])
+        except (OSError, ValueError, KeyError):
+            return float("-inf")
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The training state of a step; `like` gives its structure, shapes and placement.
+
+        Raises:
+          UserError: the checkpoint is missing, damaged, or of another model.
+        """
+        shapes = {"model": like.best_variables, "training": _resume_items(like)}
+        place = self.path / "checkpoints" / str(step)
+        model, training = (_read(place / name, shapes[name]) for name in ("model", "training"))
+        params = training.get("params") or model["params"]
+        return TrainState(
+            step=training["step"],
+            params=params,
+            optimizer=training["optimizer"],
+            extra={name: value for name, value in model.items() if name != "params"},
+            average=None if like.average is None else model["params"],
+        )
+
+    def variables(self, checkpoint: str | int, like: Any) -> Any:
+        """A checkpoint's model variables.
+
+        Args:
+          checkpoint: "best" (by BLEU), "last", "average", or a step.
+          like: a pytree of arrays or shapes.
+
+        Raises:
+          UserError: there is no such checkpoint, or it is damaged or of another model.
+        """
+        if checkpoint == "average":
+            stored = self.path / "average"
+            return _read(stored, like) if stored.exists() else self.averaged(None, like)
+        return _read(self.path / "checkpoints" / str(self._find(checkpoint)), like, item="model")
+
+    def _find(self, checkpoint: str | int) -> int:
+        steps = self.steps()
+        if not steps:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        if checkpoint == "best":
+            return self.best_step()
+        if checkpoint == "last":
+            return steps[-1]
+        if str(checkpoint).isdigit() and int(checkpoint) in steps:
+            return int(checkpoint)
+        raise UserError(
+            f"{self.path} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
+            f"{', '.join(map(str, steps))}"
+        )
+
+    def averaged(self, steps: Sequence[int] | None, like: Any) -> Any:
+        """The mean of several checkpoints' variables (section 6.1), of the newest `keep_last`
+        where none are named; in float64, then rounded."""
+        chosen = [self._find(step) for step in steps or self.steps()[-self.config.training.keep_last :]]
+        if not chosen:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), like)
+        for step in chosen:
+            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, like))
+        return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
+
+    def store_average(self, variables: Any) -> Path:
+        """Keeps averaged variables as the checkpoint "average"; returns where."""
+        place = (self.path / "average").absolute()
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(place, variables, force=True)
+        return self.path / "average"
+
+    # Reports
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Appends a line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _resume_items(state: TrainState) -> dict[str, Any]:
+    """What resuming needs besides the model that is decoded with."""
+    items = {"step": state.step, "optimizer": state.optimizer}
+    return items if state.average is None else {**items, "params": state.params}
+
+
+def _read(place: Path, like: Any, item: str = "") -> Any:
+    folder = place / item
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such checkpoint")
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the checkpoint {folder} is damaged, or of another model ({reason[:200]}); "
+            "name another one with --checkpoint, or remove it"
+        ) from error

@@ -1,0 +1,48 @@
+"""The learning rate over the steps and the optimizer (section 5.3), in optax."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer.config import Config, OptimizerConfig
+
+
+def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
+    """The learning rate of every update, which optax counts from 0 and the paper from 1.
+
+    paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale.
+    """
+    warmup = config.warmup_steps
+
+    def paper(step: jax.Array) -> jax.Array:
+        return config.scale * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
+
+    def inverse_sqrt(step: jax.Array) -> jax.Array:
+        return config.peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / step))
+
+    def constant(step: jax.Array) -> jax.Array:
+        return config.peak * jnp.minimum(step / warmup, 1.0)
+
+    def cosine(step: jax.Array) -> jax.Array:
+        done = jnp.clip((step - warmup) / max(total_steps - warmup, 1), 0.0, 1.0)
+        return constant(step) * (1 + jnp.cos(jnp.pi * done)) / 2
+
+    shapes = {"paper": paper, "inverse_sqrt": inverse_sqrt, "cosine": cosine, "constant": constant}
+    shape = shapes[config.schedule]
+    return lambda count: shape(jnp.asarray(count + 1, jnp.float32))
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam, after clipping, with decoupled weight decay on matrices, at the scheduled rate."""
+    c = config.optimizer
+    rate = learning_rate(c, config.model.d_model, config.training.steps)
+
+    def matrices(params: optax.Params) -> optax.Params:
+        return jax.tree.map(lambda x: x.ndim > 1, params)
+
+    return optax.chain(
+        optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity(),
+        optax.scale_by_adam(c.beta1, c.beta2, c.epsilon),
+        optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
+        optax.scale_by_learning_rate(rate),
+    )

@@ -1,0 +1,134 @@
+"""One update, as a pure function of one replica: sums of gradients, divided by sums of weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from transformer.training.objective import Batch, Metrics, Objective
+
+
+@struct.dataclass
+class TrainState:
+    """All that training changes, as one pytree."""
+
+    step: Int[Array, ""]
+    params: Any
+    optimizer: Any
+    extra: Any
+    """Variables that are not parameters (running statistics, carried memory); often empty."""
+    average: Any
+    """Moving average of the parameters, or None."""
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the model is applied with in training."""
+        return {"params": self.params, **self.extra}
+
+    @property
+    def best_variables(self) -> dict[str, Any]:
+        """What the model is evaluated with: the moving average, where there is one."""
+        return self.variables if self.average is None else {**self.variables, "params": self.average}
+
+
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+
+
+def init_state(
+    model: nn.Module, optimizer: optax.GradientTransformation, seed: int, *, average: bool = False
+) -> TrainState:
+    """Fresh parameters from the seed, and the optimizer's empty state."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    variables = jax.jit(model.init)(jax.random.key(seed), ids, ids)
+    params = variables.pop("params")
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer=optimizer.init(params),
+        extra=variables,
+        # a copy: the parameters' own buffers are given away at the first step
+        average=jax.tree.map(jnp.copy, params) if average else None,
+    )
+
+
+def make_train_step(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    *,
+    seed: int,
+    accumulate: int = 1,
+    ema: float = 0.0,
+) -> TrainStep:
+    """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
+
+    Metrics are means over the words of the whole batch, `loss`, the objective's own and
+    `gradient_norm`, and `weight`, how many words that was. With `axis_name` the sums run over that
+    axis too, outside `grad`. Random numbers depend on (seed, step, replica, slice) alone.
+    """
+
+    def gradient_sums(state: TrainState, extra: Any, batch: Batch, key: Array) -> tuple[Any, Any]:
+        def loss_of(params: Any) -> tuple[Float[Array, ""], Any]:
+            variables = {"params": params, **extra}
+            loss, weight, metrics, variables = objective(model, variables, batch, key, state.step)
+            extra_after = {name: v for name, v in variables.items() if name != "params"}
+            return loss, ({"loss": loss, "weight": weight, **metrics}, extra_after)
+
+        gradients, (metrics, extra) = jax.grad(loss_of, has_aux=True)(state.params)
+        return (gradients, metrics), extra
+
+    def accumulated(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Any]:
+        """The same sums, computed slice by slice."""
+        slices = jax.tree.map(lambda x: x.reshape(accumulate, -1, *x.shape[1:]), batch)
+        keys = jax.random.split(key, accumulate)
+
+        def add(carry: tuple[Any, Any], slice_and_key: tuple[Batch, Array]) -> tuple[Any, None]:
+            sums, extra = carry
+            more, extra = gradient_sums(state, extra, *slice_and_key)
+            return (jax.tree.map(jnp.add, sums, more), extra), None
+
+        first = jax.tree.map(lambda x: x[0], (slices, keys))
+        shapes, _ = jax.eval_shape(lambda: gradient_sums(state, state.extra, *first))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(add, (zeros, state.extra), (slices, keys))[0]
+
+    def train_step(
+        state: TrainState, batch: Batch, *, axis_name: str | None = None
+    ) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        if axis_name:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+        if accumulate == 1:
+            sums, extra = gradient_sums(state, state.extra, batch, key)
+        else:
+            sums, extra = accumulated(state, batch, key)
+        if axis_name:
+            sums, extra = jax.lax.psum(sums, axis_name), jax.lax.pmean(extra, axis_name)
+        gradients, metrics = sums
+        weight = metrics.pop("weight")
+        gradients, metrics = jax.tree.map(lambda x: x / jnp.maximum(weight, 1), (gradients, metrics))
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = state.average
+        if average is not None:
+            average = optax.incremental_update(params, average, 1 - ema)
+        metrics |= {"weight": weight, "gradient_norm": optax.global_norm(gradients)}
+        return TrainState(state.step + 1, params, optimizer_state, extra, average), metrics
+
+    return train_step
+
+
+def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metrics]:
+    """The pure `eval_step(variables, batch, *, axis_name=None) -> sums` of loss, weight, metrics."""
+
+    def eval_step(variables: Any, batch: Batch, *, axis_name: str | None = None) -> Metrics:
+        loss, weight, metrics, _ = objective(model, variables, batch, None, jnp.zeros((), jnp.int32))
+        sums = {"loss": loss, "weight": weight, **metrics}
+        return jax.lax.psum(sums, axis_name) if axis_name else sums
+
+    return eval_step

@@ -1,0 +1,98 @@
+"""What people see while a model trains: a bar or plain lines, evaluations, samples, a last table."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+
+class Watch:
+    """Writes to a console: a live bar on a terminal, a line now and then into a file.
+
+    Args:
+      console: where to; None: standard output.
+      quiet: say nothing (hosts other than the first, tests, notebooks that do not want it).
+    """
+
+    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
+        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def say(self, text: str) -> None:
+        """A line."""
+        self.console.print(Text(text))
+
+    def progress(self, what: str, items: Iterable, total: int | None) -> Iterable:
+        """The items, shown going by; one line at the end says how many and how long."""
+        start, count = time.monotonic(), 0
+        with self._make_bar(transient=True) as bar:
+            task = bar.add_task(what, total=total, status="")
+            for item in items:
+                yield item
+                count += 1
+                if count % 512 == 0:
+                    bar.update(task, completed=count)
+        self.say(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
+
+    @contextlib.contextmanager
+    def training(self, start: int, total: int) -> Iterator[None]:
+        """Shows the bar of the steps while inside."""
+        with self._make_bar() as self._bar:
+            self._task = self._bar.add_task("training", total=total, completed=start, status="compiling ...")
+            try:
+                yield
+            finally:
+                self._bar.update(self._task, status="")
+                self._bar = None
+
+    def step(self, step: int, total: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """A report of the loop."""
+        status = f"loss {loss:6.3f}  {tokens_per_second:7,.0f} tokens/s"
+        if self._bar:
+            self._bar.update(self._task, completed=step, status=status)
+        if not self.console.is_terminal:
+            minutes, seconds = divmod(round(seconds_left), 60)
+            self.say(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
+
+    def evaluation(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
+        """Scores, and (source, reference, translation) to look at."""
+        best = "  best so far" if record["best"] else ""
+        self.console.print(
+            Text(
+                f"step {record['step']}: validation perplexity {record['perplexity']:.3f}  "
+                f"BLEU {record['bleu']:.2f}{best}  ({record['seconds']:.1f} s)",
+                style="bold",
+            )
+        )
+        for source, reference, translation in samples:
+            style = "green" if translation == reference else ""
+            self.console.print(Text("  " + source, style="dim"))
+            self.console.print(Text("  -> " + translation, style=style))
+            if translation != reference:
+                self.console.print(Text("   = " + reference, style="dim"))
+
+    def result(self, title: str, rows: list[tuple[str, str]]) -> None:
+        """The last table."""
+        table = Table(title=title, show_header=False, title_justify="left")
+        for name, value in rows:
+            table.add_row(name, Text(value, overflow="fold"))
+        self.console.print(table, soft_wrap=False)
+
+    def _make_bar(self, transient: bool = False) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=transient,
+            disable=not self.console.is_terminal,
+        )
