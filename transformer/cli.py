@@ -193,7 +193,8 @@ def _translate_lines(given: DecodeArguments) -> None:
                 best.append(hypotheses[0].text)
     seconds = time.monotonic() - start
     if given.output:
-        watch.say(f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s), written to {given.output}")
+        speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
+        watch.say(f"{speed}, written to {given.output}")
     if given.reference:
         _print_scores(best, given, translator)
 
@@ -268,7 +269,9 @@ def _print_scores(translations: list[str], given: DecodeArguments, translator: A
     assert given.reference
     references = [translator.tokenizers[1].plain(line) for line in read_lines(given.reference)]
     if len(references) != len(translations):
-        raise UserError(f"{len(translations)} lines were translated but {given.reference} has {len(references)}")
+        raise UserError(
+            f"{len(translations)} lines were translated but {given.reference} has {len(references)}"
+        )
     tokenize = given.bleu_tokenize or translator.config.training.bleu_tokenize
     for score in (bleu(translations, references, tokenize), chrf(translations, references)):
         print(f"{score.detail}   {score.signature}", file=sys.stderr)

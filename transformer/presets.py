@@ -3,19 +3,28 @@
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import Config, DataConfig, DecodingConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from transformer.config import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 
 def _quickstart() -> Config:
     """A small model that learns the built-in corpus in minutes on two CPU cores."""
     return Config(
         model=ModelConfig(num_layers=2, d_model=128, d_ff=512, num_heads=4, dropout=0.0),
-        data=DataConfig(built_in_size=120_000, vocab_size=800, max_length=32, buckets=(14, 20), batch_tokens=2048),
+        data=DataConfig(
+            built_in_size=120_000, vocab_size=1600, max_length=36, buckets=(14, 20), batch_tokens=2048
+        ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            steps=1500, label_smoothing=0.1, evaluate_every=300, evaluate_sentences=200, log_every=25
+            steps=1400, label_smoothing=0.1, evaluate_every=350, evaluate_sentences=200, log_every=25
         ),
-        decoding=DecodingConfig(buckets=(16, 32), extra_length=20, rows=64),
+        decoding=DecodingConfig(buckets=(16, 36), extra_length=20, rows=64),
     )
 
 

@@ -2,6 +2,7 @@
 (lengths, seed, step); where training stands in the data is one integer, the step."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -88,6 +89,10 @@ def make_plan(lengths: Lengths, data: DataConfig) -> "Plan":
     return plan
 
 
+def _single(pairs: Int[np.ndarray, " rows"], length: int) -> Rows:
+    return Rows([[int(pair)] for pair in pairs], length)
+
+
 def _kept(lengths: Lengths, longest: int) -> Int[np.ndarray, " kept"]:
     return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths.max(axis=1) <= longest))
 
@@ -123,10 +128,10 @@ class BucketPlan:
         for members, rows, length in zip(self._members, self._rows, self._lengths, strict=True):
             pairs = np.concatenate([carried, random.permutation(members)])
             full = len(pairs) // rows * rows
-            batches += [Rows([[pair] for pair in row], length) for row in pairs[:full].reshape(-1, rows)]
+            batches += [_single(row, length) for row in pairs[:full].reshape(-1, rows)]
             carried = pairs[full:]
         if len(carried):
-            batches.append(Rows([[pair] for pair in carried], self._lengths[-1]))
+            batches.append(_single(carried, self._lengths[-1]))
         return [batches[index] for index in random.permutation(len(batches))]
 
     def __call__(self, step: int) -> Rows:
@@ -135,7 +140,8 @@ class BucketPlan:
 
     @property
     def padding(self) -> float:
-        places = sum(2 * (dict(zip(self._lengths, self._rows, strict=True))[b.length]) * b.length for b in self._epoch(0))
+        rows = dict(zip(self._lengths, self._rows, strict=True))
+        places = sum(2 * rows[batch.length] * batch.length for batch in self._epoch(0))
         return 1 - self._tokens / places
 
 
@@ -230,16 +236,18 @@ class Batcher:
         return ids
 
     def _encode(self, pair: tuple[str, str], index: int, epoch: int, length: int) -> dict[str, list[int]]:
-        """Ids of both sides. A sampled segmentation that outgrew its room gives way to the best."""
+        """Ids of both sides. A sampled segmentation that outgrows its place, the whole row or its
+        planned share of a packed one, gives way to the best one."""
         strength, sides = self.data.subword_sampling, {}
         for side, (text, tokenizer) in enumerate(zip(pair, self.tokenizers, strict=True)):
-            ids = None
+            ids = tokenizer.encode(text)
             if strength:
+                place = length
+                if self.data.batching == "packed":
+                    place = min(length, math.ceil((len(ids) + 1) * SAMPLING_ROOM))
                 random = np.random.default_rng((self.data.seed, epoch, index, side))
-                ids = tokenizer.sample(text, random, strength)
-                room = np.ceil((len(tokenizer.encode(text)) + 1) * SAMPLING_ROOM)
-                ids = ids if len(ids) + 1 <= min(room, length) else None
-            ids = tokenizer.encode(text) if ids is None else ids
+                sampled = tokenizer.sample(text, random, strength)
+                ids = sampled if len(sampled) < place else ids
             sides[("source", "target")[side]] = [*ids, tokenizer.special.eos]
         return sides
 
@@ -262,7 +270,9 @@ def fixed_batches(
     special = tokenizers[0].special
     encoded = []
     for pair in pairs:
-        sides = [[*t.encode(x)[: data.max_length - 1], special.eos] for x, t in zip(pair, tokenizers, strict=True)]
+        sides = [
+            [*t.encode(x)[: data.max_length - 1], special.eos] for x, t in zip(pair, tokenizers, strict=True)
+        ]
         encoded.append(sides)
     encoded.sort(key=lambda sides: max(map(len, sides)))
     while encoded:

@@ -50,7 +50,7 @@ def _built_in(data: DataConfig) -> Corpus:
     sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
-    rules = b"".join(Path(module.__file__).read_bytes() for module in (grammar, lexicon))
+    rules = b"".join(Path(str(module.__file__)).read_bytes() for module in (grammar, lexicon))
     place = _place(data, "built-in", sizes, rules)
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:

@@ -559,7 +559,7 @@ def _date(rng: random.Random, when: str) -> Pair:
 
 
 def _year(rng: random.Random) -> Pair:
-    first, last = (2000, 2029) if rng.random() < 0.3 else (1910, 1999)
+    first, last = (2000, 2025) if rng.random() < 0.3 else (1910, 1999)
     return year(first + int(rng.random() * (last - first + 1)))
 
 
@@ -823,11 +823,14 @@ def _description(
     """A noun and "to be" with an adjective, a comparison or an age."""
     choice = rng.random()
     adjective = _pick(rng, adjectives_of(noun))
-    detail = 0.0
+    while adjective.english in subject.english.split():
+        adjective = _pick(rng, adjectives_of(noun))
+    passing = adjective.english in lexicon.PASSING
     if choice < 0.2 and noun.kind in AGES:
         youngest, oldest = AGES["animal" if "young" in noun.classes else noun.kind]
         years, jahre = number(youngest + int(rng.random() * (oldest - youngest + 1)))
         predicate = f"{years} years old", f"{jahre} Jahre alt"
+        passing = negated = False
     elif choice < 0.5 and adjective.german_comparative:
         others = [other for other in nouns_of(noun.kind) if other is not noun]
         other = noun_phrase(rng, _pick(rng, others), "nom")
@@ -838,19 +841,22 @@ def _description(
             predicate = (f"as {adjective.english} as {other.english}",
                          f"so {adjective.german} wie {other.german}")
     else:
-        degree, grad = NOTHING
+        degrees = [NOTHING]
         if adjective.german_comparative:
-            degrees = (NOTHING, ("very", "sehr"), ("too", "zu"))
-            degree, grad = _pick(rng, degrees[: 2 if adjective.english in lexicon.PLEASANT else 3])
+            degrees = [NOTHING, ("very", "sehr"), ("too", "zu")]
+        degree, grad = _pick(rng, degrees[: 2 if adjective.english in lexicon.PLEASANT else 3])
         predicate = _join(degree, adjective.english), _join(grad, adjective.german)
-        detail = 0.7 if adjective.english in lexicon.PASSING else 0.0
-    return build(rng, VERBS["be"], subject, _when(rng), negated=negated, detail=detail,
+    when, detail = (_when(rng), 0.5) if passing else (_pick(rng, ("now", "past")), 0.0)
+    return build(rng, VERBS["be"], subject, when, negated=negated, detail=detail,
                  predicate=predicate)
 
 
 def _copula(rng: random.Random) -> Pair:
     noun = _pick(rng, DESCRIBABLE)
-    subject = participant(rng, (noun,), "nom")
+    subject = participant(rng, (noun,), "nom", definite=True)
+    described = {adjective.english for adjective in adjectives_of(noun)}
+    while not described.isdisjoint(subject.english.split()):  # no "the cold soup is warm"
+        subject = participant(rng, (noun,), "nom", definite=True)
     if rng.random() < 0.2:
         clause = _description(rng, noun, subject, negated=False)
         return in_english(clause, question=True) + "?", in_german(clause, verb="first") + "?"

@@ -45,6 +45,7 @@ newspaper | die Zeitung Zeitungen | text
 story stories | die Geschichte Geschichten | text
 key | der Schlüssel Schlüssel | thing
 lamp | die Lampe Lampen | thing
+radio | das Radio Radios | thing
 picture | das Bild Bilder | thing
 bag | die Tasche Taschen | thing surface | in neben
 box boxes | die Kiste Kisten | thing surface | in neben
@@ -130,12 +131,12 @@ drink, drank | trinken trinkt getrunken | person | acc:drink | place slowly quic
 need | brauchen | person | acc:thing,garment,furniture,car,bicycle,book | state
 open | öffnen öffnet geöffnet | person | acc:part,box,letter,present | slowly carefully
 close | zu-machen | person | acc:part,box,bag | slowly carefully
-repair | reparieren | person | acc:car,bicycle,lamp,furniture,part | for carefully
+repair | reparieren | person | acc:car,bicycle,lamp,radio,furniture,part | for carefully
 visit | besuchen | person | acc:person,museum,city,village,school | with
 invite | ein-laden lädt eingeladen | person | acc:person |
 call | an-rufen ruft angerufen | person | acc:person |
 fetch | ab-holen | person | acc:person,letter,present,bicycle |
-turn on | ein-schalten | person | acc:lamp | place
+turn on | ein-schalten | person | acc:lamp,radio | place
 carry | tragen trägt getragen | person | acc:thing,furniture | slowly carefully for
 meet, met | treffen trifft getroffen | person | acc:person | place
 have, had | haben | person | acc:animal,sister,brother,car,bicycle,garment,house,garden | state
@@ -157,13 +158,13 @@ wait | warten | person | for/auf/acc:person,train | place
 think, thought | denken denkt gedacht | person | of/an/acc:person | simple
 speak, spoke | sprechen spricht gesprochen | person | with/mit/dat:person | loudly place
 get up, got up | auf-stehen steht ist+aufgestanden | person | | slowly quickly
-arrive | an-kommen kommt ist+angekommen | person,train | | simple with
+arrive | an-kommen kommt ist+angekommen | person,train | | event
 fall asleep, fell asleep | ein-schlafen schläft ist+eingeschlafen | person,animal | | quickly place
 come back, came back | zurück-kommen kommt ist+zurückgekommen | person | | with from
 go, went | gehen geht ist+gegangen | person | into,towards | with
 run, ran | laufen läuft ist+gelaufen | person,animal | into,through,out | quickly
 place | legen | person | acc:text,thing,garment onto | carefully
-live | wohnen | person | place | with state
+live | wohnen | person | home | with state
 lie, lay | liegen liegt gelegen | text,thing,garment | lying | state
 stay | bleiben bleibt ist+geblieben | person | place | with simple
 rain | regnen regnet geregnet | it | | weather
@@ -173,14 +174,15 @@ believe | glauben | person | that | state
 hope | hoffen | person | that infinitive | state
 try | versuchen | person | infinitive |
 forget, forgot | vergessen vergisst vergessen | person | infinitive | state
-cost, cost | kosten | thing,garment,furniture,car,bicycle | price | now
-be, was | sein ist ist+gewesen | any | predicate | copula"""
+cost, cost | kosten | thing,garment,furniture,car,bicycle | price | timeless
+be, was | sein ist ist+gewesen | any | predicate | event"""
 
 # english/german/case:nouns; "*" stands for a preposition of place that the noun itself names
 PHRASES = {
     "with": "with/mit/dat:person",
     "for": "for/für/acc:person",
     "place": "*/*/dat:place",
+    "home": "*/*/dat:house,hotel,city,village,forest",
     "lying": "*/*/dat:surface,kitchen,garden,room,office",
     "onto": "*/*/acc:surface",
     "into": "into/in/acc:inside",
@@ -236,9 +238,9 @@ TENSES = {
     "simple": ("present", "will can may have_to want_to should",
                "past past past past could had_to wanted_to"),
     "state": ("present", "", "past"),
-    "copula": ("present", "will", "past"),
+    "event": ("present", "will", "past"),
     "weather": ("progressive", "will", "past"),
-    "now": ("present", "", ""),
+    "timeless": ("present", "", ""),
 }
 
 # english | german | the kinds of tense it goes with

@@ -60,7 +60,7 @@ class PairSource:
 
 @functools.cache
 def _builder_class() -> Any:
-    class SentencePairs(tfds().core.GeneratorBasedBuilder):  # type: ignore[name-defined]
+    class SentencePairs(tfds().core.GeneratorBasedBuilder):  # type: ignore[name-defined,misc]
         """Sentence pairs in their own order, from iterators."""
 
         VERSION = tfds().core.Version("1.0.0")

@@ -151,7 +151,9 @@ class Translator:
         longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]
         scores = np.zeros(len(sources), np.float32)
         for rows, length in _in_buckets(longest, settings):
-            source, target = (self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides)
+            source, target = (
+                self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
+            )
             found = _forced_scores(self.model, self.variables, *deal_rows(source, target))
             scores[rows] = np.asarray(found)[: len(rows)]
         return scores
@@ -251,7 +253,8 @@ def _forced_scores(
     model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
     special = model.config.special  # type: ignore[attr-defined]
-    logits = model.apply(variables, source, shift_right(target, special.bos))
+    decoder_in = shift_right(target, special.bos)
+    logits: Array = model.apply(variables, source, decoder_in)  # type: ignore[assignment]
     return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
 
 

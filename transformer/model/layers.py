@@ -44,7 +44,9 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
-        return nn.LayerNorm(epsilon=self.config.norm_epsilon, dtype=jnp.float32, name="norm")(x).astype(x.dtype)
+        return nn.LayerNorm(epsilon=self.config.norm_epsilon, dtype=jnp.float32, name="norm")(x).astype(
+            x.dtype
+        )
 
 
 class Residual(nn.Module):

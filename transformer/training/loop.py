@@ -28,7 +28,13 @@ from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_eval_step, make_train_step
 from transformer.training.watch import Watch
 
-CHANGEABLE = ("training.steps", "training.patience", "training.keep_last", "training.samples", "data.cache_dir")
+CHANGEABLE = (
+    "training.steps",
+    "training.patience",
+    "training.keep_last",
+    "training.samples",
+    "data.cache_dir",
+)
 """Options that a resumed run may be given anew: they change no number already computed. (steps:
 unless the schedule looks at it, as cosine does.)"""
 
@@ -136,11 +142,13 @@ class Loop:
     def __init__(self, config: Config, run: Run, data: TrainingData, watch: Watch) -> None:
         self.config, self.run, self.data, self.watch = config, run, data, watch
         system = find_system(config.system)
-        model, optimizer, objective = system.model(config.model), make_optimizer(config), system.objective(config)
-        t = config.training
-        step = make_train_step(
-            model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema
+        model, optimizer, objective = (
+            system.model(config.model),
+            make_optimizer(config),
+            system.objective(config),
         )
+        t = config.training
+        step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
         self.train_step = pmap_step(step, donate_state=True)
         self.eval_step = pmap_step(make_eval_step(model, objective))
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
@@ -182,7 +190,10 @@ class Loop:
             f"{plan.dropped:,} pairs dropped (longer than {self.config.data.max_length}, or empty); "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
-        self.watch.say(f"{'Going on in' if self.step else 'Writing to'} {self.run.path}" + (f" from step {self.step}" if self.step else ""))
+        self.watch.say(
+            f"{'Going on in' if self.step else 'Writing to'} {self.run.path}"
+            + (f" from step {self.step}" if self.step else "")
+        )
         if self.step >= t.steps or self._patience_is_over():
             return
         with self._signals(), self.watch.training(self.step, t.steps), self._events():
@@ -197,23 +208,26 @@ class Loop:
     def _take_steps(self, batches: Iterator[Any]) -> None:
         t = self.config.training
         pace = _Pace(self.step, t.steps)
-        pending: list[Any] = []  # metrics are read one step late: the device never waits for us
+        pending: tuple[int, Any] | None = None  # read one step late: the device never waits for us
         for batch in batches:
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
-            pending.append((self.step, metrics))
-            if len(pending) > 1:
-                self._read(*pending.pop(0), pace)
             due = self.step % t.evaluate_every == 0 or self.step == t.steps
+            if pending:
+                self._read(*pending, pace)
+            pending = (self.step, metrics)
             if due or self.asked_to_stop:
-                self._read(*pending.pop(), pace)
+                self._read(*pending, pace)
+                pending = None
                 with pace.paused():
                     if due:
                         self._evaluate()
                     if self.asked_to_stop:
                         self._stop(saved=due)
                 if due and self._patience_is_over():
-                    self.watch.say(f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}.")
+                    self.watch.say(
+                        f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
+                    )
                     return
 
     def _read(self, step: int, metrics: Any, pace: "_Pace") -> None:
@@ -307,7 +321,10 @@ class Loop:
         self.watch.result(
             "Trained",
             [
-                ("model", f"{m.num_layers}+{m.num_layers} layers, d_model {m.d_model}, d_ff {m.d_ff}, {m.num_heads} heads"),
+                (
+                    "model",
+                    f"{m.num_layers}+{m.num_layers} layers, d_model {m.d_model}, d_ff {m.d_ff}, {m.num_heads} heads",
+                ),
                 ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
                 ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
                 ("time", f"{int(seconds // 60)} min {seconds % 60:.0f} s"),
@@ -316,7 +333,9 @@ class Loop:
                 ("written to", str(self.run.path)),
             ],
         )
-        self.watch.say(f"Try: echo {json.dumps(sources[0], ensure_ascii=False)} | python decode.py {self.run.path}")
+        self.watch.say(
+            f"Try: echo {json.dumps(sources[0], ensure_ascii=False)} | python decode.py {self.run.path}"
+        )
 
     # Stopping
 
@@ -331,7 +350,7 @@ class Loop:
 
         before = {}
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in map(int, (signal.SIGINT, signal.SIGTERM)):
                 before[number] = signal.signal(number, ask)
         except ValueError:  # not the main thread: somebody else's program handles signals
             pass

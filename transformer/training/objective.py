@@ -68,7 +68,7 @@ def translation_objective(smoothing: float) -> Objective:
         segments = None
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
-        logits = model.apply(
+        logits: Array = model.apply(  # type: ignore[assignment]
             variables,
             batch["source"],
             shift_right(target, special.bos, segments and segments[1]),

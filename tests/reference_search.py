@@ -1,0 +1,108 @@
+"""Searches too plain to be wrong, and far too slow to use: whole prefixes, the whole model at every
+step, no cache, no batch. What the searches of the package find is compared with these."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.config import ModelConfig, SpecialIds
+from transformer.model.transformer import Transformer
+
+Tokens = tuple[int, ...]
+Scored = tuple[float, Tokens]
+NextLogP = Callable[[Sequence[Tokens]], np.ndarray]
+"""Prefixes, <bos> left out, to log-probabilities of what follows each: [prefixes, vocabulary]."""
+
+MODEL = Transformer(ModelConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2))
+SOURCES = np.array(
+    [[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]], np.int32
+)
+_ROWS, _TIME = 8, 22  # one compiled program scores prefixes of every number and length
+
+
+def random_variables(model: Transformer, seed: int, scale: float = 0.7) -> Any:
+    """Variables so large that the model is sure of what it says, and often of <eos>."""
+    rng, ids = np.random.default_rng(seed), np.ones((1, 2), np.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+    return jax.tree.map(lambda leaf: rng.normal(0, scale, leaf.shape).astype(np.float32), shapes)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _teacher_forced(model: Transformer, variables: Any, sources: Any, targets: Any) -> jax.Array:
+    return jax.nn.log_softmax(model.apply(variables, sources, targets))
+
+
+def next_log_p(model: Transformer, variables: Any, source: np.ndarray) -> NextLogP:
+    """The model's log-probabilities for one source sentence, by teacher forcing."""
+
+    def ask(prefixes: Sequence[Tokens]) -> np.ndarray:
+        found = []
+        for start in range(0, len(prefixes), _ROWS):
+            some = prefixes[start : start + _ROWS]
+            targets = np.full((_ROWS, _TIME), model.config.special.bos, np.int32)
+            for row, prefix in enumerate(some):
+                targets[row, 1 : len(prefix) + 1] = prefix
+            log_p = np.asarray(_teacher_forced(model, variables, np.tile(source, (_ROWS, 1)), targets))
+            found += [log_p[row, len(prefix)] for row, prefix in enumerate(some)]
+        return np.array(found, np.float64)
+
+    return ask
+
+
+def log_p_of(tokens: Tokens, ask: NextLogP) -> float:
+    """log P(tokens | source)."""
+    log_p = ask([tokens[:length] for length in range(len(tokens))])
+    return float(log_p[np.arange(len(tokens)), list(tokens)].sum())
+
+
+def enumerate_all(ask: NextLogP, words: Sequence[int], eos: int, limit: int) -> list[Scored]:
+    """Every sentence there is of at most `limit` tokens, <eos> counted, with its log P."""
+    sentences = [
+        (*chosen, eos) for n in range(limit) for chosen in itertools.product(words, repeat=n)
+    ]
+    return [(log_p_of(tokens, ask), tokens) for tokens in sentences]
+
+
+def search_steps(
+    ask: NextLogP, special: SpecialIds, n: int, penalty: Callable[[float], float], limit: int
+) -> Iterator[tuple[list[Scored], list[Scored]]]:
+    """Beam search, one step after the other up to the limit: (finished, live), best first."""
+    finished: list[Scored] = []
+    live: list[Scored] = [(0.0, ())]
+    for length in range(1, limit + 1):
+        candidates = [
+            (score + gained, (*tokens, token))
+            for (score, tokens), row in zip(live, ask([tokens for _, tokens in live]), strict=True)
+            for token, gained in enumerate(row)
+            if token not in (special.pad, special.bos) and (length < limit or token == special.eos)
+        ]
+        candidates = sorted(candidates, reverse=True)[: 2 * n]
+        ended = [(score, tokens) for score, tokens in candidates[:n] if tokens[-1] == special.eos]
+        finished += [(score / penalty(length), tokens) for score, tokens in ended]
+        finished = sorted(finished, reverse=True)[:n]
+        live = [(score, tokens) for score, tokens in candidates if tokens[-1] != special.eos][:n]
+        yield finished, live
+
+
+def slow_search(*arguments: Any) -> list[Scored]:
+    """What beam search has found at the limit; arguments as `search_steps`."""
+    *_, (finished, _) = search_steps(*arguments)
+    return finished
+
+
+def hypotheses(result: Any, row: int, special: SpecialIds) -> list[Scored]:
+    """One sentence's part of a SearchResult, after a look at its form."""
+    found = []
+    for ids, score in zip(np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True):
+        ends = np.flatnonzero(ids == special.eos)
+        length = int(ends[0]) + 1 if np.isfinite(score) else 0
+        assert (ids[length:] == special.pad).all()
+        assert special.pad not in ids[:length]
+        assert special.bos not in ids[:length]
+        if length:
+            found.append((float(score), tuple(ids[:length].tolist())))
+    return found

@@ -1,0 +1,217 @@
+"""The batch plan is a pure function; batches hold every kept pair once an epoch, whatever the
+number of hosts."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from transformer.config import DataConfig
+from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
+from transformer.data.tokenizer import train_tokenizer
+from transformer.errors import UserError
+
+BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)
+PACKED = dataclasses.replace(BUCKETS, batching="packed")
+BOTH = pytest.mark.parametrize("data", [BUCKETS, PACKED], ids=["buckets", "packed"])
+
+
+class Pairs(list):
+    """A list that can be asked for several items, as the store can."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def some_pairs(count: int) -> Pairs:
+    random = np.random.default_rng(0)
+    words = ["sun", "moon", "star", "sea", "sand", "wind", "rain", "snow"]
+
+    def sentence() -> str:
+        return " ".join(random.choice(words, size=random.integers(1, 16)))
+
+    return Pairs((sentence(), sentence()) for _ in range(count))
+
+
+PAIRS = some_pairs(157)
+TOKENIZER = train_tokenizer((text for pair in PAIRS for text in pair), "whitespace", 100)
+TOKENIZERS = (TOKENIZER, TOKENIZER)
+LENGTHS = np.array([[len(text.split()) + 1 for text in pair] for pair in PAIRS], np.int32)
+
+
+def epoch_of(plan, epoch: int) -> list:
+    return [plan(epoch * plan.steps_per_epoch + step) for step in range(plan.steps_per_epoch)]
+
+
+def members(batches) -> Counter:
+    return Counter(pair for batch in batches for row in batch.pairs for pair in row)
+
+
+@BOTH
+def test_every_kept_pair_once_an_epoch(data):
+    lengths = LENGTHS.copy()
+    lengths[4] = [21, 3]  # too long
+    lengths[9] = [0, 3]  # empty
+    plan = make_plan(lengths, data)
+    assert plan.dropped == 2
+    for epoch in (0, 1, 5):
+        assert members(epoch_of(plan, epoch)) == Counter(set(range(157)) - {4, 9})
+
+
+@BOTH
+def test_pure_function_of_lengths_seed_and_step(data):
+    plan, again = make_plan(LENGTHS, data), make_plan(LENGTHS, data)
+    steps = [7, 0, 3 * plan.steps_per_epoch + 2]
+    assert [plan(step) for step in steps] == [again(step) for step in reversed(steps)][::-1]
+    other = make_plan(LENGTHS, dataclasses.replace(data, seed=4))
+    assert epoch_of(plan, 0) != epoch_of(plan, 1)
+    assert epoch_of(plan, 0) != epoch_of(other, 0)
+
+
+def test_buckets_bound_the_shapes_and_the_tokens():
+    plan = make_plan(LENGTHS, BUCKETS)
+    batches = epoch_of(plan, 0)
+    assert {batch.length for batch in batches} <= {5, 8, 12, 20}
+    partial = [batch for batch in batches if len(batch.pairs) < 60 // batch.length]
+    assert len(partial) <= 1
+    for batch in batches:
+        assert len(batch.pairs) <= 60 // batch.length
+        assert all(LENGTHS[pair].max() <= batch.length for row in batch.pairs for pair in row)
+    # all but what moved up from a shorter bucket is in the tightest one
+    loose = sum(
+        LENGTHS[pair].max() <= shorter
+        for batch in batches
+        for shorter in [max((s for s in (0, 5, 8, 12) if s < batch.length), default=0)]
+        for row in batch.pairs
+        for pair in row
+    )
+    assert loose <= sum(60 // length for length in (5, 8, 12))
+
+
+def test_packed_rows_hold_what_fits():
+    plan = make_plan(LENGTHS, PACKED)
+    for batch in epoch_of(plan, 2):
+        assert batch.length == 20
+        assert all((LENGTHS[row].sum(axis=0) <= 20).all() for row in batch.pairs)
+    assert plan.padding < make_plan(LENGTHS, BUCKETS).padding
+
+
+@BOTH
+def test_padding_is_what_the_batches_show(data):
+    plan = make_plan(LENGTHS, data)
+    batcher = Batcher(PAIRS, TOKENIZERS, plan, data)
+    places = words = 0
+    for step in range(plan.steps_per_epoch):
+        for side in ("source", "target"):
+            ids = batcher(step)[side]
+            places, words = places + ids.size, words + (ids != 0).sum()
+    assert plan.padding == pytest.approx(1 - words / places)
+
+
+def test_rows_are_the_sentences():
+    plan = make_plan(LENGTHS, BUCKETS)
+    batch = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)(0)
+    for row, [pair] in enumerate(plan(0).pairs):
+        for side, text in zip(("source", "target"), PAIRS[pair], strict=True):
+            ids = batch[side][row]
+            assert TOKENIZER.decode(ids) == text
+            assert ids[len(text.split())] == TOKENIZER.special.eos
+
+
+def test_packed_segments_say_who_is_who():
+    plan = make_plan(LENGTHS, PACKED)
+    batch = Batcher(PAIRS, TOKENIZERS, plan, PACKED)(1)
+    for row, pairs in enumerate(plan(1).pairs):
+        for segment, pair in enumerate(pairs, start=1):
+            for side, text in zip(("source", "target"), PAIRS[pair], strict=True):
+                mine = batch[f"{side}_segments"][row] == segment
+                assert TOKENIZER.decode(batch[side][row][mine]) == text
+    assert ((batch["source_segments"] == 0) == (batch["source"] == 0)).all()
+
+
+@BOTH
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_hosts_share_the_same_global_batch(data, hosts):
+    plan = make_plan(LENGTHS, data)
+    for step in (0, plan.steps_per_epoch + 1):
+        whole = Batcher(PAIRS, TOKENIZERS, plan, data)(step)
+        shares = [Batcher(PAIRS, TOKENIZERS, plan, data, host, hosts)(step) for host in range(hosts)]
+        assert len({share["source"].shape for share in shares}) == 1
+        for name, rows in whole.items():
+            together = np.concatenate([share[name] for share in shares])
+            assert (together[: len(rows)] == rows).all()
+            assert (together[len(rows) :] == 0).all()
+
+
+def test_grain_streams_the_same_batches_from_any_step():
+    plan = make_plan(LENGTHS, BUCKETS)
+    batcher = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)
+    streamed = list(batcher.stream(5, 9))
+    assert len(streamed) == 4
+    for step, batch in enumerate(streamed, start=5):
+        assert all((batch[side] == batcher(step)[side]).all() for side in batch)
+
+
+def test_subword_samples_belong_to_seed_epoch_and_pair():
+    tokenizer = train_tokenizer([text for pair in PAIRS for text in pair], "bpe", 300)
+    pair_of = (tokenizer, tokenizer)
+    data = DataConfig(
+        tokenizer="bpe", subword_sampling=0.3, max_length=64, buckets=(64,), batch_tokens=64 * 200
+    )
+    lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair] for pair in PAIRS])
+    plan = make_plan(lengths, data)
+
+    def rows_by_pair(batcher, step):
+        return {pair: batcher(step)["source"][row] for row, [pair] in enumerate(plan(step).pairs)}
+
+    batcher = Batcher(PAIRS, pair_of, plan, data)
+    first, again = rows_by_pair(batcher, 0), rows_by_pair(Batcher(PAIRS, pair_of, plan, data), 0)
+    later = rows_by_pair(batcher, plan.steps_per_epoch)
+    assert all((first[pair] == again[pair]).all() for pair in first)
+    changed = [pair for pair in first if (first[pair] != later[pair]).any()]
+    assert len(changed) > len(first) / 2
+    assert all(tokenizer.decode(ids) == PAIRS[pair][0] for pair, ids in (first | later).items())
+
+
+def test_lengths_are_counted_once(tmp_path):
+    class Counting:
+        calls = 0
+        special, vocab_size = TOKENIZER.special, TOKENIZER.vocab_size
+
+        def encode(self, text):
+            Counting.calls += 1
+            return TOKENIZER.encode(text)
+
+    pairs = Pairs([*PAIRS[:10], ("only a source", " "), ("", "only a target")])
+    counting = (Counting(), Counting())
+    lengths = token_lengths(pairs, counting, tmp_path / "lengths.npy")
+    assert (lengths[:10] == LENGTHS[:10]).all()
+    assert lengths[10, 1] == 0
+    assert lengths[11, 0] == 0
+    calls = Counting.calls
+    assert (token_lengths(pairs, counting, tmp_path / "lengths.npy") == lengths).all()
+    assert calls == Counting.calls
+    assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
+
+
+def test_validation_batches_hold_everything_once_in_the_same_shapes():
+    seen = Counter()
+    for batch in fixed_batches(PAIRS, TOKENIZERS, BUCKETS):
+        assert batch["source"].shape[1] in BUCKETS.lengths
+        assert batch["source"].shape == (60 // batch["source"].shape[1], batch["source"].shape[1])
+        for source, target in zip(batch["source"], batch["target"], strict=True):
+            if source.any():
+                seen[TOKENIZER.decode(source), TOKENIZER.decode(target)] += 1
+    assert seen == Counter(PAIRS)
+
+
+@BOTH
+def test_nothing_short_enough_is_an_error(data):
+    with pytest.raises(UserError, match="--data.max-length 20"):
+        make_plan(LENGTHS + 30, data)
+
+
+def test_a_batch_must_hold_the_longest_sentence():
+    with pytest.raises(UserError, match="--data.batch-tokens 99 cannot hold"):
+        DataConfig(max_length=100, batch_tokens=99)

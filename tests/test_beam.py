@@ -1,0 +1,281 @@
+"""Beam search finds what exhaustive and slow searches find, whatever shares the batch with it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_search import (
+    MODEL,
+    SOURCES,
+    Scored,
+    enumerate_all,
+    hypotheses,
+    log_p_of,
+    next_log_p,
+    random_variables,
+    search_steps,
+    slow_search,
+)
+
+from transformer.config import ModelConfig, SpecialIds
+from transformer.decoding import beam
+from transformer.decoding.beam import SearchResult, beam_search, top_k, wu_penalty
+from transformer.decoding.sampling import greedy_search
+from transformer.model.transformer import Transformer
+
+SPECIAL = MODEL.config.special
+# Elsewhere on purpose: other ids, normalisation, positions and embeddings than MODEL's, two layers.
+TINY = Transformer(
+    ModelConfig(
+        vocab_size=6,
+        num_layers=2,
+        d_model=8,
+        d_ff=16,
+        num_heads=2,
+        norm="pre",
+        positions="learned",
+        max_positions=22,
+        share_embeddings="none",
+        special=SpecialIds(pad=5, bos=2, eos=3, unk=0),
+    )
+)
+TINY_SOURCES = np.array([[0, 1, 4, 3], [4, 3, 5, 5]], np.int32)
+# beam size: (max_length, extra_length); the sources have 2, 4, 5 and 6 tokens
+LIMITS = {1: (None, 4), 2: (8, 3), 3: (7, 4), 4: (5, 5), 5: (None, 0)}
+
+
+@functools.partial(jax.jit, static_argnames=("model", "beam_size", "max_length", "extra_length"))
+def search(
+    model: Transformer,
+    params: Any,
+    sources: Any,
+    alpha: float = 0.0,
+    power: float = 0.0,
+    *,
+    beam_size: int,
+    max_length: int | None,
+    extra_length: int,
+) -> SearchResult:
+    """`beam_search` with a length penalty of its own, its exponents being data: one program
+    serves them all."""
+    return beam_search.__wrapped__(
+        model,
+        params,
+        sources,
+        beam_size=beam_size,
+        length_penalty=lambda length: ((5 + length) / 6) ** alpha * length**power,
+        max_length=max_length,
+        extra_length=extra_length,
+    )
+
+
+def search_like(beam_size: int, params: Any, sources: Any = SOURCES, *exponents: float) -> SearchResult:
+    max_length, extra_length = LIMITS[beam_size]
+    return search(
+        MODEL,
+        params,
+        sources,
+        *exponents,
+        beam_size=beam_size,
+        max_length=max_length,
+        extra_length=extra_length,
+    )
+
+
+def limit_of(source: np.ndarray, beam_size: int) -> int:
+    max_length, extra_length = LIMITS[beam_size]
+    longest = int((source != SPECIAL.pad).sum()) + extra_length
+    return longest if max_length is None else min(longest, max_length)
+
+
+def assert_same(found: list[Scored], expected: list[Scored]) -> None:
+    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
+    np.testing.assert_allclose(
+        [score for score, _ in found], [score for score, _ in expected], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
+    special, best = TINY.config.special, set()
+    for seed in range(4):
+        variables = random_variables(TINY, seed)
+        everything = [
+            enumerate_all(next_log_p(TINY, variables, source), [0, 1, 4], special.eos, limit=4)
+            for source in TINY_SOURCES
+        ]
+        for alpha in (0.0, 0.6, 1.0, 3.0, -1.0):
+            result = search(
+                TINY, variables, TINY_SOURCES, alpha, beam_size=40, max_length=4, extra_length=9
+            )
+            for row, sentences in enumerate(everything):
+                ranked = [(log_p / wu_penalty(alpha)(len(y)), y) for log_p, y in sentences]
+                assert_same(hypotheses(result, row, special), sorted(ranked, reverse=True))
+                best.add(max(ranked)[1])
+    assert len({len(tokens) for tokens in best}) > 2
+
+
+@pytest.mark.parametrize("beam_size", LIMITS)
+def test_agrees_with_the_slow_search(beam_size: int) -> None:
+    lengths, cut = set(), 0
+    for seed in range(4):
+        variables = random_variables(MODEL, seed)
+        # half of the searches are given the parameters alone
+        given = variables if beam_size % 2 else variables["params"]
+        asks = [next_log_p(MODEL, variables, source) for source in SOURCES]
+        for alpha, power in [(0.0, 0.0), (0.6, 0.0), (1.0, 0.0), (-0.5, 0.0), (0.0, 1.0)]:
+            result = search_like(beam_size, given, SOURCES, alpha, power)
+            for row, (source, ask) in enumerate(zip(SOURCES, asks, strict=True)):
+
+                def penalty(length: float, alpha: float = alpha, power: float = power) -> float:
+                    return ((5 + length) / 6) ** alpha * length**power
+
+                limit = limit_of(source, beam_size)
+                found = hypotheses(result, row, SPECIAL)
+                assert_same(found, slow_search(ask, SPECIAL, beam_size, penalty, limit))
+                assert len({tokens for _, tokens in found}) == len(found)
+                assert found == sorted(found, reverse=True, key=lambda scored: scored[0])
+                for score, tokens in found:
+                    assert score == pytest.approx(log_p_of(tokens, ask) / penalty(len(tokens)), abs=1e-4)
+                    assert len(tokens) <= limit
+                    lengths.add(len(tokens))
+                    cut += len(tokens) == limit
+    assert len(lengths) >= 4  # the comparison is worth little if all translations look alike
+    assert cut
+
+
+def test_one_beam_without_penalty_is_greedy_search() -> None:
+    max_length, extra_length = LIMITS[1]
+    for seed in range(8):
+        variables = random_variables(MODEL, seed)
+        found = search_like(1, variables)
+        greedy = greedy_search(
+            MODEL, variables, SOURCES, max_length=max_length, extra_length=extra_length
+        )
+        np.testing.assert_array_equal(found.tokens, greedy.tokens)
+        np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-5, atol=1e-5)
+
+
+def test_a_number_and_a_function_are_the_same_penalty() -> None:
+    max_length, extra_length = LIMITS[2]
+    for seed in range(4):
+        params = random_variables(MODEL, seed)["params"]
+        named = beam_search(
+            MODEL,
+            params,
+            SOURCES,
+            beam_size=2,
+            length_penalty=0.6,
+            max_length=max_length,
+            extra_length=extra_length,
+        )
+        found = search_like(2, params, SOURCES, 0.6)
+        np.testing.assert_array_equal(named.tokens, found.tokens)
+        np.testing.assert_allclose(named.scores, found.scores, rtol=1e-5)
+
+
+def test_a_sentence_does_not_see_its_neighbours() -> None:
+    for seed in range(4):
+        variables = random_variables(MODEL, seed)
+        together = search_like(3, variables, SOURCES, 0.6)
+        order = [2, 0, 3, 1]
+        moved = search_like(3, variables, SOURCES[order], 0.6)
+        repeated = search_like(3, variables, SOURCES[[1, 1, 1, 1]], 0.6)
+        # fewer rows, more padding
+        padded = search_like(3, variables, np.pad(SOURCES[[3, 0]], ((0, 0), (0, 3))), 0.6)
+        for place, row in enumerate(order):
+            assert_same(hypotheses(moved, place, SPECIAL), hypotheses(together, row, SPECIAL))
+        for place in range(4):
+            assert_same(hypotheses(repeated, place, SPECIAL), hypotheses(together, 1, SPECIAL))
+        for place, row in enumerate([3, 0]):
+            assert_same(hypotheses(padded, place, SPECIAL), hypotheses(together, row, SPECIAL))
+
+
+def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam, "CHUNKS", (2, 4))
+    assert beam.chunks(7) == (2, 4, 7)
+
+    # a function of its own: what was compiled before has the usual chunks in it
+    @jax.jit
+    def in_chunks(variables: Any) -> SearchResult:
+        return beam_search.__wrapped__(
+            MODEL, variables, SOURCES, beam_size=3, length_penalty=0.0, max_length=7, extra_length=4
+        )
+
+    longest = set()
+    for seed in range(8):
+        variables = random_variables(MODEL, seed)
+        found, expected = in_chunks(variables), search_like(3, variables)
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+        longest.add((np.asarray(found.tokens) != SPECIAL.pad).sum(-1).max())
+    assert max(longest) > 4
+
+
+def test_the_shortest_limit_leaves_only_eos() -> None:
+    variables = random_variables(MODEL, 0)
+    result = beam_search(MODEL, variables, SOURCES, beam_size=2, max_length=1)
+    assert result.tokens.shape == (4, 2, 1)
+    for row, source in enumerate(SOURCES):
+        log_p = log_p_of((SPECIAL.eos,), next_log_p(MODEL, variables, source))
+        assert_same(hypotheses(result, row, SPECIAL), [(log_p, (SPECIAL.eos,))])
+
+
+class CountingTransformer(Transformer):
+    """Tells `executed` of every step that is really run."""
+
+    def decode_step(self, cache: Any, tokens: Any, rng: Any = None) -> Any:
+        jax.debug.callback(lambda step: executed.append(int(step)), cache.step)
+        return super().decode_step(cache, tokens, rng)
+
+
+executed: list[int] = []
+
+
+def test_stops_as_soon_as_nothing_better_can_come() -> None:
+    model, limits = CountingTransformer(MODEL.config), (SOURCES != SPECIAL.pad).sum(axis=1) + 15
+    alpha, steps = 0.6, set()
+    for seed in range(6):
+        variables = random_variables(MODEL, seed)
+        executed.clear()
+        result = search(
+            model, variables, SOURCES, alpha, beam_size=2, max_length=None, extra_length=15
+        )
+        jax.block_until_ready(result)
+        jax.effects_barrier()
+        needed = 0
+        for row, source in enumerate(SOURCES):
+            ask, limit = next_log_p(MODEL, variables, source), int(limits[row])
+            searched = list(search_steps(ask, SPECIAL, 2, wu_penalty(alpha), limit))
+            for step, (finished, live) in enumerate(searched, start=1):
+                if step == limit or (
+                    len(finished) == 2 and finished[-1][0] >= live[0][0] / wu_penalty(alpha)(limit)
+                ):
+                    break
+            needed = max(needed, step)
+            assert_same(hypotheses(result, row, SPECIAL), searched[-1][0])
+        assert sorted(executed) == list(range(needed))
+        steps.add(needed)
+    assert min(steps) < limits.max() / 2
+
+
+@pytest.mark.parametrize("width", [5000, 16001])
+@pytest.mark.parametrize("k", [1, 8, 40])
+def test_top_k_is_exact(width: int, k: int) -> None:
+    rng = np.random.default_rng(width + k)
+    distinct = rng.normal(size=(2, 3, width))
+    tied = rng.integers(0, 4, (2, 3, width)) / 4
+    rare = np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf)
+    only_last = np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf)
+    for values in (distinct, tied, rare, only_last):
+        x = jnp.asarray(values, jnp.float32)
+        for found, expected in zip(top_k(x, k), jax.lax.top_k(x, k), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_top_k_of_fewer_is_all_of_them() -> None:
+    values, indices = top_k(jnp.asarray([[[1.0, 3.0, 2.0]]]), 5)
+    np.testing.assert_array_equal(values, [[[3, 2, 1]]])
+    np.testing.assert_array_equal(indices, [[[1, 2, 0]]])

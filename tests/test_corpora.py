@@ -1,0 +1,199 @@
+"""Every source of sentence pairs becomes the same store; files that are wrong are named."""
+
+import subprocess
+import sys
+
+import pytest
+
+from transformer.config import DataConfig
+from transformer.data import store
+from transformer.data.corpora import open_corpus, read_lines
+from transformer.errors import UserError
+
+AWKWARD = ["plain", "", "  spaces  ", "tab\there", "\u2028 line separator", "\x85next", "\r", "\x0b\x0c", "日本語", "🙂e\u0301"]
+
+
+def write(path, lines):
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    return path
+
+
+def text_config(folder, **changes) -> DataConfig:
+    files = {
+        f"{split}_{side}": write(folder / f"{split}.{side}", [f"{side} {split} {i}" for i in range(5)])
+        for split in ("train", "validation")
+        for side in ("source", "target")
+    }
+    return DataConfig(**(files | {"cache_dir": folder / "cache"} | changes))
+
+
+def test_text_files_come_back_line_by_line(tmp_path):
+    source = write(tmp_path / "a", AWKWARD)
+    target = write(tmp_path / "b", AWKWARD[::-1])
+    corpus = open_corpus(text_config(tmp_path, train_source=source, train_target=target))
+    pairs = corpus.splits["train"]
+    assert list(pairs) == list(zip(AWKWARD, AWKWARD[::-1], strict=True))
+    assert pairs.__getitems__([3, 0]) == [(AWKWARD[3], AWKWARD[6]), (AWKWARD[0], AWKWARD[9])]
+    assert set(corpus.splits) == {"train", "validation"}
+
+
+def test_a_last_line_without_a_newline_counts(tmp_path):
+    (tmp_path / "file").write_bytes(b"one\ntwo")
+    assert list(read_lines(tmp_path / "file")) == ["one", "two"]
+
+
+def test_tsv(tmp_path):
+    tsv = write(tmp_path / "t.tsv", ["a b\tc d", "\t", "e\tf"])
+    corpus = open_corpus(DataConfig(train_tsv=tsv, validation_tsv=tsv, cache_dir=tmp_path / "cache"))
+    assert list(corpus.splits["train"]) == [("a b", "c d"), ("", ""), ("e", "f")]
+
+
+def test_prepared_once_and_anew_when_a_file_changes(tmp_path):
+    config = text_config(tmp_path)
+    first = open_corpus(config)
+    files = {path: path.stat().st_mtime_ns for path in first.place.rglob("*") if path.is_file()}
+    assert open_corpus(config).place == first.place
+    assert files == {path: path.stat().st_mtime_ns for path in first.place.rglob("*") if path.is_file()}
+    write(config.train_target, [f"other {i}" for i in range(5)])
+    changed = open_corpus(config)
+    assert changed.place != first.place
+    assert changed.splits["train"].__getitems__([1]) == [("source train 1", "other 1")]
+
+
+def test_an_interrupted_preparation_is_no_corpus(tmp_path):
+    def broken():
+        yield "one", "two"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.prepare(tmp_path / "store", {"train": broken})
+    whole = store.prepare(tmp_path / "store", {"train": lambda: iter([("three", "four")])})
+    assert list(whole["train"]) == [("three", "four")]
+
+
+def test_built_in_splits_share_no_source(tmp_path):
+    corpus = open_corpus(DataConfig(built_in_size=3000, cache_dir=tmp_path))
+    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
+        "train": 3000,
+        "validation": 1000,
+        "test": 1000,
+    }
+    sources = [{source for source, _ in pairs} for pairs in corpus.splits.values()]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 5000
+
+
+PREPARE = """
+import sys, tensorflow_datasets as tfds
+class ToyTranslate(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="fr-en")]
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.Translation(languages=("fr", "en")))
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(20), "validation": self._generate_examples(3)}
+    def _generate_examples(self, count):
+        for i in range(count):
+            yield i, {"fr": f"bonjour {i}", "en": f"hello {i}"}
+ToyTranslate(config="fr-en", data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+
+
+@pytest.fixture(scope="module")
+def tfds_folder(tmp_path_factory):
+    """A TFDS set on disk, prepared by another program: its code is not known here."""
+    folder = tmp_path_factory.mktemp("tfds")
+    subprocess.run([sys.executable, "-c", PREPARE, str(folder / "tfds")], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("fr", "en")])
+def test_any_tfds_set_in_either_direction(tfds_folder, source, target):
+    config = DataConfig(
+        dataset="toy_translate/fr-en", source_language=source, target_language=target, cache_dir=tfds_folder
+    )
+    corpus = open_corpus(config)
+    texts = {"en": "hello", "fr": "bonjour"}
+    assert len(corpus.splits["train"]) == 20
+    for first, second in corpus.splits["train"]:
+        word, number = first.split()
+        assert word == texts[source]
+        assert second == f"{texts[target]} {number}"
+
+
+def test_a_language_that_is_not_there(tfds_folder):
+    with pytest.raises(UserError, match="no language 'de', only en, fr: choose one with --data.target-lang"):
+        open_corpus(DataConfig(dataset="toy_translate/fr-en", cache_dir=tfds_folder))
+
+
+def test_unknown_dataset(tmp_path):
+    with pytest.raises(UserError, match="--data.dataset nonsense/de-en: no such TFDS dataset"):
+        open_corpus(DataConfig(dataset="nonsense/de-en", cache_dir=tmp_path))
+
+
+def test_a_known_dataset_that_cannot_be_had(tmp_path, monkeypatch):
+    tfds = store.tfds()
+
+    def unreachable(*args, **kwargs):
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", unreachable)
+    with pytest.raises(UserError, match=r"wmt14_translate/de-en is not in .*Name or service.*tfds-prepare"):
+        open_corpus(DataConfig(dataset="wmt14_translate/de-en", cache_dir=tmp_path))
+
+
+def test_tensorflow_is_never_imported(tmp_path):
+    config = text_config(tmp_path)
+    program = (
+        "import sys\nfrom pathlib import PosixPath\nfrom transformer.config import DataConfig, SpecialIds\n"
+        "from transformer.data.corpora import open_corpus\n"
+        f"corpus = open_corpus({config!r})\n"
+        "assert len(list(corpus.splits['train'])) == 5\n"
+        "import transformer.training.loop, transformer.decoding.translator\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_target": None}, "--data.train-target is missing"),
+        ({"train_source": "nowhere.en"}, "cannot read nowhere.en: No such file"),
+        ({"validation_source": None, "validation_target": None}, "no validation text: give --data.validation-"),
+        ({"train_tsv": "x.tsv"}, "either --data.train-tsv or --data.train-source"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        open_corpus(text_config(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\ntwo\n", r"train.target has 5: line i .* \(line 3 has no partner\)"),
+        (b"1\n2\n3\n4\n5\n6\n", r"has 6 lines and .*train.target has 5"),
+        (b"1\n2\n3\xff\n4\n5\n", r"bad, line 3: not UTF-8 \(byte 2 of the line\)"),
+    ],
+)
+def test_files_that_are_wrong_are_named(tmp_path, content, message):
+    bad = tmp_path / "bad"
+    bad.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        open_corpus(text_config(tmp_path, train_source=bad))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_empty_files_and_torn_tsv(tmp_path):
+    empty = write(tmp_path / "empty", [])
+    with pytest.raises(UserError, match="empty is empty"):
+        open_corpus(text_config(tmp_path, train_source=empty, train_target=empty))
+    torn = write(tmp_path / "torn.tsv", ["a\tb", "no tab"])
+    with pytest.raises(UserError, match=r"torn.tsv, line 2: 1 columns"):
+        open_corpus(DataConfig(train_tsv=torn, validation_tsv=torn, cache_dir=tmp_path))
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    write(tmp_path / "file", ["in the way"])
+    with pytest.raises(UserError, match="cannot store the corpus in .*--data.cache-dir"):
+        open_corpus(text_config(tmp_path, cache_dir=tmp_path / "file"))
