@@ -17,18 +17,28 @@ Scored = tuple[float, Tokens]
 NextLogP = Callable[[Sequence[Tokens]], np.ndarray]
 """Prefixes, <bos> left out, to log-probabilities of what follows each: [prefixes, vocabulary]."""
 
-MODEL = Transformer(ModelConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2))
+MODEL = Transformer(
+    ModelConfig(
+        vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none"
+    )
+)
 SOURCES = np.array(
     [[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]], np.int32
 )
 _ROWS, _TIME = 8, 22  # one compiled program scores prefixes of every number and length
 
 
-def random_variables(model: Transformer, seed: int, scale: float = 0.7) -> Any:
-    """Variables so large that the model is sure of what it says, and often of <eos>."""
+def random_variables(model: Transformer, seed: int) -> Any:
+    """Variables with which a model is fairly sure of what it says, and does not repeat itself:
+    large embeddings, small biases."""
     rng, ids = np.random.default_rng(seed), np.ones((1, 2), np.int32)
+
+    def draw(path: Any, leaf: Any) -> np.ndarray:
+        spread = {"table": 0.7, "scale": 0.1, "bias": 0.1}.get(path[-1].key, 0.35)
+        return rng.normal(path[-1].key == "scale", spread, leaf.shape).astype(np.float32)
+
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)
-    return jax.tree.map(lambda leaf: rng.normal(0, scale, leaf.shape).astype(np.float32), shapes)
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -46,7 +56,9 @@ def next_log_p(model: Transformer, variables: Any, source: np.ndarray) -> NextLo
             targets = np.full((_ROWS, _TIME), model.config.special.bos, np.int32)
             for row, prefix in enumerate(some):
                 targets[row, 1 : len(prefix) + 1] = prefix
-            log_p = np.asarray(_teacher_forced(model, variables, np.tile(source, (_ROWS, 1)), targets))
+            log_p = np.asarray(
+                _teacher_forced(model, variables, np.tile(source, (_ROWS, 1)), targets)
+            )
             found += [log_p[row, len(prefix)] for row, prefix in enumerate(some)]
         return np.array(found, np.float64)
 
@@ -82,8 +94,8 @@ def search_steps(
         ]
         candidates = sorted(candidates, reverse=True)[: 2 * n]
         ended = [(score, tokens) for score, tokens in candidates[:n] if tokens[-1] == special.eos]
-        finished += [(score / penalty(length), tokens) for score, tokens in ended]
-        finished = sorted(finished, reverse=True)[:n]
+        ended = [(score / penalty(length), tokens) for score, tokens in ended]
+        finished = sorted([*finished, *ended], reverse=True)[:n]
         live = [(score, tokens) for score, tokens in candidates if tokens[-1] != special.eos][:n]
         yield finished, live
 
@@ -97,7 +109,9 @@ def slow_search(*arguments: Any) -> list[Scored]:
 def hypotheses(result: Any, row: int, special: SpecialIds) -> list[Scored]:
     """One sentence's part of a SearchResult, after a look at its form."""
     found = []
-    for ids, score in zip(np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True):
+    for ids, score in zip(
+        np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True
+    ):
         ends = np.flatnonzero(ids == special.eos)
         length = int(ends[0]) + 1 if np.isfinite(score) else 0
         assert (ids[length:] == special.pad).all()

@@ -6,9 +6,11 @@ import re
 
 import pytest
 
-from transformer.data import grammar, lexicon
-from transformer.data.grammar import Clause, Phrase, pairs, sentence_pair, split_of
 from transformer.errors import UserError
+from transformer.grammar import inflection, lexicon, pairs, sentence_pair, sentences, split_of
+from transformer.grammar.clauses import Clause, in_english, in_german
+from transformer.grammar.inflection import Noun, conjugate, determiner, number
+from transformer.grammar.phrases import Phrase
 
 NUMBERS = {
     0: ("zero", "null"),
@@ -42,11 +44,11 @@ NUMBERS = {
 
 @pytest.mark.parametrize("n", NUMBERS)
 def test_numbers(n: int):
-    assert grammar.number(n) == NUMBERS[n]
+    assert number(n) == NUMBERS[n]
 
 
 def test_ordinals_and_years():
-    stems = [grammar.ordinal(n) for n in (1, 2, 3, 7, 8, 12, 19, 20, 21, 23, 30)]
+    stems = [inflection.ordinal(n) for n in (1, 2, 3, 7, 8, 12, 19, 20, 21, 23, 30)]
     assert " ".join(english for english, _ in stems) == (
         "first second third seventh eighth twelfth nineteenth twentieth twenty-first "
         "twenty-third thirtieth"
@@ -55,9 +57,9 @@ def test_ordinals_and_years():
         "erst zweit dritt siebt acht zwölft neunzehnt zwanzigst einundzwanzigst "
         "dreiundzwanzigst dreißigst"
     )
-    assert grammar.year(1984) == ("nineteen eighty-four", "neunzehnhundertvierundachtzig")
-    assert grammar.year(2000) == ("two thousand", "zweitausend")
-    assert grammar.year(2005) == ("two thousand and five", "zweitausendfünf")
+    assert inflection.year(1984) == ("nineteen eighty-four", "neunzehnhundertvierundachtzig")
+    assert inflection.year(2000) == ("two thousand", "zweitausend")
+    assert inflection.year(2005) == ("two thousand and five", "zweitausendfünf")
 
 
 # "der alte Mann", "das alte Haus", "die alte Frau", "die alten ..." in every case.
@@ -100,26 +102,26 @@ DECLENSIONS = {
 @pytest.mark.parametrize("stem", DECLENSIONS)
 def test_articles_and_adjectives_in_every_case(stem: str):
     for case, expected in DECLENSIONS[stem].items():
-        forms = (grammar.determiner(stem, case, gender) for gender in "mnfp")
+        forms = (determiner(stem, case, gender) for gender in "mnfp")
         assert [f"{word} alt{ending}" for word, ending in forms] == expected.split(" | ")
 
 
 def test_plural_determiners_leave_the_ending_to_the_adjective():
-    assert [grammar.determiner("viel", case, "p") for case in ("nom", "acc", "dat")] == [
+    assert [determiner("viel", case, "p") for case in ("nom", "acc", "dat")] == [
         ("viele", "e"), ("viele", "e"), ("vielen", "en")
     ]
-    assert grammar.determiner("sieben", "dat", "p") == ("sieben", "en")
+    assert determiner("sieben", "dat", "p") == ("sieben", "en")
 
 
 def test_relative_pronouns():
-    forms = {case: [grammar.relative_pronoun(case, gender) for gender in "mnfp"]
+    forms = {case: [inflection.relative_pronoun(case, gender) for gender in "mnfp"]
              for case in ("nom", "acc", "dat")}
     assert forms == {"nom": ["der", "das", "die", "die"], "acc": ["den", "das", "die", "die"],
                      "dat": ["dem", "dem", "der", "denen"]}
 
 
-def noun(english: str) -> grammar.Noun:
-    return next(noun for noun in grammar.ALL_NOUNS if noun.english == english)
+def noun(english: str) -> Noun:
+    return next(noun for noun in inflection.ALL_NOUNS if noun.english == english)
 
 
 @pytest.mark.parametrize(("english", "forms"), [
@@ -143,47 +145,47 @@ MARIA = Phrase("Maria", "Maria")
 
 def clause(verb: str, tense: str, *, negated: bool = False) -> Clause:
     """A clause about Maria without objects."""
-    form = grammar.conjugate(grammar.VERBS[verb], tense, MARIA.agreement)
-    return Clause(MARIA, form, negated, "", [], [], [], grammar.NOTHING)
+    form = conjugate(inflection.VERBS[verb], tense, MARIA.agreement)
+    return Clause(MARIA, form, negated, "", [], [], [], inflection.NOTHING)
 
 
 def test_german_word_order():
     """The finite verb second, first or last; prefix, participle and infinitive close the clause."""
     tenses = ("present", "past", "will", "to")
     now, past, will, to = (clause("get up", tense) for tense in tenses)
-    assert grammar.in_german(now) == "Maria steht auf"
-    assert grammar.in_german(now, "heute") == "heute steht Maria auf"
-    assert grammar.in_german(now, verb="first") == "steht Maria auf"
-    assert grammar.in_german(now, "dass", verb="last") == "dass Maria aufsteht"
-    assert grammar.in_german(past, "gestern") == "gestern ist Maria aufgestanden"
-    assert grammar.in_german(past, "weil", verb="last") == "weil Maria aufgestanden ist"
-    assert grammar.in_german(will) == "Maria wird aufstehen"
-    assert grammar.in_german(will, "wenn", verb="last") == "wenn Maria aufstehen wird"
+    assert in_german(now) == "Maria steht auf"
+    assert in_german(now, "heute") == "heute steht Maria auf"
+    assert in_german(now, verb="first") == "steht Maria auf"
+    assert in_german(now, "dass", verb="last") == "dass Maria aufsteht"
+    assert in_german(past, "gestern") == "gestern ist Maria aufgestanden"
+    assert in_german(past, "weil", verb="last") == "weil Maria aufgestanden ist"
+    assert in_german(will) == "Maria wird aufstehen"
+    assert in_german(will, "wenn", verb="last") == "wenn Maria aufstehen wird"
     silent = to._replace(subject=Phrase("", ""))
-    assert grammar.in_german(silent, verb="last") == "aufzustehen"
-    assert grammar.in_english(silent) == "to get up"
+    assert in_german(silent, verb="last") == "aufzustehen"
+    assert in_english(silent) == "to get up"
 
 
 def test_german_middle_field():
     reading = clause("read", "past", negated=True)._replace(
         rest=["the book"], before=["das Buch"], time=("yesterday", "gestern"), after=["nicht"]
     )
-    assert grammar.in_german(reading) == "Maria hat das Buch gestern nicht gelesen"
-    assert grammar.in_english(reading) == "Maria did not read the book yesterday"
-    assert grammar.in_english(reading._replace(negated=False), question=True) == (
+    assert in_german(reading) == "Maria hat das Buch gestern nicht gelesen"
+    assert in_english(reading) == "Maria did not read the book yesterday"
+    assert in_english(reading._replace(negated=False), question=True) == (
         "did Maria read the book yesterday")
 
 
 def test_english_verbs_say_do_only_where_needed():
-    assert grammar.in_english(clause("try", "present")) == "Maria tries"
-    assert grammar.in_english(clause("try", "present", negated=True)) == "Maria does not try"
-    assert grammar.in_english(clause("try", "present"), question=True) == "does Maria try"
-    assert grammar.in_english(clause("carry", "past")) == "Maria carried"
-    assert grammar.in_english(clause("run", "progressive")) == "Maria is running"
-    assert grammar.in_english(clause("come back", "progressive")) == "Maria is coming back"
-    assert grammar.in_english(clause("go", "can", negated=True)) == "Maria cannot go"
-    assert grammar.in_english(clause("be", "past"), question=True) == "was Maria"
-    assert grammar.in_english(clause("go", "have to", negated=True)) == "Maria does not have to go"
+    assert in_english(clause("try", "present")) == "Maria tries"
+    assert in_english(clause("try", "present", negated=True)) == "Maria does not try"
+    assert in_english(clause("try", "present"), question=True) == "does Maria try"
+    assert in_english(clause("carry", "past")) == "Maria carried"
+    assert in_english(clause("run", "progressive")) == "Maria is running"
+    assert in_english(clause("come back", "progressive")) == "Maria is coming back"
+    assert in_english(clause("go", "can", negated=True)) == "Maria cannot go"
+    assert in_english(clause("be", "past"), question=True) == "was Maria"
+    assert in_english(clause("go", "have to", negated=True)) == "Maria does not have to go"
 
 
 @pytest.mark.parametrize(("verb", "forms"), [
@@ -194,7 +196,7 @@ def test_english_verbs_say_do_only_where_needed():
     ("know", "weiß weißt weiß wissen"), ("open", "öffne öffnest öffnet öffnen"),
 ])
 def test_german_present(verb: str, forms: str):
-    conjugated = (grammar.conjugate(grammar.VERBS[verb], "present", person) for person in range(4))
+    conjugated = (conjugate(inflection.VERBS[verb], "present", person) for person in range(4))
     assert [form.finite for form in conjugated] == forms.split()
 
 
@@ -205,7 +207,7 @@ def test_german_present(verb: str, forms: str):
     ("follow", "ist gefolgt"), ("fall asleep", "ist eingeschlafen"), ("try", "hat versucht"),
 ])
 def test_german_perfect(verb: str, perfect: str):
-    form = grammar.conjugate(grammar.VERBS[verb], "past", 2)
+    form = conjugate(inflection.VERBS[verb], "past", 2)
     assert f"{form.finite} {form.final}" == perfect
 
 
@@ -227,8 +229,8 @@ def test_most_sentences_are_distinct(sample: list[tuple[str, str]]):
 
 def test_sentences_are_well_formed_and_of_moderate_length(sample: list[tuple[str, str]]):
     for english, german in sample:
-        for sentence, most in ((english, grammar.MAX_ENGLISH_WORDS),
-                               (german, grammar.MAX_GERMAN_WORDS)):
+        for sentence, most in ((english, sentences.MAX_ENGLISH_WORDS),
+                               (german, sentences.MAX_GERMAN_WORDS)):
             assert len(sentence.split(" ")) <= most
             assert re.fullmatch(r"[A-ZÄÖÜ][\w'-]*(,? [\w'-]+)+[.?]", sentence), sentence
         assert english[-1] == german[-1]
@@ -302,10 +304,10 @@ def test_every_construction_occurs_often(sample: list[tuple[str, str]]):
 
 def test_every_word_is_used(sample: list[tuple[str, str]]):
     used = set(re.findall(r"[\w'-]+", " ".join(english for english, _ in sample).lower()))
-    nouns = {noun.english for noun in grammar.ALL_NOUNS}
-    verbs = {verb.english.split()[0] for verb in grammar.VERBS.values()}
-    adjectives = {adjective.english for adjective, _ in grammar.ALL_ADJECTIVES}
-    numbers = {grammar.number(n)[0] for n in range(2, 100)}
+    nouns = {noun.english for noun in inflection.ALL_NOUNS}
+    verbs = {verb.english.split()[0] for verb in inflection.VERBS.values()}
+    adjectives = {adjective.english for adjective in inflection.ALL_ADJECTIVES}
+    numbers = {number(n)[0] for n in range(2, 100)}
     names = {name.lower() for name in lexicon.NAMES}
     assert nouns | verbs | adjectives | numbers | names <= used
 
@@ -345,17 +347,17 @@ GOLDEN = [
 SPLITS = {
     "The box lies in the kitchen.": "train",
     "Do twelve tired boys drink the milk slowly?": "train",
-    "The sister's story is better than the newspaper.": "validation",
-    "Simon ate the soup.": "validation",
-    "Did our expensive coats belong to Simon?": "test",
+    "What did they write?": "validation",
+    "Their children hoped to swim well.": "validation",
+    "Simon ate the soup.": "test",
     "You repaired this chair at one o'clock.": "test",
 }
 
 
-def test_splits_are_two_percent_and_disjoint(sample: list[tuple[str, str]]):
+def test_splits_are_four_percent_and_disjoint(sample: list[tuple[str, str]]):
     splits = [split_of(english) for english in {english for english, _ in sample}]
     for split in ("validation", "test"):
-        assert 0.018 < splits.count(split) / len(splits) < 0.022
+        assert 0.038 < splits.count(split) / len(splits) < 0.042
     assert set(splits) == {"train", "validation", "test"}
     drawn = {split: {pair[0] for pair in itertools.islice(pairs(3, split), 500)}
              for split in ("train", "validation", "test")}

@@ -1,6 +1,7 @@
 """The run directory: all that a training leaves behind, self-contained and movable.
 
     config.json          the resolved config
+    corpus               the name of the prepared corpus, which changes with its content
     source.model         the tokenizers (one file where the vocabulary is joint)
     target.model
     checkpoints/<step>/  Orbax: `model` (what is decoded with) and `training` (what resuming needs)
@@ -59,7 +60,7 @@ class Run:
             raise UserError(f"{self.path / 'config.json'}: {error}") from error
 
     @classmethod
-    def create(cls, path: Path | str, config: Config, tokenizers: Tokenizers) -> "Run":
+    def create(cls, path: Path | str, config: Config, tokenizers: Tokenizers, corpus: str) -> "Run":
         """A new run directory, complete but for checkpoints, or none at all.
 
         Raises:
@@ -74,12 +75,22 @@ class Run:
             tokenizers[0].save(partial / "source.model")
             if tokenizers[1] is not tokenizers[0]:
                 tokenizers[1].save(partial / "target.model")
+            (partial / "corpus").write_text(corpus + "\n", encoding="utf-8")
             (partial / "config.json").write_text(to_json(config), encoding="utf-8")
             os.replace(partial, path)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(f"cannot create {path}: {error.strerror}") from error
         return cls(path)
+
+    def check_corpus(self, corpus: str) -> None:
+        """Raises UserError if this is not the corpus that the run began with."""
+        path = self.path / "corpus"
+        if not path.exists() or path.read_text(encoding="utf-8").strip() != corpus:
+            raise UserError(
+                f"{self.path}: the training text is not what it was when this run began; bring the old "
+                "text back, or begin another run with another --run-dir"
+            )
 
     @functools.cached_property
     def tokenizers(self) -> Tokenizers:

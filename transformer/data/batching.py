@@ -4,10 +4,10 @@
 import functools
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -55,21 +55,21 @@ class Rows:
     length: int
 
 
-class Plan(Protocol):
+class Plan(ABC):
     """What every batch holds."""
 
     steps_per_epoch: int
     dropped: int
     """Pairs left out: a side too long, or empty."""
 
+    @abstractmethod
     def __call__(self, step: int) -> Rows:
         """The batch of a step (from 0), always the same one for the same arguments."""
-        ...
 
     @property
+    @abstractmethod
     def padding(self) -> float:
         """Share of the batches' places that hold no token."""
-        ...
 
 
 def make_plan(lengths: Lengths, data: DataConfig) -> "Plan":
@@ -97,7 +97,7 @@ def _kept(lengths: Lengths, longest: int) -> Int[np.ndarray, " kept"]:
     return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths.max(axis=1) <= longest))
 
 
-class BucketPlan:
+class BucketPlan(Plan):
     """Pairs of like length share a batch; a batch is rows x length tokens, whatever the length.
 
     Every epoch shuffles the pairs within each bucket and then the batches. What does not fill a
@@ -145,7 +145,7 @@ class BucketPlan:
         return 1 - self._tokens / places
 
 
-class PackedPlan:
+class PackedPlan(Plan):
     """Several pairs share a row of max_length, kept apart by segment masks: hardly any padding and
     one shape. Who shares a row is settled once; every epoch shuffles the rows."""
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformer import grammar
 from transformer.config import DataConfig
-from transformer.data import grammar, lexicon, store
+from transformer.data import store
 from transformer.data.store import Pair, PairSource
 from transformer.errors import UserError
 
@@ -50,7 +51,8 @@ def _built_in(data: DataConfig) -> Corpus:
     sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
-    rules = b"".join(Path(str(module.__file__)).read_bytes() for module in (grammar, lexicon))
+    files = sorted(Path(grammar.__file__).parent.glob("*.py"))
+    rules = b"".join(file.read_bytes() for file in files)
     place = _place(data, "built-in", sizes, rules)
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:

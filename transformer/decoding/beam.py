@@ -202,7 +202,7 @@ def top_k(x: Float[Array, "b n v"], k: int) -> tuple[Float[Array, "b n k"], Int[
     width, k = x.shape[-1], min(k, x.shape[-1])
     block = 128
     if width < 2 * k * block or jax.default_backend() != "cpu":
-        return jax.lax.top_k(x, k)
+        return tuple(jax.lax.top_k(x, k))  # type: ignore[return-value]
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, -width % block)), constant_values=NEVER)
     blocks = padded.reshape(*x.shape[:-1], -1, block)
     _, winners = jax.lax.top_k(blocks.max(axis=-1), k)

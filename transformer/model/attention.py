@@ -185,7 +185,9 @@ class Cache:
         near = True if window is None else self.step - columns // n <= window
         return self.replace(ancestors=ancestors), (ancestors & near)[:, None]  # type: ignore[attr-defined]
 
-    def append(self, layer: int, keys_values: KeysValues) -> KeysValues:
+    def append(
+        self, layer: int, keys_values: KeysValues
+    ) -> tuple[Float[Array, "b h columns d_k"], Float[Array, "b h columns d_v"]]:
         """Layer's keys and values with this step's `[b, h, n, d]` written into their columns."""
         start = self.step * self.beams
         return tuple(  # type: ignore[return-value]

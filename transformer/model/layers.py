@@ -127,7 +127,7 @@ class Positions(nn.Module):
     def __call__(
         self,
         embedded: Float[Array, "b t m"],
-        positions: Int[Array, "*batch t"],
+        positions: Int[Array, "*#b #t"],
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         c = self.config

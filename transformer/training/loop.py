@@ -58,6 +58,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     """
     watch = watch or Watch(quiet=jax.process_index() > 0)
     start = time.monotonic()
+    find_system(config.system)
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(config, model=run.config.model)
@@ -65,7 +66,9 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     if run is None:
         tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
         config = _with_vocabulary(config, tokenizers)
-        run = Run.create(run_dir or _new_directory(config), config, tokenizers)
+        run = Run.create(run_dir or _new_directory(config), config, tokenizers, corpus.place.name)
+    else:
+        run.check_corpus(corpus.place.name)
     data = prepare(
         corpus,
         run.tokenizers,
@@ -286,7 +289,7 @@ class Loop:
             "perplexity": math.exp(min(nll / words, 700)),
             "bleu": score.value,
             "signature": score.signature,
-            "best": score.value >= best,
+            "best": score.value > best,
             "seconds": time.monotonic() - start,
             "samples": translations[: t.samples],
         }
@@ -300,8 +303,7 @@ class Loop:
         patience, scores = self.config.training.patience, [record["bleu"] for record in self.evaluations]
         if patience is None or not scores:
             return False
-        best = max(index for index, score in enumerate(scores) if score == max(scores))
-        return len(scores) - 1 - best >= patience
+        return len(scores) - 1 - scores.index(max(scores)) >= patience
 
     def report(self, seconds: float) -> None:
         """Test scores of the best checkpoint, written to results.json and shown."""

@@ -117,7 +117,7 @@ def make_train_step(
         average = state.average
         if average is not None:
             average = optax.incremental_update(params, average, 1 - ema)
-        metrics |= {"weight": weight, "gradient_norm": optax.global_norm(gradients)}
+        metrics |= {"weight": weight, "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(state.step + 1, params, optimizer_state, extra, average), metrics
 
     return train_step

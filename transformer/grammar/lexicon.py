@@ -4,82 +4,53 @@ Each word has exactly one translation, so that the German of a sentence follows 
 Only what a dictionary would list (plurals, principal parts) is here; the grammar derives the rest.
 """
 
-# english [plural] | article singular plural ("-": none) | kind, more classes | place prepositions
+
+def _table(text: str, columns: int) -> list[list[str]]:
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    return [row + [""] * (columns - len(row)) for row in rows]
+
+
+# kind, more classes | prepositions of place | english [plural] article singular plural ("-": none), ...
 # "weak" takes -n in every case but the nominative (n-declension); "mass" is not counted;
 # "public" is never owned ("my man" would be a husband); "young" bounds an age.
-NOUNS = """
-man men | der Mann Männer | person public
-woman women | die Frau Frauen | person public
-child children | das Kind Kinder | person young
-boy | der Junge Jungen | person young public weak
-girl | das Mädchen Mädchen | person young public
-friend | der Freund Freunde | person
-teacher | der Lehrer Lehrer | person
-doctor | die Ärztin Ärztinnen | person
-student | der Student Studenten | person public weak
-neighbour | der Nachbar Nachbarn | person weak
-guest | der Gast Gäste | person
-mother | die Mutter - | person kin
-father | der Vater - | person kin
-sister | die Schwester Schwestern | person kin
-brother | der Bruder Brüder | person kin
-daughter | die Tochter Töchter | person kin
-aunt | die Tante Tanten | person kin
-dog | der Hund Hunde | animal
-cat | die Katze Katzen | animal
-horse | das Pferd Pferde | animal
-bird | der Vogel Vögel | animal
-apple | der Apfel Äpfel | food
-egg | das Ei Eier | food
-cake | der Kuchen Kuchen | food
-soup | die Suppe Suppen | food
-potato potatoes | die Kartoffel Kartoffeln | food
-bread | das Brot - | food mass
-cheese | der Käse - | food mass
-milk | die Milch - | drink mass
-water | das Wasser - | drink mass
-coffee | der Kaffee - | drink mass
-book | das Buch Bücher | text
-letter | der Brief Briefe | text
-newspaper | die Zeitung Zeitungen | text
-story stories | die Geschichte Geschichten | text
-key | der Schlüssel Schlüssel | thing
-lamp | die Lampe Lampen | thing
-radio | das Radio Radios | thing
-picture | das Bild Bilder | thing
-bag | die Tasche Taschen | thing surface | in neben
-box boxes | die Kiste Kisten | thing surface | in neben
-ball | der Ball Bälle | thing
-present | das Geschenk Geschenke | thing
-flower | die Blume Blumen | thing
-coat | der Mantel Mäntel | garment
-shirt | das Hemd Hemden | garment
-jacket | die Jacke Jacken | garment
-table | der Tisch Tische | furniture surface | auf unter neben
-chair | der Stuhl Stühle | furniture surface | auf unter neben
-bed | das Bett Betten | furniture surface | auf unter neben
-door | die Tür Türen | part
-window | das Fenster Fenster | part
-car | das Auto Autos | vehicle
-bicycle | das Fahrrad Fahrräder | vehicle
-train | der Zug Züge | vehicle public
-garden | der Garten Gärten | room place inside open | in
-kitchen | die Küche Küchen | room place inside | in
-room | das Zimmer Zimmer | room place inside | in
-office | das Büro Büros | room place inside | in
-house | das Haus Häuser | building place inside | in vor hinter neben
-school | die Schule Schulen | building place inside | in vor hinter neben
-museum | das Museum Museen | building place inside public | in vor hinter
-hotel | das Hotel Hotels | building place inside public | in vor hinter
-station | der Bahnhof Bahnhöfe | building place public | an vor hinter
-park | der Park Parks | area place inside open public | in
-city cities | die Stadt Städte | area place inside open public | in
-village | das Dorf Dörfer | area place inside open public | in
-forest | der Wald Wälder | area place inside open public | in
-"""
+NOUNS = _table("""
+person public | | man men der Mann Männer, woman women die Frau Frauen
+person young | | child children das Kind Kinder
+person young public weak | | boy der Junge Jungen
+person young public | | girl das Mädchen Mädchen
+person | | friend der Freund Freunde, teacher der Lehrer Lehrer, doctor die Ärztin Ärztinnen
+person public weak | | student der Student Studenten
+person weak | | neighbour der Nachbar Nachbarn
+person | | guest der Gast Gäste
+person kin | | mother die Mutter -, father der Vater -, sister die Schwester Schwestern
+person kin | | brother der Bruder Brüder, daughter die Tochter Töchter, aunt die Tante Tanten
+animal | | dog der Hund Hunde, cat die Katze Katzen, horse das Pferd Pferde, bird der Vogel Vögel
+food | | apple der Apfel Äpfel, egg das Ei Eier, cake der Kuchen Kuchen, soup die Suppe Suppen
+food | | potato potatoes die Kartoffel Kartoffeln
+food mass | | bread das Brot -, cheese der Käse -
+drink mass | | milk die Milch -, water das Wasser -, coffee der Kaffee -
+text | | book das Buch Bücher, letter der Brief Briefe, newspaper die Zeitung Zeitungen
+text | | story stories die Geschichte Geschichten
+thing | | key der Schlüssel Schlüssel, lamp die Lampe Lampen, radio das Radio Radios
+thing | | picture das Bild Bilder
+thing surface | in neben | bag die Tasche Taschen, box boxes die Kiste Kisten
+thing | | ball der Ball Bälle, present das Geschenk Geschenke, flower die Blume Blumen
+garment | | coat der Mantel Mäntel, shirt das Hemd Hemden, jacket die Jacke Jacken
+furniture surface | auf unter neben | table der Tisch Tische, chair der Stuhl Stühle, bed das Bett Betten
+part | | door die Tür Türen, window das Fenster Fenster
+vehicle | | car das Auto Autos, bicycle das Fahrrad Fahrräder
+vehicle public | | train der Zug Züge
+room place inside open | in | garden der Garten Gärten
+room place inside | in | kitchen die Küche Küchen, room das Zimmer Zimmer, office das Büro Büros
+building place inside | in vor hinter neben | house das Haus Häuser, school die Schule Schulen
+building place inside public | in vor hinter | museum das Museum Museen, hotel das Hotel Hotels
+building place public | an vor hinter | station der Bahnhof Bahnhöfe
+area place inside open public | in | park der Park Parks, city cities die Stadt Städte
+area place inside open public | in | village das Dorf Dörfer, forest der Wald Wälder
+""", 3)
 
 # english [comparative] | german [comparative [stem that takes endings]] | kinds of noun it suits
-ADJECTIVES = """
+ADJECTIVES = _table("""
 old older | alt älter | person animal text thing garment furniture part vehicle room building area
 young younger | jung jünger | person animal
 big bigger | groß größer | animal thing furniture part vehicle room building area
@@ -108,7 +79,7 @@ warm warmer | warm wärmer | food drink
 cold colder | kalt kälter | food drink
 quiet quieter | ruhig ruhiger | room building area
 dirty dirtier | schmutzig schmutziger | garment vehicle
-"""
+""", 3)
 
 PASSING = {"tired", "happy", "sick", "warm", "cold", "quiet", "dirty"}  # today, not for ever
 PLEASANT = {"good", "fresh", "friendly", "beautiful", "interesting", "famous", "clever", "happy",
@@ -117,8 +88,9 @@ PLEASANT = {"good", "fresh", "friendly", "beautiful", "interesting", "famous", "
 # english[, past] | german [third person, participle ("ist+" where the auxiliary is sein)]
 #   | subjects | complements | adjuncts, and a key of TENSES where the verb lacks some tenses
 # A separable prefix ends in "-". A complement is "[preposition/preposition/]case:nouns", a choice
-# of PHRASES, or a name for what a rule of the grammar supplies ("that", "price", ...).
-VERBS = """
+# of PHRASES (joined by "+"), or one of RULES: what the sentences with this verb supply.
+RULES = {"that", "infinitive", "price", "predicate"}
+VERBS = _table("""
 read, read | lesen liest gelesen | person | acc:text | place slowly quickly
 write, wrote | schreiben schreibt geschrieben | person | acc:letter,book,story | slowly quickly
 buy, bought | kaufen | person | acc:food,drink,book,newspaper,thing,garment,car,bicycle | for
@@ -161,8 +133,8 @@ get up, got up | auf-stehen steht ist+aufgestanden | person | | slowly quickly
 arrive | an-kommen kommt ist+angekommen | person,train | | event
 fall asleep, fell asleep | ein-schlafen schläft ist+eingeschlafen | person,animal | | quickly place
 come back, came back | zurück-kommen kommt ist+zurückgekommen | person | | with from
-go, went | gehen geht ist+gegangen | person | into,towards | with
-run, ran | laufen läuft ist+gelaufen | person,animal | into,through,out | quickly
+go, went | gehen geht ist+gegangen | person | into+towards | with
+run, ran | laufen läuft ist+gelaufen | person,animal | into+through+out | quickly
 place | legen | person | acc:text,thing,garment onto | carefully
 live | wohnen | person | home | with state
 lie, lay | liegen liegt gelegen | text,thing,garment | lying | state
@@ -175,7 +147,8 @@ hope | hoffen | person | that infinitive | state
 try | versuchen | person | infinitive |
 forget, forgot | vergessen vergisst vergessen | person | infinitive | state
 cost, cost | kosten | thing,garment,furniture,car,bicycle | price | timeless
-be, was | sein ist ist+gewesen | any | predicate | event"""
+be, was | sein ist ist+gewesen | any | predicate | event
+""", 5)
 
 # english/german/case:nouns; "*" stands for a preposition of place that the noun itself names
 PHRASES = {
@@ -229,22 +202,24 @@ AUXILIARIES = {"will": ("werde", "wirst", "wird", "werden"),
 SEMI_MODALS = {"have to": ("have to", "has to", ("muss", "musst", "muss", "müssen")),
                "had to": ("have to", "had to", ("musste", "musstest", "musste", "mussten")),
                "want to": ("want to", "wants to", ("will", "willst", "will", "wollen")),
-               "wanted to": ("want to", "wanted to",
-                             ("wollte", "wolltest", "wollte", "wollten"))}
-# The tenses a verb may take: by key, for "now", "later" and "past"; repeated to be likelier.
-TENSES = {
-    "": ("present present present progressive", "will can may have_to want_to should",
-         "past past past past could had_to wanted_to"),
-    "simple": ("present", "will can may have_to want_to should",
-               "past past past past could had_to wanted_to"),
-    "state": ("present", "", "past"),
-    "event": ("present", "will", "past"),
-    "weather": ("progressive", "will", "past"),
-    "timeless": ("present", "", ""),
+               "wanted to": ("want to", "wanted to", ("wollte", "wolltest", "wollte", "wollten"))}
+# The tenses a verb may take, by key; repeated to be likelier. Where it has none, "now" stands in.
+_ALL_TENSES = {
+    "now": (*3 * ["present"], "progressive"),
+    "later": ("will", "can", "may", "have to", "want to", "should"),
+    "past": (*4 * ["past"], "could", "had to", "wanted to"),
+}
+TENSES: dict[str, dict[str, tuple[str, ...]]] = {
+    "": _ALL_TENSES,
+    "simple": {**_ALL_TENSES, "now": ("present",)},
+    "state": {"now": ("present",), "past": ("past",)},
+    "event": {"now": ("present",), "later": ("will",), "past": ("past",)},
+    "weather": {"now": ("progressive",), "later": ("will",), "past": ("past",)},
+    "timeless": {"now": ("present",)},
 }
 
 # english | german | the kinds of tense it goes with
-TIMES = """
+TIMES = _table("""
 today | heute | now later
 now | jetzt | now
 every day | jeden Tag | now
@@ -257,7 +232,7 @@ last week | letzte Woche | past
 last year | letztes Jahr | past
 in the morning | am Morgen | now later past
 in the evening | am Abend | now later past
-"""
+""", 3)
 # "Half past seven" is "halb acht": the last column is the hour that German counts.
 CLOCK = (("{} o'clock", "{} Uhr", 0), ("{} o'clock", "{} Uhr", 0), ("half past {}", "halb {}", 1),
          ("a quarter past {}", "Viertel nach {}", 0), ("a quarter to {}", "Viertel vor {}", 0))
@@ -270,30 +245,20 @@ MONTHS = (("January", "Januar", 31), ("February", "Februar", 28), ("March", "Mä
           ("November", "November", 30), ("December", "Dezember", 31))
 UNITS = (("days", "Tagen"), ("weeks", "Wochen"), ("months", "Monaten"), ("years", "Jahren"))
 
-ENGLISH_SMALL = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
-    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
-    "nineteen",
-)
-ENGLISH_TENS = (
-    "-", "-", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
-)
-GERMAN_SMALL = (
-    "null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn",
-    "elf", "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn",
-    "neunzehn",
-)
-GERMAN_TENS = (
-    "-", "-", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig",
-    "neunzig",
-)
+ENGLISH_SMALL, ENGLISH_TENS, GERMAN_SMALL, GERMAN_TENS = map(str.split, (
+    "zero one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen",
+    "- - twenty thirty forty fifty sixty seventy eighty ninety",
+    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf "
+    "dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
+    "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+))
 ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth",
                     "eight": "eighth", "nine": "ninth", "twelve": "twelfth",
                     "twenty": "twentieth", "thirty": "thirtieth"}
 GERMAN_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
-
-# english | german | is the subordinate clause (then the main clause) "now", "later" or "past"
+# english, german, when the subordinate clause happens, when the main clause happens
 CONJUNCTIONS = (("because", "weil", "now", "now"), ("because", "weil", "past", "past"),
                 ("because", "weil", "past", "now"), ("because", "weil", "now", "later"),
                 ("although", "obwohl", "now", "now"), ("although", "obwohl", "past", "past"),

@@ -1,0 +1,70 @@
+"""What all tests share: shapes in signatures are checked while they run, and models are tiny."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from beartype import beartype
+from jaxtyping import install_import_hook
+
+from transformer.config import ModelConfig
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# Many tests compile the same small programs, in processes of their own too: each once is enough.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="transformer-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+# Compiling is most of what tests of tiny models do, and a plainer compilation takes half as long.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Checks arguments and results. Not those of `__init__`: JAX rebuilds pytree dataclasses around
+    whatever it maps their leaves to, and shapes, shardings and None are not arrays."""
+    return function if function.__name__ == "__init__" else beartype(function)
+
+
+# The hook rewrites modules as they are loaded, so it comes before anything that imports them.
+# Of transformer.data only batching has shapes; in the grammar the checks would cost minutes.
+install_import_hook(
+    ["transformer.model", "transformer.training", "transformer.decoding", "transformer.data.batching"],
+    f"{__name__}.check_signature",
+)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., ModelConfig]:
+    """`tiny(**changes)`: 2+2 layers, width 16, 20 words, no dropout, and what you change of it."""
+
+    def config(**changes: Any) -> ModelConfig:
+        sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "vocab_size": 20}
+        return ModelConfig(**{**sizes, "dropout": 0.0, **changes})
+
+    return config
+
+
+@pytest.fixture(scope="session")
+def random_variables() -> Callable[..., Any]:
+    """`random_variables(model, seed=0)`: parameters that are all noise, biases and norms too, so
+    that each of them counts. Drawn by NumPy: compiling an initialisation takes seconds."""
+    import jax
+
+    def draw(model: Any, seed: int = 0) -> Any:
+        rng = np.random.default_rng(seed)
+
+        def leaf(path: Any, shape: Any) -> jax.Array:
+            noise = 0.25 * rng.standard_normal(shape.shape, np.float32)
+            return jax.numpy.asarray(noise + (path[-1].key == "scale"))
+
+        ids = jax.ShapeDtypeStruct((1, 2), "int32")
+        shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+        return jax.tree_util.tree_map_with_path(leaf, {"params": shapes["params"]})
+
+    return draw

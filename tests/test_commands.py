@@ -1,0 +1,240 @@
+"""train.py and decode.py as people run them: lines in, lines out, and bad input answered with one
+message and exit status 2."""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer import Config, DataConfig, DecodingConfig, ModelConfig, Run, Transformer, UserError
+from transformer.cli import average_main, decode_main, train_main
+from transformer.data.tokenizer import train_tokenizer
+from transformer.presets import PRESETS
+from transformer.training.step import TrainState
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    """A run with two checkpoints of random parameters: commands are tested here, not learning."""
+    import jax
+
+    lines = ["ein Haus am See", "das Haus ist rot", "der See ist tief", "ein roter Hund"]
+    tokenizer = train_tokenizer(lines, "bpe", 300)
+    model = ModelConfig(tokenizer.vocab_size, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    config = Config(
+        model=model,
+        data=DataConfig(max_length=16, batch_tokens=64),
+        decoding=DecodingConfig(beam_size=2, rows=8, buckets=(8, 16), extra_length=3),
+    )
+    run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, (tokenizer, tokenizer), "corpus")
+    for step, score in ((1, 20.0), (2, 10.0)):
+        ids = jnp.ones((1, 2), jnp.int32)
+        params = Transformer(model).init(jax.random.key(step), ids, ids)["params"]
+        run.save(TrainState(jnp.asarray(step), params, {}, {}, None), score)
+    run.finish_saving()
+    return run.path
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Runs a command in this process: (exit status, standard output, standard error)."""
+
+    def call(main, *arguments, stdin: bytes = b""):
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            status = main()
+        except SystemExit as stop:  # what tyro does with --help and bad options
+            status = stop.code
+        return (status, *capfd.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ein Haus\n\nder See\n", "ein Haus\nohne Ende", "", "\n\n", "  \n日本語 🙂 e\u0301\n\u2028x\r\n"],
+)
+def test_one_line_in_one_line_out(run_dir, command, text):
+    status, out, _ = command(decode_main, run_dir, stdin=text.encode())
+    assert status == 0
+    assert out.count("\n") == len(text.removesuffix("\n").split("\n")) if text else out == ""
+    for line, translation in zip(text.split("\n"), out.split("\n"), strict=False):
+        assert line.strip() or translation == ""
+
+
+def test_files_and_scores(run_dir, command, tmp_path):
+    (tmp_path / "in").write_text("ein Haus\nder See\n")
+    (tmp_path / "good").write_text("the house\nthe lake\n")
+    status, _, err = command(
+        decode_main, run_dir, "--input", tmp_path / "in", "--output", tmp_path / "out", "--reference", tmp_path / "good"
+    )
+    assert status == 0
+    assert "2 lines in" in err
+    assert str(tmp_path / "out") in err
+    assert "BLEU = " in err
+    assert "chrF2 = " in err
+    assert err.count("version:") == 2
+    assert (tmp_path / "out").read_text().count("\n") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "good", "out"}
+
+
+def test_formats(run_dir, command):
+    stdin = b"ein Haus\n\n"
+    _, scores, _ = command(decode_main, run_dir, "--format", "scores", "--n-best", "2", stdin=stdin)
+    lines = scores.splitlines()
+    assert len(lines) == 3  # two for the first, one for the empty line
+    assert float(lines[0].split("\t")[0]) >= float(lines[1].split("\t")[0])
+    _, text, _ = command(decode_main, run_dir, "--format", "json", "--alignments", stdin=stdin)
+    first, empty = (json.loads(line)["hypotheses"] for line in text.splitlines())
+    assert len(first[0]["alignment"]) == len(first[0]["tokens"]) + 1
+    assert empty[0]["text"] == ""
+
+
+def test_checkpoints_and_search_options(run_dir, command):
+    def out(*options):
+        status, text, err = command(decode_main, run_dir, *options, stdin=b"das Haus ist rot\n" * 3)
+        assert status == 0, err
+        return text
+
+    assert out() == out("--checkpoint", "best") == out("--checkpoint", "1") != out("--checkpoint", "last")
+    assert out("--method", "greedy") == out("--beam-size", "1", "--length-penalty", "0")
+    assert out("--method", "sample", "--seed", "1") == out("--method", "sample", "--seed", "1")
+    drawn = out("--method", "sample", "--beam-size", "1").splitlines()
+    assert len(set(drawn)) > 1  # alike lines are drawn apart
+
+
+def test_average_command(run_dir, command):
+    status, out, _ = command(average_main, run_dir, "--last", "2")
+    assert status == 0
+    assert "Averaged steps 1, 2" in out
+    run = Run(run_dir)
+    from transformer.decoding.translator import model_shapes
+
+    like = model_shapes(run.config)
+    table = {
+        checkpoint: np.asarray(run.variables(checkpoint, like)["params"]["source_embedding"]["table"])
+        for checkpoint in (1, 2, "average")
+    }
+    assert np.allclose(table["average"], (table[1] + table[2]) / 2, rtol=0, atol=1e-8)
+    assert command(average_main, run_dir, "--steps", "1", "9")[0] == 2
+
+
+def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
+    status, out, _ = command(decode_main, run_dir, stdin=b"Haus\n" + b"Haus " * 40 + b"\n")
+    assert status == 0
+    assert out.count("\n") == 2
+    assert "line 2: cut from" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (["nowhere"], b"", "nowhere: no such run directory"),
+        (["RUN", "--checkpoint", "9"], b"", "has no checkpoint '9': choose best, last, average, or one of 1, 2"),
+        (["RUN", "--input", "missing.txt"], b"", "cannot read missing.txt: No such file"),
+        (["RUN", "--output", "no/folder/out"], b"x\n", "cannot write --output no/folder/out"),
+        (["RUN"], b"fine\nnot \xff fine\n", "standard input, line 2: not UTF-8 (byte 5)"),
+        (["RUN", "--n-best", "3"], b"x\n", "--n-best 3: this search keeps 2 translations; raise --beam-size"),
+        (["RUN", "--beam-size", "0"], b"", "--beam-size must be at least 1"),
+        (["RUN", "--temperature", "0"], b"", "--temperature must be positive"),
+        (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),
+        (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
+        ([], b"", "Missing from decode.py"),
+    ],
+)
+def test_decode_says_what_is_wrong(run_dir, command, tmp_path, monkeypatch, arguments, stdin, message):
+    monkeypatch.chdir(tmp_path)
+    arguments = [run_dir if word == "RUN" else word for word in arguments]
+    status, out, err = command(decode_main, *arguments, stdin=stdin)
+    assert status == 2
+    assert message in " ".join((out + err).split())
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_references_that_do_not_fit(run_dir, command, tmp_path):
+    (tmp_path / "in").write_text("a\nb\n")
+    (tmp_path / "reference").write_text("a\n")
+    arguments = (run_dir, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    status, _, err = command(decode_main, *arguments, "--reference", tmp_path / "reference")
+    assert status == 2
+    assert "in has 2 lines but" in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bse"], "no preset 'bse': choose one of quickstart, tiny, base, big"),
+        (["--model.num-headz", "3"], "num-headz"),
+        (["--model.d-model", "130"], "--model.d-model 130 is not divisible by --model.num-heads 4"),
+        (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
+        (["--data.batch-tokens", "20"], "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 36"),
+        (["--data.dataset", "nonsense"], "--data.dataset nonsense: no such TFDS dataset"),
+        (["--data.train-source", "a.en"], "--data.train-target is missing"),
+        (["--data.no-joint-vocabulary"], "needs --model.share-embeddings target"),
+        (["--data.vocab-size", "90000", "--data.built-in-size", "500"], "--data.vocab-size 90000 is more than"),
+        (["--data.source-tokenizer", "x.model"], "x.model"),
+        (["--system", "perceptron"], "--system perceptron: unknown; there are transformer"),
+        (["--training.steps", "0"], "--training.steps must be at least 1"),
+        (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
+    ],
+)
+def test_train_says_what_is_wrong(command, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    arguments = [*arguments, "--data.built-in-size", "500"] if "90000" not in arguments else arguments
+    status, out, err = command(train_main, *arguments)
+    assert status == 2
+    assert message in " ".join((out + err).replace("│", " ").split())
+    assert "Traceback" not in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("main", [train_main, decode_main, average_main])
+def test_help_teaches(command, main):
+    status, out, _ = command(main, "--help")
+    assert status == 0
+    assert len(out) > 300
+
+
+def test_help_names_the_presets(command):
+    out = " ".join(command(train_main, "--help")[1].split())
+    for name in PRESETS:
+        assert name in out
+    assert "(Eq. 2)" not in out
+
+
+def test_the_scripts_at_the_top_run():
+    for script in ("train.py", "decode.py"):
+        ended = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_a_closed_pipe_is_no_error(run_dir):
+    program = f"{sys.executable} {ROOT / 'decode.py'} {run_dir} | head -1"
+    ended = subprocess.run(
+        program, shell=True, input="der See\n" * 200, capture_output=True, text=True, env=os.environ
+    )
+    assert "Traceback" not in ended.stderr
+
+
+def test_configs_that_cannot_work_are_refused():
+    with pytest.raises(UserError, match="separate vocabularies cannot share one matrix"):
+        ModelConfig(100, target_vocab_size=90)
+    with pytest.raises(UserError, match="sinusoids come in pairs"):
+        ModelConfig(100, d_model=15, num_heads=3)
+    with pytest.raises(UserError, match="--data.subword-sampling needs --data.tokenizer unigram or bpe"):
+        DataConfig(tokenizer="char", subword_sampling=0.1)
+    with pytest.raises(UserError, match="--decoding.top-p"):
+        dataclasses.replace(DecodingConfig(), top_p=0.0)

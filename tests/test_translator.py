@@ -1,0 +1,284 @@
+"""The programmatic API: what it says of a sentence depends on that sentence alone."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from invented_text import LINES
+from reference_search import log_p_of, next_log_p, random_variables
+
+from transformer.config import Config, DecodingConfig, ModelConfig
+from transformer.data.tokenizer import Tokenizer, train_tokenizer
+from transformer.decoding.translator import Hypothesis, Translator
+from transformer.errors import UserError
+from transformer.model.transformer import Transformer
+
+SIZE = 300
+MODEL = ModelConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+DECODING = DecodingConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
+WORDS = ["größe", "日本語", "👩‍👩‍👧", "שלום", "</s>", *(f"w{index}ß語" for index in range(SIZE))]
+SENTENCES = ["Bas", "dag", "", "größe", "  rot rot", "  ", "👩", *(line[:10] for line in LINES[:5])]
+programs: list[tuple[int, ...]] = []
+first_search: list[tuple[int, ...]] = []
+
+
+class TracedTransformer(Transformer):
+    """Tells `programs` when it is traced: once for each program that searches."""
+
+    def encode(self, source: Any, **options: Any) -> Any:
+        programs.append(source.shape)
+        return super().encode(source, **options)
+
+
+@pytest.fixture(scope="module")
+def subword_tokenizer() -> Tokenizer:
+    return train_tokenizer(LINES[:50], "unigram", SIZE)
+
+
+@pytest.fixture(scope="module")
+def word_tokenizer() -> Tokenizer:
+    return train_tokenizer(WORDS, "whitespace", SIZE)
+
+
+def make_translator(tokenizer: Tokenizer, model: ModelConfig = MODEL) -> Translator:
+    config = Config(model=model, decoding=DECODING)
+    variables = random_variables(Transformer(model), seed=3)
+    translator = Translator(config, variables, (tokenizer, tokenizer))
+    translator.model = TracedTransformer(model)
+    return translator
+
+
+@pytest.fixture(scope="module")
+def translator(subword_tokenizer: Tokenizer) -> Translator:
+    translator = make_translator(subword_tokenizer)
+    before = len(programs)
+    translator.search(SENTENCES)
+    first_search.extend(programs[before:])
+    return translator
+
+
+@pytest.fixture(scope="module")
+def word_translator(word_tokenizer: Tokenizer) -> Translator:
+    return make_translator(word_tokenizer)
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """The events of compilation since the test began, of whatever program."""
+    events: list[str] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def plain(found: list[list[Hypothesis]]) -> list[list[tuple[str, tuple[str, ...], float]]]:
+    return [[(h.text, h.tokens, round(h.score, 3)) for h in hypotheses] for hypotheses in found]
+
+
+def test_every_line_gets_its_own_translation(translator: Translator) -> None:
+    texts = translator.translate(SENTENCES)
+    found = translator.search(SENTENCES)
+    assert len(texts) == len(found) == len(SENTENCES)
+    assert texts == [hypotheses[0].text for hypotheses in found]
+    assert len(set(texts)) >= 6
+    for source, hypotheses in zip(SENTENCES, found, strict=True):
+        if not source.strip():
+            assert hypotheses == [Hypothesis("", (), 0.0)]
+            continue
+        assert len({hypothesis.tokens for hypothesis in hypotheses}) == 3
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        for hypothesis in hypotheses:
+            assert len(hypothesis.tokens) <= len(translator.subwords(source)) + 2
+            hypothesis.text.encode()
+    assert translator.translate([]) == []
+    assert translator.translate(["", " "]) == ["", ""]
+
+
+def test_a_sentence_is_translated_alike_in_any_company(translator: Translator) -> None:
+    expected = plain(translator.search(SENTENCES))
+    for index, sentence in enumerate(SENTENCES):
+        assert plain(translator.search([sentence])) == [expected[index]]
+    order = np.random.default_rng(0).permutation(len(SENTENCES))
+    moved = plain(translator.search([SENTENCES[index] for index in order]))
+    assert moved == [expected[index] for index in order]
+    for window in (1, 3, 5, 100):
+        assert plain(list(translator.stream(iter(SENTENCES), window=window))) == expected
+    assert list(translator.stream([])) == []
+
+
+def test_threads_share_a_translator(translator: Translator) -> None:
+    parts = [SENTENCES[start:] + SENTENCES[:start] for start in range(8)]
+    expected = [plain(translator.search(part)) for part in parts]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda part: plain(translator.search(part)), parts)) == expected
+
+
+def test_one_program_for_each_bucket(translator: Translator, compiled: list[str]) -> None:
+    assert len(first_search) <= 2
+    assert {(4, 8), (4, 16)} <= set(programs)
+    traced = len(programs)
+    another = make_translator(translator.tokenizers[0])
+    for _ in range(2):
+        for count in (1, 3, 4, len(SENTENCES)):
+            translator.search(SENTENCES[-count:])
+            another.search(SENTENCES[:count], n_best=1)
+        list(translator.stream(SENTENCES, window=5))
+    assert len(programs) == traced
+    assert compiled == []
+    # the listener does hear what it is there for
+    jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()
+    assert compiled
+
+
+def test_n_best(translator: Translator) -> None:
+    everything = plain(translator.search(SENTENCES))
+    for count in (1, 2, 3):
+        found = plain(translator.search(SENTENCES, n_best=count))
+        assert found == [hypotheses[:count] for hypotheses in everything]
+
+
+def test_scores_are_those_of_teacher_forcing(word_translator: Translator) -> None:
+    tokenizer = word_translator.tokenizers[1]
+    sources = ["größe", "👩‍👩‍👧 日本語 w7ß語", "w5ß語 w6ß語 w7ß語 w8ß語 w9ß語", "</s> שלום"]
+    found = word_translator.search(sources)
+    pairs = [
+        (source, hypothesis)
+        for source, hypotheses in zip(sources, found, strict=True)
+        for hypothesis in hypotheses
+        if "<unk>" not in hypothesis.tokens
+    ]
+    assert len(pairs) >= 8
+    scores = word_translator.score(
+        [source for source, _ in pairs], [hypothesis.text for _, hypothesis in pairs]
+    )
+    expected = [hypothesis.score for _, hypothesis in pairs]
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+
+    eos = tokenizer.special.eos
+    model = Transformer(MODEL)
+    for source, hypothesis in pairs:
+        assert hypothesis.text == " ".join(hypothesis.tokens)
+        assert set(hypothesis.tokens) <= set(WORDS)
+        ids = np.array([*tokenizer.encode(source), eos], np.int32)
+        padded = np.pad(ids, (0, 8 - len(ids)), constant_values=tokenizer.special.pad)
+        tokens = (*tokenizer.encode(hypothesis.text), eos)
+        log_p = log_p_of(tokens, next_log_p(model, word_translator.variables, padded))
+        assert hypothesis.score == pytest.approx(log_p, abs=1e-3)
+
+    assert word_translator.score([], []).shape == (0,)
+    with pytest.raises(UserError, match="2 sources but 1 targets"):
+        word_translator.score(["größe", "größe"], ["größe"])
+
+
+def test_alignments_name_every_token_and_subword(translator: Translator) -> None:
+    found = translator.search(SENTENCES, n_best=2, alignments=True)
+    for source, hypotheses in zip(SENTENCES, found, strict=True):
+        for hypothesis in hypotheses:
+            if not source.strip():
+                assert hypothesis.alignment is None
+                continue
+            assert hypothesis.alignment is not None
+            size = (len(hypothesis.tokens) + 1, len(translator.subwords(source)) + 1)
+            assert hypothesis.alignment.shape == size
+            np.testing.assert_allclose(hypothesis.alignment.sum(axis=1), 1, rtol=1e-5)
+    assert plain(found) == plain(translator.search(SENTENCES, n_best=2))
+
+
+def test_a_longer_source_is_cut_and_its_line_named(
+    word_translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = WORDS[:20]
+    whole, kept = " ".join(words), " ".join(words[:15])
+    with caplog.at_level(logging.WARNING, "transformer"):
+        cut, uncut = word_translator.search([whole, kept], first_line=41)
+        assert [record.getMessage() for record in caplog.records] == [
+            "line 41: cut from 20 to 15 subwords"
+        ]
+        assert plain([cut]) == plain([uncut])
+        caplog.clear()
+        list(word_translator.stream(["größe", "", "größe", whole], window=2))
+        assert ["line 4:" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_learned_positions_reach_no_further_than_their_table(
+    word_tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = 6
+    model = dataclasses.replace(MODEL, positions="learned", max_positions=table)
+    config = Config(
+        model=model,
+        data=dataclasses.replace(Config().data, max_length=table),
+        decoding=dataclasses.replace(DECODING, extra_length=30),
+    )
+    variables = random_variables(Transformer(model), seed=0)
+    learned = Translator(config, variables, (word_tokenizer, word_tokenizer))
+    sources = [" ".join(WORDS[:count]) for count in (5, 12, 1)]
+    with caplog.at_level(logging.WARNING, "transformer"):
+        found = learned.search(sources)
+    assert [record.getMessage() for record in caplog.records] == [
+        "line 2: cut from 12 to 5 subwords"
+    ]
+    assert plain([found[0]]) == plain([found[1]])
+    lengths = {len(h.tokens) + 1 for hypotheses in found for h in hypotheses}
+    assert max(lengths) == table  # so they would have gone on
+
+
+def test_options_stand_in_for_those_of_the_run(translator: Translator) -> None:
+    short = ["Bas", "dag"]
+    beam, greedy = translator.search(short), translator.search(short, method="greedy")
+    assert [len(hypotheses) for hypotheses in beam] == [3, 3]
+    assert [len(hypotheses) for hypotheses in greedy] == [1, 1]
+    assert translator.config.decoding == DECODING
+    assert plain(translator.search(short)) == plain(beam)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 0},
+        {"n_best": 4},
+        {"n_best": 0},
+        {"n_best": 2, "method": "greedy"},
+        {"temperature": 0.0},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"max_length": 0},
+        {"extra_length": -1},
+        {"rows": 0},
+        {"buckets": ()},
+        {"buckets": (16, 8)},
+        {"method": "magic"},
+        {"length_penalty": float("nan")},
+    ],
+)
+def test_nonsense_is_refused(translator: Translator, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--"):
+        translator.search(["Bas"], **options)
+
+
+def test_unknown_options_are_a_type_error(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="beam_width"):
+        translator.search(["Bas"], beam_width=3)
+
+
+def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
+    drawing = {"method": "sample", "temperature": 1.2, "buckets": (16,)}
+    lines = ["Bas dag"] * 6
+    found = plain(translator.search(lines, **drawing))
+    assert len({tuple(hypotheses) for hypotheses in found}) == 6
+    assert plain(translator.search(lines[:2], first_line=4, **drawing)) == found[3:5]
+    assert plain(list(translator.stream(lines, window=4, **drawing))) == found
+    assert plain(translator.search(["", *lines[:2]], first_line=2, **drawing))[1:] == found[2:4]
+    assert plain(translator.search(lines, seed=1, **drawing)) != found

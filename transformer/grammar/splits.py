@@ -1,0 +1,47 @@
+"""Endless sentence pairs, and which of them are held out of training for ever."""
+
+import random
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Literal
+
+from transformer.errors import UserError
+from transformer.grammar.inflection import Pair
+from transformer.grammar.sentences import sentence_pair
+
+HELD_OUT_PERCENT = 4
+
+
+def _fingerprint(english: str) -> int:
+    return int.from_bytes(blake2b(english.encode(), digest_size=8).digest(), "big")
+
+
+def _split(fingerprint: int) -> Literal["train", "validation", "test"]:
+    part = fingerprint % 100 // HELD_OUT_PERCENT
+    return "test" if part == 0 else "validation" if part == 1 else "train"
+
+
+def split_of(english: str) -> Literal["train", "validation", "test"]:
+    """The split a sentence belongs to for ever, by a hash of its text.
+
+    `HELD_OUT_PERCENT` of all sentences are for validation, and as many for the test.
+    """
+    return _split(_fingerprint(english))
+
+
+def pairs(seed: int, split: str) -> Iterator[Pair]:
+    """Endless distinct (English, German) pairs of one split, a function of `seed` and `split`.
+
+    Raises:
+        UserError: `split` is not "train", "validation" or "test".
+    """
+    if split not in ("train", "validation", "test"):
+        raise UserError(f'no split "{split}": use "train", "validation" or "test"')
+    rng = random.Random(f"{split}/{seed}")
+    seen: set[int] = set()
+    while True:
+        pair = sentence_pair(rng)
+        fingerprint = _fingerprint(pair[0])
+        if _split(fingerprint) == split and fingerprint not in seen:
+            seen.add(fingerprint)
+            yield pair
