@@ -16,13 +16,15 @@ from transformer.config import ModelConfig
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Compiling is nearly all that these tests do: optimised programs would cost more than they save.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs them on those that users run.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 # Many tests compile the same small programs, in processes of their own too: each once is enough.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="transformer-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-# Compiling is most of what tests of tiny models do, and a plainer compilation takes half as long.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,6 +44,12 @@ def run_dir(tmp_path_factory) -> Path:
     return run.path
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """Where prepared corpora go: one preparation serves all tests here."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
 def command(monkeypatch, capfd):
     """Runs a command in this process: (exit status, standard output, standard error)."""
@@ -179,7 +185,7 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
         (["--model.num-headz", "3"], "num-headz"),
         (["--model.d-model", "130"], "--model.d-model 130 is not divisible by --model.num-heads 4"),
         (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
-        (["--data.batch-tokens", "20"], "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 36"),
+        (["--data.batch-tokens", "20"], "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 40"),
         (["--data.dataset", "nonsense"], "--data.dataset nonsense: no such TFDS dataset"),
         (["--data.train-source", "a.en"], "--data.train-target is missing"),
         (["--data.no-joint-vocabulary"], "needs --model.share-embeddings target"),
@@ -190,9 +196,9 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
         (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
     ],
 )
-def test_train_says_what_is_wrong(command, tmp_path, monkeypatch, arguments, message):
+def test_train_says_what_is_wrong(command, cache, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(cache))
     arguments = [*arguments, "--data.built-in-size", "500"] if "90000" not in arguments else arguments
     status, out, err = command(train_main, *arguments)
     assert status == 2

@@ -4,6 +4,7 @@ directory stores them, and a preset is one of them with a name (see `transformer
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -273,6 +274,10 @@ class DecodingConfig:
         for name in ("extra_length", "top_k"):
             if getattr(self, name) < 0:
                 raise UserError(f"--decoding.{name.replace('_', '-')} must not be negative")
+        if self.method not in ("beam", "greedy", "sample"):
+            raise UserError(f"--decoding.method {self.method}: choose beam, greedy or sample")
+        if not math.isfinite(self.length_penalty):
+            raise UserError("--decoding.length-penalty must be a finite number; 0 for no penalty")
         if self.max_length is not None and self.max_length < 1:
             raise UserError("--decoding.max-length must be at least 1: <eos> alone")
         if self.temperature <= 0:

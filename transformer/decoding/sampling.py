@@ -17,7 +17,7 @@ def restrict(
 ) -> Float[Array, "... v"]:
     """Logits of the distribution to draw from: divided by the temperature, all but the top_k
     highest removed (0: none; Fan et al. 2018), then all outside the smallest set of tokens whose
-    probabilities reach top_p (nucleus, Holtzman et al. 2020)."""
+    probabilities reach top_p (nucleus, Holtzman et al. 2020). Equals stand or fall together."""
     logits = logits / temperature
     if top_k:
         lowest = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]

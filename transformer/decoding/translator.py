@@ -38,7 +38,8 @@ class Hypothesis:
     """Log-probability in nats, divided by the length penalty."""
     alignment: Float[np.ndarray, "target source"] | None = None
     """Cross-attention, if asked for: a row for every token and one for <eos>, a column for every
-    source subword (see `Translator.subwords`) and one for its <eos>; each row sums to 1."""
+    source subword (see `Translator.subwords`; of a source that was cut, those kept) and one for
+    its <eos>; each row sums to 1."""
 
 
 class Translator:
@@ -99,7 +100,8 @@ class Translator:
           options: any field of `DecodingConfig`.
 
         Raises:
-          UserError: n_best is more than the search keeps, or an option has no sensible value.
+          UserError: n_best is more than the search keeps, an option has no sensible value, or the
+            model's parameters are not numbers.
         """
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
@@ -118,8 +120,13 @@ class Translator:
             for row, line in enumerate(lines):
                 pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
                 found[line - first_line] = [
-                    self._hypothesis(ids, score) for ids, score in pairs if np.isfinite(score)
+                    self._hypothesis(ids, float(score)) for ids, score in pairs if np.isfinite(score)
                 ]
+                if not found[line - first_line]:
+                    raise UserError(
+                        "the model gives no probabilities, its parameters are not finite: choose an "
+                        "earlier checkpoint"
+                    )
             if alignments:
                 places = [line - first_line for line in lines]
                 self._align(batch, tokens[:, :n_best], places, found)
@@ -209,7 +216,7 @@ class Translator:
     def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float) -> Hypothesis:
         tokenizer, special = self.tokenizers[1], self.config.model.special
         words = [int(index) for index in ids if index not in (special.pad, special.eos)]
-        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), float(score))
+        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), score)
 
     def _align(
         self,

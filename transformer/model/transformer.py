@@ -68,8 +68,8 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "b t m"],
         memory: Float[Array, "b s m"],
-        self_mask: Mask,
-        cross_mask: Mask,
+        self_mask: Bool[Array, "#b #h t t"],
+        cross_mask: Bool[Array, "#b #h #t s"],
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
         def attend(x: Array) -> Array:

@@ -281,6 +281,7 @@ class Loop:
         translations = self._translator(variables).translate(sources)
         references = [self.run.tokenizers[1].plain(text) for text in references]
         score = bleu(translations, references, t.bleu_tokenize)
+        shown = _of_various_lengths(sources, t.samples)
         best = max((record["bleu"] for record in self.evaluations), default=-1.0)
         record = {
             "kind": "evaluation",
@@ -291,13 +292,12 @@ class Loop:
             "signature": score.signature,
             "best": score.value > best,
             "seconds": time.monotonic() - start,
-            "samples": translations[: t.samples],
+            "samples": [translations[index] for index in shown],
         }
         self.evaluations.append(record)
         self._log(record)
         self.run.save(self.state, score.value)
-        shown = zip(sources, references, translations, strict=True)
-        self.watch.evaluation(record, list(shown)[: t.samples])
+        self.watch.evaluation(record, [(sources[i], references[i], translations[i]) for i in shown])
 
     def _patience_is_over(self) -> bool:
         patience, scores = self.config.training.patience, [record["bleu"] for record in self.evaluations]
@@ -402,6 +402,13 @@ class _Pace:
         yield
         paused = time.monotonic() - before
         self._since, self._start = self._since + paused, self._start + paused
+
+
+def _of_various_lengths(sentences: list[str], count: int) -> list[int]:
+    """Indices of `count` sentences, from one of middling length to one of the longest."""
+    order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))
+    shares = [0.5 + 0.45 * rank / max(count - 1, 1) for rank in range(count)]
+    return [order[int(share * len(order))] for share in shares]
 
 
 def _sides(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-Batch = dict[str, Int[Array, "rows time"]]
+Batch = dict[str, Int[Array, "rows _"]]
 """source and target ids, each sentence closed by <eos>, then <pad>; packed rows also carry
 source_segments and target_segments (which sentence of its row a token belongs to, from 1)."""
 

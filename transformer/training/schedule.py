@@ -38,7 +38,10 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     rate = learning_rate(c, config.model.d_model, config.training.steps)
 
     def matrices(params: optax.Params) -> optax.Params:
-        return jax.tree.map(lambda x: x.ndim > 1, params)
+        # attention biases have an axis of heads, and are no matrices for that
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: x.ndim > 1 and not path[-1].key.endswith("bias"), params
+        )
 
     return optax.chain(
         optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity(),

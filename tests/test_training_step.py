@@ -1,0 +1,439 @@
+"""One update: its learning rate, its loss, its optimizer, and that it is the same however the
+batch is cut.
+
+Tolerances: gradients and losses are float32 sums of some thousand terms around 1, so another order
+of summation moves them by about 1e-6 of their size; 1e-5 is allowed.
+"""
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer.config import Config, ModelConfig, OptimizerConfig
+from transformer.model.transformer import Transformer
+from transformer.parallel import device_batches, pmap_step, replicate
+from transformer.training.objective import cross_entropy, shift_right, translation_objective
+from transformer.training.schedule import learning_rate, make_optimizer
+from transformer.training.step import TrainState, init_state, make_eval_step, make_train_step
+
+BOS, EOS = 1, 2
+WORDS = 20
+OBJECTIVE = translation_objective(0.1)
+
+
+def sentences(rows, longest, seed=0):
+    """Sentences of very different lengths, the shortest first."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((rows, longest), np.int32)
+    for row in range(rows):
+        length = max(1, round(longest * ((row + 1) / rows) ** 3))
+        ids[row, : length - 1], ids[row, length - 1] = rng.integers(4, WORDS, length - 1), EOS
+    return ids
+
+
+def a_batch(rows=8, longest=9, seed=0):
+    return {"source": sentences(rows, longest, seed), "target": sentences(rows, longest, seed + 1)}
+
+
+def state_of(params, optimizer, average=False):
+    params = jax.tree.map(jnp.array, params)  # its own copy: the state may be given away
+    kept = jax.tree.map(jnp.copy, params) if average else None
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, kept)
+
+
+def assert_close(first, second, tolerance=1e-5):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), first, second)
+
+
+def assert_same_bits(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+# --- the learning rate ---
+
+
+@pytest.mark.parametrize("step", [1, 2, 4000, 4001, 100_000])
+def test_the_papers_learning_rate(step):
+    rate = learning_rate(OptimizerConfig(scale=2.0), 512, 100_000)
+    expected = 2.0 * 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+    assert rate(step - 1) == pytest.approx(expected, rel=1e-6)  # optax counts from 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "factor"),
+    [
+        ("inverse_sqrt", 400, 0.5),
+        ("inverse_sqrt", 850, math.sqrt(100 / 850)),
+        ("cosine", 350, 0.75),  # a third of the way: (1 + cos 60°) / 2
+        ("cosine", 850, 0.0),
+        ("constant", 850, 1.0),
+    ],
+)
+def test_the_other_learning_rates(schedule, step, factor):
+    config = OptimizerConfig(schedule=schedule, peak=3e-3, warmup_steps=100)
+    rate = learning_rate(config, 512, total_steps=850)
+    assert rate(0) == pytest.approx(3e-3 / 100, rel=1e-6)
+    assert rate(99) == pytest.approx(3e-3, rel=1e-6)
+    assert jax.vmap(rate)(jnp.arange(850)).max() <= np.float32(3e-3)
+    assert rate(step - 1) == pytest.approx(3e-3 * factor, rel=1e-6, abs=1e-9)
+
+
+# --- the loss ---
+
+
+def smoothed(targets, classes, smoothing):
+    """The distribution q, spelt out."""
+    q = np.full((*targets.shape, classes), smoothing / (classes - 1))
+    np.put_along_axis(q, targets[..., None], 1 - smoothing, axis=-1)
+    return q
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+def test_cross_entropy_against_the_explicit_distribution(smoothing, shift):
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.standard_normal((4, 5, 11)) + shift).astype(np.float32)
+    targets = rng.integers(0, 11, (4, 5))
+    exact = logits.astype(float)
+    log_p = exact - np.log(np.exp(exact - shift).sum(axis=-1, keepdims=True)) - shift
+    expected = -(smoothed(targets, 11, smoothing) * log_p).sum(axis=-1)
+    if not smoothing:
+        np.testing.assert_allclose(expected, -np.take_along_axis(log_p, targets[..., None], -1)[..., 0])
+    # the loss is a difference of numbers as large as the logits, in float32
+    tolerance = 1e-5 + 4e-7 * shift
+    computed = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), smoothing)
+    np.testing.assert_allclose(computed, expected, atol=tolerance)
+
+
+def test_cross_entropy_is_least_at_the_smoothed_distribution():
+    targets = np.array([3])
+    best = np.log(smoothed(targets, 7, 0.1)).astype(np.float32)
+    loss = jax.jit(lambda logits: cross_entropy(logits, jnp.asarray(targets), 0.1).sum())
+    assert loss(best) == pytest.approx(-(np.exp(best) * best).sum(), abs=1e-6)  # its entropy
+    np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(best)), 0, atol=1e-6)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        assert loss(best + rng.standard_normal(best.shape, np.float32)) > loss(best)
+
+
+def test_shift_right():
+    target = jnp.array([[5, 6, EOS, 0], [7, EOS, 8, EOS]])
+    np.testing.assert_array_equal(shift_right(target, BOS), [[BOS, 5, 6, EOS], [BOS, 7, EOS, 8]])
+    segments = jnp.array([[1, 1, 1, 0], [1, 1, 2, 2]])
+    expected = [[BOS, 5, 6, BOS], [BOS, 7, BOS, 8]]
+    np.testing.assert_array_equal(shift_right(target, BOS, segments), expected)
+
+
+def test_packed_rows_have_the_loss_of_their_sentences(tiny, random_variables):
+    model = Transformer(tiny(num_layers=1))
+    variables = random_variables(model)
+    alone = {
+        "source": np.array([[4, 5, EOS], [6, EOS, 0]]),
+        "target": np.array([[7, EOS, 0], [8, 9, EOS]]),
+    }
+    packed = {
+        "source": np.array([[4, 5, EOS, 6, EOS, 0]]),
+        "target": np.array([[7, EOS, 8, 9, EOS, 0]]),
+        "source_segments": np.array([[1, 1, 1, 2, 2, 0]]),
+        "target_segments": np.array([[1, 1, 2, 2, 2, 0]]),
+    }
+    measure = jax.jit(make_eval_step(model, OBJECTIVE))
+    sums, packed_sums = (measure(variables, jax.tree.map(jnp.asarray, b)) for b in (alone, packed))
+    assert sums["weight"] == packed_sums["weight"] == 5
+    assert_close(sums, packed_sums)
+
+
+# --- the optimizer ---
+
+
+def gradients_like(params, seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape, np.float32)), params)
+
+
+def updates_of(optimizer, params, gradients):
+    """What the optimizer does with one gradient after the other."""
+    state, update, updates = optimizer.init(params), jax.jit(optimizer.update), []
+    for gradient in gradients:
+        done, state = update(gradient, state, params)
+        updates.append(done)
+    return updates
+
+
+def optimizer_with(**options):
+    options = {"schedule": "constant", "warmup_steps": 1, "peak": 0.1, **options}
+    return make_optimizer(Config(optimizer=OptimizerConfig(**options)))
+
+
+PARAMS = {"matrix": jnp.ones((3, 4)), "bias": jnp.ones(5)}
+
+
+def test_adam_by_hand():
+    gradients = [gradients_like(PARAMS, seed) for seed in range(3)]
+    updates = updates_of(optimizer_with(schedule="paper", warmup_steps=2), PARAMS, gradients)
+    for name in PARAMS:
+        first, second = 0.0, 0.0
+        for step, (gradient, update) in enumerate(zip(gradients, updates, strict=True), start=1):
+            g = np.asarray(gradient[name], float)
+            first, second = 0.9 * first + 0.1 * g, 0.98 * second + 0.02 * g**2
+            rate = 512**-0.5 * min(step**-0.5, step * 2**-1.5)
+            corrected = first / (1 - 0.9**step), second / (1 - 0.98**step)
+            expected = -rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-9)
+            np.testing.assert_allclose(update[name], expected, rtol=1e-5)
+
+
+def test_clipping_to_a_global_norm():
+    small, large = gradients_like(PARAMS, 0), jax.tree.map(lambda x: 10 * x, gradients_like(PARAMS, 1))
+    norm = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(large)))
+    assert norm > 8
+    clipped = jax.tree.map(lambda x: x * 8 / norm, large)
+    # Adam forgets the size of one gradient but not the proportion of two
+    assert_close(
+        updates_of(optimizer_with(clip_norm=8.0), PARAMS, [small, large]),
+        updates_of(optimizer_with(), PARAMS, [small, clipped]),
+    )
+
+
+def test_weight_decay_is_for_matrices_only(tiny, random_variables):
+    params = random_variables(Transformer(tiny(num_layers=1, attention_bias=True)))["params"]
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    update = updates_of(optimizer_with(weight_decay=0.5), params, [nothing])[0]
+    for path, param in jax.tree_util.tree_leaves_with_path(params):
+        moved = update
+        for key in path:
+            moved = moved[key.key]
+        decays = path[-1].key in ("table", "kernel", "query", "key", "value", "out")
+        expected = -0.1 * 0.5 * param if decays else 0 * param
+        np.testing.assert_allclose(moved, expected, rtol=1e-6, err_msg=jax.tree_util.keystr(path))
+
+
+# --- the update ---
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return Transformer(tiny(num_layers=1))
+
+
+@pytest.fixture(scope="module")
+def params(model, random_variables):
+    return random_variables(model)["params"]
+
+
+@pytest.fixture(scope="module")
+def plain_update(model, params):
+    """One update of 8 rows by gradient descent with rate 1, so that it is the gradient itself."""
+    step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0))
+    return step(state_of(params, optax.sgd(1.0)), a_batch())
+
+
+def test_the_gradient_is_that_of_the_mean_loss(model, params, plain_update):
+    batch = jax.tree.map(jnp.asarray, a_batch())
+
+    def mean_loss(params):
+        target = batch["target"]
+        logits = model.apply({"params": params}, batch["source"], shift_right(target, BOS))
+        return cross_entropy(logits, target, 0.1).mean(where=target != 0)
+
+    loss, gradients = jax.jit(jax.value_and_grad(mean_loss))(params)
+    state, metrics = plain_update
+    assert_close(state.params, jax.tree.map(jnp.subtract, params, gradients))
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert metrics["weight"] == (batch["target"] != 0).sum()
+    norm = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(gradients)))
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert state.step == 1
+
+
+def test_accumulation_changes_nothing(model, params, plain_update):
+    step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0, accumulate=4))
+    state, metrics = step(state_of(params, optax.sgd(1.0)), a_batch())
+    assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
+
+
+def test_rows_of_padding_change_nothing(model, params, plain_update):
+    longer = jax.tree.map(lambda rows: np.pad(rows, ((0, 3), (0, 0))), a_batch())
+    step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0))
+    state, metrics = step(state_of(params, optax.sgd(1.0)), longer)
+    assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
+
+
+def test_dropout_follows_the_seed_and_the_step(tiny, params):
+    model, still = Transformer(tiny(num_layers=1, activation_dropout=0.3)), optax.sgd(0.0)
+
+    def two_losses(seed):
+        step = jax.jit(make_train_step(model, OBJECTIVE, still, seed=seed))
+        state, first = step(state_of(params, still), a_batch())
+        return float(first["loss"]), float(step(state, a_batch())[1]["loss"])
+
+    first, later = two_losses(7)
+    assert two_losses(7) == (first, later)
+    assert len({first, later, *two_losses(8)}) == 4
+
+
+def test_the_state_starts_from_the_seed(tiny):
+    model = Transformer(tiny(num_layers=1, d_ff=16))
+    state, again = (init_state(model, optax.sgd(0.1), 3, average=average) for average in (True, False))
+    assert_same_bits(state.params, again.params)
+    assert_same_bits(state.params, state.average)
+    assert again.average is None
+    assert again.best_variables == again.variables
+    assert state.best_variables["params"] is state.average
+    assert state.step == 0
+
+
+def test_moving_average_by_hand_while_buffers_are_given_away(model):
+    optimizer, decay = optax.sgd(0.5), 0.8
+    step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
+    on_devices = pmap_step(step, donate_state=True)
+    state = replicate(init_state(model, optimizer, 0, average=True))
+    expected = jax.tree.map(lambda x: np.array(x, float), state.params)
+    for batch in device_batches([a_batch(seed=seed) for seed in range(3)]):
+        given = state
+        state, _ = on_devices(given, batch)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))
+        expected = jax.tree.map(
+            lambda average, new: decay * average + (1 - decay) * np.asarray(new, float),
+            expected,
+            state.params,
+        )
+    assert_close(state.average, expected)
+    average, newest = (tree["source_embedding"]["table"] for tree in (state.average, state.params))
+    assert not np.allclose(average, newest)
+
+
+def test_nothing_is_compiled_after_warm_up(model, params):
+    traced, compiled = [], []
+
+    def counting(*args):
+        traced.append(1)
+        return OBJECTIVE(*args)
+
+    def listener(event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    optimizer = make_optimizer(Config())
+    step = pmap_step(make_train_step(model, counting, optimizer, seed=0, ema=0.9), donate_state=True)
+    state = replicate(state_of(params, optimizer, average=True))
+    shapes = [{"longest": 6}, {"longest": 9}]
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    for round_ in range(3):
+        for number, batch in enumerate(device_batches([a_batch(**shape) for shape in shapes])):
+            state, metrics = step(state, batch)
+            float(metrics["loss"])
+            if round_ == 0:
+                assert len(traced) == number + 1
+        if round_ == 0:
+            assert compiled  # the listener listens
+            compiled.clear()
+    assert len(traced) == len(shapes)
+    assert not compiled
+
+
+# --- many devices: each number of them is a process of its own ---
+
+
+def train_on_all_devices(dropout):
+    """A few updates: losses, a sum over each parameter, and a hash of all bits."""
+    config = ModelConfig(vocab_size=WORDS, num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=dropout)
+    model, optimizer, rng = Transformer(config), optax.sgd(0.5), np.random.default_rng(0)
+    ids = jax.ShapeDtypeStruct((1, 2), "int32")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
+    params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
+    step = pmap_step(make_train_step(model, OBJECTIVE, optimizer, seed=5), donate_state=True)
+    state, losses = replicate(state_of(params, optimizer)), []
+    for batch in device_batches([a_batch(rows=13, seed=seed) for seed in range(3)]):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+    bits = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+    return {"losses": losses, "sums": [float(np.abs(x).sum(dtype=float)) for x in leaves], "bits": bits}
+
+
+def random_numbers_of_the_devices():
+    """The mean and the mean square of one random number from each."""
+
+    def objective(model, variables, batch, rng, step):
+        draw = jax.random.uniform(rng)
+        return 0 * variables["params"], jnp.ones(()), {"draw": draw, "square": draw**2}, variables
+
+    step = pmap_step(make_train_step(None, objective, optax.sgd(1.0), seed=0))
+    (batch,) = device_batches([a_batch()])
+    _, metrics = step(replicate(state_of(jnp.zeros(()), optax.sgd(1.0))), batch)
+    return float(metrics["draw"]), float(metrics["square"])
+
+
+def report(*parts):
+    every = {
+        "devices": jax.device_count,
+        "plain": lambda: train_on_all_devices(0.0),
+        "dropout": lambda: train_on_all_devices(0.3),
+        "again": lambda: train_on_all_devices(0.3),
+        "draws": random_numbers_of_the_devices,
+    }
+    print(json.dumps({part: every[part]() for part in parts}))
+
+
+def report_of(devices, *parts):
+    tests = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"import test_training_step; test_training_step.report(*{parts})"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def reports():
+    one = report_of(1, "devices", "plain")
+    return one, report_of(8, "devices", "plain", "dropout", "again", "draws")
+
+
+def test_one_device_and_eight_train_alike(reports, model, params):
+    one, eight = reports
+    assert (one["devices"], eight["devices"]) == (1, 8)
+    np.testing.assert_allclose(eight["plain"]["losses"], one["plain"]["losses"], rtol=1e-5)
+    np.testing.assert_allclose(eight["plain"]["sums"], one["plain"]["sums"], rtol=1e-5)
+    # the mean over devices of each one's mean, a common mistake, is something else
+    measure = jax.jit(make_eval_step(model, OBJECTIVE))
+    batch = a_batch(rows=12)
+    shares = [
+        measure({"params": params}, {name: jnp.asarray(ids[i : i + 2]) for name, ids in batch.items()})
+        for i in range(0, 12, 2)
+    ]
+    mean = sum(share["loss"] for share in shares) / sum(share["weight"] for share in shares)
+    mean_of_means = np.mean([share["loss"] / share["weight"] for share in shares])
+    assert mean_of_means != pytest.approx(float(mean), rel=1e-2)
+
+
+def test_eight_devices_with_dropout_repeat_themselves(reports):
+    _, eight = reports
+    assert eight["dropout"] == eight["again"]
+    assert eight["dropout"]["losses"] != eight["plain"]["losses"]
+
+
+def test_every_device_draws_its_own_random_numbers(reports):
+    mean, square = reports[1]["draws"]
+    assert square - mean**2 > 1e-3
