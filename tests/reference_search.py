@@ -18,9 +18,7 @@ NextLogP = Callable[[Sequence[Tokens]], np.ndarray]
 """Prefixes, <bos> left out, to log-probabilities of what follows each: [prefixes, vocabulary]."""
 
 MODEL = Transformer(
-    ModelConfig(
-        vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none"
-    )
+    ModelConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none")
 )
 SOURCES = np.array(
     [[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]], np.int32
@@ -56,9 +54,7 @@ def next_log_p(model: Transformer, variables: Any, source: np.ndarray) -> NextLo
             targets = np.full((_ROWS, _TIME), model.config.special.bos, np.int32)
             for row, prefix in enumerate(some):
                 targets[row, 1 : len(prefix) + 1] = prefix
-            log_p = np.asarray(
-                _teacher_forced(model, variables, np.tile(source, (_ROWS, 1)), targets)
-            )
+            log_p = np.asarray(_teacher_forced(model, variables, np.tile(source, (_ROWS, 1)), targets))
             found += [log_p[row, len(prefix)] for row, prefix in enumerate(some)]
         return np.array(found, np.float64)
 
@@ -73,9 +69,7 @@ def log_p_of(tokens: Tokens, ask: NextLogP) -> float:
 
 def enumerate_all(ask: NextLogP, words: Sequence[int], eos: int, limit: int) -> list[Scored]:
     """Every sentence there is of at most `limit` tokens, <eos> counted, with its log P."""
-    sentences = [
-        (*chosen, eos) for n in range(limit) for chosen in itertools.product(words, repeat=n)
-    ]
+    sentences = [(*chosen, eos) for n in range(limit) for chosen in itertools.product(words, repeat=n)]
     return [(log_p_of(tokens, ask), tokens) for tokens in sentences]
 
 
@@ -109,9 +103,7 @@ def slow_search(*arguments: Any) -> list[Scored]:
 def hypotheses(result: Any, row: int, special: SpecialIds) -> list[Scored]:
     """One sentence's part of a SearchResult, after a look at its form."""
     found = []
-    for ids, score in zip(
-        np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True
-    ):
+    for ids, score in zip(np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True):
         ends = np.flatnonzero(ids == special.eos)
         length = int(ends[0]) + 1 if np.isfinite(score) else 0
         assert (ids[length:] == special.pad).all()

@@ -9,6 +9,7 @@ import pytest
 
 from transformer.config import DataConfig
 from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
+from transformer.data.store import PairSource
 from transformer.data.tokenizer import train_tokenizer
 from transformer.errors import UserError
 
@@ -17,7 +18,7 @@ PACKED = dataclasses.replace(BUCKETS, batching="packed")
 BOTH = pytest.mark.parametrize("data", [BUCKETS, PACKED], ids=["buckets", "packed"])
 
 
-class Pairs(list):
+class Pairs(list, PairSource):
     """A list that can be asked for several items, as the store can."""
 
     def __getitems__(self, indices):
@@ -163,7 +164,8 @@ def test_subword_samples_belong_to_seed_epoch_and_pair():
     plan = make_plan(lengths, data)
 
     def rows_by_pair(batcher, step):
-        return {pair: batcher(step)["source"][row] for row, [pair] in enumerate(plan(step).pairs)}
+        rows = batcher(step)["source"]
+        return {pair: rows[row] for row, [pair] in enumerate(plan(step).pairs)}
 
     batcher = Batcher(PAIRS, pair_of, plan, data)
     first, again = rows_by_pair(batcher, 0), rows_by_pair(Batcher(PAIRS, pair_of, plan, data), 0)

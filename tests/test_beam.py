@@ -70,9 +70,7 @@ def search(
     )
 
 
-def search_like(
-    beam_size: int, params: Any, sources: Any = SOURCES, *exponents: float
-) -> SearchResult:
+def search_like(beam_size: int, params: Any, sources: Any = SOURCES, *exponents: float) -> SearchResult:
     max_length, extra_length = LIMITS[beam_size]
     return search(
         MODEL,
@@ -107,9 +105,7 @@ def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
             for source in TINY_SOURCES
         ]
         for alpha in (0.0, 0.6, 1.0, 3.0, -1.0):
-            result = search(
-                TINY, variables, TINY_SOURCES, alpha, beam_size=40, max_length=4, extra_length=9
-            )
+            result = search(TINY, variables, TINY_SOURCES, alpha, beam_size=40, max_length=4, extra_length=9)
             for row, sentences in enumerate(everything):
                 ranked = [(log_p / wu_penalty(alpha)(len(y)), y) for log_p, y in sentences]
                 assert_same(hypotheses(result, row, special), sorted(ranked, reverse=True))
@@ -151,9 +147,7 @@ def test_one_beam_without_penalty_is_greedy_search() -> None:
     for seed in range(8):
         variables = random_variables(MODEL, seed)
         found = search_like(1, variables)
-        greedy = greedy_search(
-            MODEL, variables, SOURCES, max_length=max_length, extra_length=extra_length
-        )
+        greedy = greedy_search(MODEL, variables, SOURCES, max_length=max_length, extra_length=extra_length)
         np.testing.assert_array_equal(found.tokens, greedy.tokens)
         np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-5, atol=1e-5)
 
@@ -205,9 +199,7 @@ def test_stops_as_soon_as_nothing_better_can_come(monkeypatch: pytest.MonkeyPatc
     for seed in range(6):
         variables = random_variables(MODEL, seed)
         executed.clear()
-        result = search(
-            model, variables, SOURCES, alpha, beam_size=2, max_length=None, extra_length=15
-        )
+        result = search(model, variables, SOURCES, alpha, beam_size=2, max_length=None, extra_length=15)
         jax.block_until_ready(result)
         jax.effects_barrier()
         needed = 0

@@ -82,7 +82,14 @@ def test_files_and_scores(run_dir, command, tmp_path):
     (tmp_path / "in").write_text("ein Haus\nder See\n")
     (tmp_path / "good").write_text("the house\nthe lake\n")
     status, _, err = command(
-        decode_main, run_dir, "--input", tmp_path / "in", "--output", tmp_path / "out", "--reference", tmp_path / "good"
+        decode_main,
+        run_dir,
+        "--input",
+        tmp_path / "in",
+        "--output",
+        tmp_path / "out",
+        "--reference",
+        tmp_path / "good",
     )
     assert status == 0
     assert "2 lines in" in err
@@ -146,7 +153,11 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
     ("arguments", "stdin", "message"),
     [
         (["nowhere"], b"", "nowhere: no such run directory"),
-        (["RUN", "--checkpoint", "9"], b"", "has no checkpoint '9': choose best, last, average, or one of 1, 2"),
+        (
+            ["RUN", "--checkpoint", "9"],
+            b"",
+            "has no checkpoint '9': choose best, last, average, or one of 1, 2",
+        ),
         (["RUN", "--input", "missing.txt"], b"", "cannot read missing.txt: No such file"),
         (["RUN", "--output", "no/folder/out"], b"x\n", "cannot write --output no/folder/out"),
         (["RUN"], b"fine\nnot \xff fine\n", "standard input, line 2: not UTF-8 (byte 5)"),
@@ -185,11 +196,17 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
         (["--model.num-headz", "3"], "num-headz"),
         (["--model.d-model", "130"], "--model.d-model 130 is not divisible by --model.num-heads 4"),
         (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
-        (["--data.batch-tokens", "20"], "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 40"),
+        (
+            ["--data.batch-tokens", "20"],
+            "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 40",
+        ),
         (["--data.dataset", "nonsense"], "--data.dataset nonsense: no such TFDS dataset"),
         (["--data.train-source", "a.en"], "--data.train-target is missing"),
         (["--data.no-joint-vocabulary"], "needs --model.share-embeddings target"),
-        (["--data.vocab-size", "90000", "--data.built-in-size", "500"], "--data.vocab-size 90000 is more than"),
+        (
+            ["--data.vocab-size", "90000", "--data.built-in-size", "500"],
+            "--data.vocab-size 90000 is more than",
+        ),
         (["--data.source-tokenizer", "x.model"], "x.model"),
         (["--system", "perceptron"], "--system perceptron: unknown; there are transformer"),
         (["--training.steps", "0"], "--training.steps must be at least 1"),

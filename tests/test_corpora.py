@@ -10,7 +10,18 @@ from transformer.data import store
 from transformer.data.corpora import open_corpus, read_lines
 from transformer.errors import UserError
 
-AWKWARD = ["plain", "", "  spaces  ", "tab\there", "\u2028 line separator", "\x85next", "\r", "\x0b\x0c", "日本語", "🙂e\u0301"]
+AWKWARD = [
+    "plain",
+    "",
+    "  spaces  ",
+    "tab\there",
+    "\u2028 line separator",
+    "\x85next",
+    "\r",
+    "\x0b\x0c",
+    "日本語",
+    "🙂e\u0301",
+]
 
 
 def write(path, lines):
@@ -159,7 +170,10 @@ def test_tensorflow_is_never_imported(tmp_path):
     [
         ({"train_target": None}, "--data.train-target is missing"),
         ({"train_source": "nowhere.en"}, "cannot read nowhere.en: No such file"),
-        ({"validation_source": None, "validation_target": None}, "no validation text: give --data.validation-"),
+        (
+            {"validation_source": None, "validation_target": None},
+            "no validation text: give --data.validation-",
+        ),
         ({"train_tsv": "x.tsv"}, "either --data.train-tsv or --data.train-source"),
     ],
 )

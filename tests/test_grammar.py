@@ -50,12 +50,10 @@ def test_numbers(n: int):
 def test_ordinals_and_years():
     stems = [inflection.ordinal(n) for n in (1, 2, 3, 7, 8, 12, 19, 20, 21, 23, 30)]
     assert " ".join(english for english, _ in stems) == (
-        "first second third seventh eighth twelfth nineteenth twentieth twenty-first "
-        "twenty-third thirtieth"
+        "first second third seventh eighth twelfth nineteenth twentieth twenty-first twenty-third thirtieth"
     )
     assert " ".join(german for _, german in stems) == (
-        "erst zweit dritt siebt acht zwölft neunzehnt zwanzigst einundzwanzigst "
-        "dreiundzwanzigst dreißigst"
+        "erst zweit dritt siebt acht zwölft neunzehnt zwanzigst einundzwanzigst dreiundzwanzigst dreißigst"
     )
     assert inflection.year(1984) == ("nineteen eighty-four", "neunzehnhundertvierundachtzig")
     assert inflection.year(2000) == ("two thousand", "zweitausend")
@@ -108,33 +106,43 @@ def test_articles_and_adjectives_in_every_case(stem: str):
 
 def test_plural_determiners_leave_the_ending_to_the_adjective():
     assert [determiner("viel", case, "p") for case in ("nom", "acc", "dat")] == [
-        ("viele", "e"), ("viele", "e"), ("vielen", "en")
+        ("viele", "e"),
+        ("viele", "e"),
+        ("vielen", "en"),
     ]
     assert determiner("sieben", "dat", "p") == ("sieben", "en")
 
 
 def test_relative_pronouns():
-    forms = {case: [inflection.relative_pronoun(case, gender) for gender in "mnfp"]
-             for case in ("nom", "acc", "dat")}
-    assert forms == {"nom": ["der", "das", "die", "die"], "acc": ["den", "das", "die", "die"],
-                     "dat": ["dem", "dem", "der", "denen"]}
+    forms = {
+        case: [inflection.relative_pronoun(case, gender) for gender in "mnfp"]
+        for case in ("nom", "acc", "dat")
+    }
+    assert forms == {
+        "nom": ["der", "das", "die", "die"],
+        "acc": ["den", "das", "die", "die"],
+        "dat": ["dem", "dem", "der", "denen"],
+    }
 
 
 def noun(english: str) -> Noun:
     return next(noun for noun in inflection.ALL_NOUNS if noun.english == english)
 
 
-@pytest.mark.parametrize(("english", "forms"), [
-    ("boy", "Junge Jungen Jungen Jungen Jungen"),
-    ("student", "Student Studenten Studenten Studenten Studenten"),
-    ("neighbour", "Nachbar Nachbarn Nachbarn Nachbarn Nachbarn"),
-    ("child", "Kind Kind Kind Kindes Kindern"),
-    ("man", "Mann Mann Mann Mannes Männern"),
-    ("teacher", "Lehrer Lehrer Lehrer Lehrers Lehrern"),
-    ("sister", "Schwester Schwester Schwester Schwester Schwestern"),
-    ("car", "Auto Auto Auto Autos Autos"),
-    ("garden", "Garten Garten Garten Gartens Gärten"),
-])
+@pytest.mark.parametrize(
+    ("english", "forms"),
+    [
+        ("boy", "Junge Jungen Jungen Jungen Jungen"),
+        ("student", "Student Studenten Studenten Studenten Studenten"),
+        ("neighbour", "Nachbar Nachbarn Nachbarn Nachbarn Nachbarn"),
+        ("child", "Kind Kind Kind Kindes Kindern"),
+        ("man", "Mann Mann Mann Mannes Männern"),
+        ("teacher", "Lehrer Lehrer Lehrer Lehrers Lehrern"),
+        ("sister", "Schwester Schwester Schwester Schwester Schwestern"),
+        ("car", "Auto Auto Auto Autos Autos"),
+        ("garden", "Garten Garten Garten Gartens Gärten"),
+    ],
+)
 def test_nouns_decline(english: str, forms: str):
     singular = [noun(english).inflect(case, False)[1] for case in ("nom", "acc", "dat", "gen")]
     assert [*singular, noun(english).inflect("dat", True)[1]] == forms.split()
@@ -172,8 +180,7 @@ def test_german_middle_field():
     )
     assert in_german(reading) == "Maria hat das Buch gestern nicht gelesen"
     assert in_english(reading) == "Maria did not read the book yesterday"
-    assert in_english(reading._replace(negated=False), question=True) == (
-        "did Maria read the book yesterday")
+    assert in_english(reading._replace(negated=False), question=True) == ("did Maria read the book yesterday")
 
 
 def test_english_verbs_say_do_only_where_needed():
@@ -188,24 +195,43 @@ def test_english_verbs_say_do_only_where_needed():
     assert in_english(clause("go", "have to", negated=True)) == "Maria does not have to go"
 
 
-@pytest.mark.parametrize(("verb", "forms"), [
-    ("read", "lese liest liest lesen"), ("find", "finde findest findet finden"),
-    ("work", "arbeite arbeitest arbeitet arbeiten"), ("dance", "tanze tanzt tanzt tanzen"),
-    ("eat", "esse isst isst essen"), ("invite", "lade lädst lädt laden"),
-    ("be", "bin bist ist sind"), ("have", "habe hast hat haben"),
-    ("know", "weiß weißt weiß wissen"), ("open", "öffne öffnest öffnet öffnen"),
-])
+@pytest.mark.parametrize(
+    ("verb", "forms"),
+    [
+        ("read", "lese liest liest lesen"),
+        ("find", "finde findest findet finden"),
+        ("work", "arbeite arbeitest arbeitet arbeiten"),
+        ("dance", "tanze tanzt tanzt tanzen"),
+        ("eat", "esse isst isst essen"),
+        ("invite", "lade lädst lädt laden"),
+        ("be", "bin bist ist sind"),
+        ("have", "habe hast hat haben"),
+        ("know", "weiß weißt weiß wissen"),
+        ("open", "öffne öffnest öffnet öffnen"),
+    ],
+)
 def test_german_present(verb: str, forms: str):
     conjugated = (conjugate(inflection.VERBS[verb], "present", person) for person in range(4))
     assert [form.finite for form in conjugated] == forms.split()
 
 
-@pytest.mark.parametrize(("verb", "perfect"), [
-    ("buy", "hat gekauft"), ("sell", "hat verkauft"), ("visit", "hat besucht"),
-    ("repair", "hat repariert"), ("fetch", "hat abgeholt"), ("close", "hat zugemacht"),
-    ("work", "hat gearbeitet"), ("turn on", "hat eingeschaltet"), ("go", "ist gegangen"),
-    ("follow", "ist gefolgt"), ("fall asleep", "ist eingeschlafen"), ("try", "hat versucht"),
-])
+@pytest.mark.parametrize(
+    ("verb", "perfect"),
+    [
+        ("buy", "hat gekauft"),
+        ("sell", "hat verkauft"),
+        ("visit", "hat besucht"),
+        ("repair", "hat repariert"),
+        ("fetch", "hat abgeholt"),
+        ("close", "hat zugemacht"),
+        ("work", "hat gearbeitet"),
+        ("turn on", "hat eingeschaltet"),
+        ("go", "ist gegangen"),
+        ("follow", "ist gefolgt"),
+        ("fall asleep", "ist eingeschlafen"),
+        ("try", "hat versucht"),
+    ],
+)
 def test_german_perfect(verb: str, perfect: str):
     form = conjugate(inflection.VERBS[verb], "past", 2)
     assert f"{form.finite} {form.final}" == perfect
@@ -229,8 +255,7 @@ def test_most_sentences_are_distinct(sample: list[tuple[str, str]]):
 
 def test_sentences_are_well_formed_and_of_moderate_length(sample: list[tuple[str, str]]):
     for english, german in sample:
-        for sentence, most in ((english, sentences.MAX_ENGLISH_WORDS),
-                               (german, sentences.MAX_GERMAN_WORDS)):
+        for sentence, most in ((english, sentences.MAX_ENGLISH_WORDS), (german, sentences.MAX_GERMAN_WORDS)):
             assert len(sentence.split(" ")) <= most
             assert re.fullmatch(r"[A-ZÄÖÜ][\w'-]*(,? [\w'-]+)+[.?]", sentence), sentence
         assert english[-1] == german[-1]
@@ -259,7 +284,9 @@ CONSTRUCTIONS = {
     "verb second after a fronted time": r"^(Gestern|Heute|Morgen) (\w+st|ist|hat|wird|kann) .*\.$",
     "verb last after weil": r"\bweil [^,]* (hat|ist|kann|muss|will)[.,]",
     "verb last after dass": r", dass [^,]*(t|en)\.$",
-    "wenn": r"\b[Ww]enn ", "obwohl": r"\b[Oo]bwohl ", "als": r"(^Als|, als) ",
+    "wenn": r"\b[Ww]enn ",
+    "obwohl": r"\b[Oo]bwohl ",
+    "als": r"(^Als|, als) ",
     "modal verb with a final infinitive": r"^\w+ (kann|muss|will) [^,]*en\.$",
     "perfect with haben": r"^\w+ hat [^,]* ge\w+[tn]\.$",
     "perfect with sein": r"^\w+ ist [^,]* (gegangen|gelaufen|geblieben|gefolgt)\.$",
@@ -268,37 +295,51 @@ CONSTRUCTIONS = {
     "separable participle": r" (aufgestanden|abgeholt|zugemacht|eingeschaltet|angerufen)\.$",
     "infinitive with zu": r", [^,]*zu \w+en\.$",
     "separable infinitive with zu": r" (aufzustehen|abzuholen|zuzumachen|anzurufen)\.$",
-    "nicht": r" nicht ", "kein": r" keine?n? ", "nicht before a place": r" nicht im ",
+    "nicht": r" nicht ",
+    "kein": r" keine?n? ",
+    "nicht before a place": r" nicht im ",
     "relative clause, nominative": r"^(Der|Die|Das) [^,]+, (der|die|das) ",
     "relative clause, accusative": r", den (ich|du|er|sie|wir) ",
     "relative clause, dative": r", (dem|der|denen) (ich|du|er|sie|wir) [^,]*(helf|hilf|folg|dank)",
     "relative clause with a preposition": r", (auf|mit|an|in|vor) (den|die|das|dem|der|denen) ",
     "plural in the dative": r" (den|vielen) \w+n ",
-    "genitive": r" (des|meiner|seines) ", "genitive of a name": r"\b(Annas|Pauls|Marias) ",
+    "genitive": r" (des|meiner|seines) ",
+    "genitive of a name": r"\b(Annas|Pauls|Marias) ",
     "n-declension": r" den (Jungen|Studenten|Nachbarn) ",
-    "strong adjective": r" (kaltes|frisches|warmes) Wasser", "mixed": r"\bein \w+er \w+ ",
+    "strong adjective": r" (kaltes|frisches|warmes) Wasser",
+    "mixed": r"\bein \w+er \w+ ",
     "yes/no question": r"^(Hat|Ist|Kann|Liest|Kauft) .*\?$",
     "wh-question": r"^(Wer|Was|Wen|Wem|Wo|Wohin|Wann|Warum) .*\?$",
     "question with a preposition": r"^(Mit|Auf|An) (wem|wen) .*\?$",
-    "welch": r"^Welche", "how many": r"^Wie viele ", "how old": r"^Wie alt ",
+    "welch": r"^Welche",
+    "how many": r"^Wie viele ",
+    "how old": r"^Wie alt ",
     "personal pronouns": r" (mich|dich|ihm|ihr|uns|ihnen) ",
     "possessives": r"\b(meinem|deinen|seine|ihrer|unser) ",
     "place, dative": r" (im|in der|am|vor dem|hinter dem|neben der) ",
     "direction, accusative": r" (ins|in den|in die|auf den|unter das|neben die) ",
-    "fixed dative": r" (mit|von|zu|aus|zum|zur|vom) ", "fixed accusative": r" (für|durch) ",
-    "numbers": r"\w+und(zwanzig|dreißig|vierzig) (Euro|Jahre)", "hundreds": r"hundert\w+ Euro",
-    "dates": r"\b[Aa]m \w+ten (Mai|Juni|Juli)", "years": r"\b[Ii]m Jahr neunzehnhundert",
-    "clock times": r"\b[Uu]m (halb|Viertel|\w+ Uhr)", "weekdays": r"\b[Aa]m Montag",
-    "vor ... Jahren": r"\b[Vv]or \w+ Jahren", "comparison": r"\w+er als ",
+    "fixed dative": r" (mit|von|zu|aus|zum|zur|vom) ",
+    "fixed accusative": r" (für|durch) ",
+    "numbers": r"\w+und(zwanzig|dreißig|vierzig) (Euro|Jahre)",
+    "hundreds": r"hundert\w+ Euro",
+    "dates": r"\b[Aa]m \w+ten (Mai|Juni|Juli)",
+    "years": r"\b[Ii]m Jahr neunzehnhundert",
+    "clock times": r"\b[Uu]m (halb|Viertel|\w+ Uhr)",
+    "weekdays": r"\b[Aa]m Montag",
+    "vor ... Jahren": r"\b[Vv]or \w+ Jahren",
+    "comparison": r"\w+er als ",
     "as ... as": r" so \w+ wie ",
-    "future": r" wird [^,]*en\.$", "progressive": r" gerade ", "coordination": r", aber ",
+    "future": r" wird [^,]*en\.$",
+    "progressive": r" gerade ",
+    "coordination": r", aber ",
 }
 
 
 def test_every_construction_occurs_often(sample: list[tuple[str, str]]):
     german = "\n".join(german for _, german in sample[:5000])
-    missing = [name for name, pattern in CONSTRUCTIONS.items()
-               if not re.search(pattern, german, re.MULTILINE)]
+    missing = [
+        name for name, pattern in CONSTRUCTIONS.items() if not re.search(pattern, german, re.MULTILINE)
+    ]
     assert not missing
 
 
@@ -313,36 +354,38 @@ def test_every_word_is_used(sample: list[tuple[str, str]]):
 
 
 GOLDEN = [
-    ("The box lies in the kitchen.",
-     "Die Kiste liegt in der Küche."),
-    ("Do twelve tired boys drink the milk slowly?",
-     "Trinken zwölf müde Jungen die Milch langsam?"),
-    ("A child says that we invite eleven men now.",
-     "Ein Kind sagt, dass wir jetzt elf Männer einladen."),
-    ("Their mother sends us a new newspaper that the girl looks for behind the hotel.",
-     "Ihre Mutter schickt uns eine neue Zeitung, die das Mädchen hinter dem Hotel sucht."),
-    ("Whom did the mother call seventeen days ago?",
-     "Wen hat die Mutter vor siebzehn Tagen angerufen?"),
-    ("This box costs six thousand eight hundred and fifty-four euros.",
-     "Diese Kiste kostet sechstausendachthundertvierundfünfzig Euro."),
-    ("In the city there were sixteen happy men.",
-     "In der Stadt gab es sechzehn glückliche Männer."),
-    ("When you had to buy the blue lamp, their aunt did not repair his big windows.",
-     "Als du die blaue Lampe kaufen musstest, "
-     "hat ihre Tante seine großen Fenster nicht repariert."),
-    ("On the nineteenth of April nineteen seventy-nine Peter wanted to find thirty coats.",
-     "Am neunzehnten April neunzehnhundertneunundsiebzig wollte Peter dreißig Mäntel finden."),
-    ("Did he often come back with you?",
-     "Ist er oft mit dir zurückgekommen?"),
-    ("Our brothers hope to fetch Simon.",
-     "Unsere Brüder hoffen, Simon abzuholen."),
-    ("The child's newspaper lay in the garden.",
-     "Die Zeitung des Kindes hat im Garten gelegen."),
-    ("Because the old guests did not carry your radios, they had to write the new story.",
-     "Weil die alten Gäste deine Radios nicht getragen haben, "
-     "mussten sie die neue Geschichte schreiben."),
-    ("Their happy doctors need the girl's box.",
-     "Ihre glücklichen Ärztinnen brauchen die Kiste des Mädchens."),
+    ("The box lies in the kitchen.", "Die Kiste liegt in der Küche."),
+    ("Do twelve tired boys drink the milk slowly?", "Trinken zwölf müde Jungen die Milch langsam?"),
+    ("A child says that we invite eleven men now.", "Ein Kind sagt, dass wir jetzt elf Männer einladen."),
+    (
+        "Their mother sends us a new newspaper that the girl looks for behind the hotel.",
+        "Ihre Mutter schickt uns eine neue Zeitung, die das Mädchen hinter dem Hotel sucht.",
+    ),
+    ("Whom did the mother call seventeen days ago?", "Wen hat die Mutter vor siebzehn Tagen angerufen?"),
+    (
+        "This box costs six thousand eight hundred and fifty-four euros.",
+        "Diese Kiste kostet sechstausendachthundertvierundfünfzig Euro.",
+    ),
+    ("In the city there were sixteen happy men.", "In der Stadt gab es sechzehn glückliche Männer."),
+    (
+        "When you had to buy the blue lamp, their aunt did not repair his big windows.",
+        "Als du die blaue Lampe kaufen musstest, hat ihre Tante seine großen Fenster nicht repariert.",
+    ),
+    (
+        "On the nineteenth of April nineteen seventy-nine Peter wanted to find thirty coats.",
+        "Am neunzehnten April neunzehnhundertneunundsiebzig wollte Peter dreißig Mäntel finden.",
+    ),
+    ("Did he often come back with you?", "Ist er oft mit dir zurückgekommen?"),
+    ("Our brothers hope to fetch Simon.", "Unsere Brüder hoffen, Simon abzuholen."),
+    ("The child's newspaper lay in the garden.", "Die Zeitung des Kindes hat im Garten gelegen."),
+    (
+        "Because the old guests did not carry your radios, they had to write the new story.",
+        "Weil die alten Gäste deine Radios nicht getragen haben, mussten sie die neue Geschichte schreiben.",
+    ),
+    (
+        "Their happy doctors need the girl's box.",
+        "Ihre glücklichen Ärztinnen brauchen die Kiste des Mädchens.",
+    ),
 ]
 SPLITS = {
     "The box lies in the kitchen.": "train",
@@ -359,8 +402,10 @@ def test_splits_are_four_percent_and_disjoint(sample: list[tuple[str, str]]):
     for split in ("validation", "test"):
         assert 0.038 < splits.count(split) / len(splits) < 0.042
     assert set(splits) == {"train", "validation", "test"}
-    drawn = {split: {pair[0] for pair in itertools.islice(pairs(3, split), 500)}
-             for split in ("train", "validation", "test")}
+    drawn = {
+        split: {pair[0] for pair in itertools.islice(pairs(3, split), 500)}
+        for split in ("train", "validation", "test")
+    }
     assert all(split_of(english) == split for split in drawn for english in drawn[split])
     assert all(len(sentences) == 500 for sentences in drawn.values())
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,8 +106,6 @@ def test_nothing_in_it_is_a_pickle(finished):
 
 
 def test_it_can_be_moved(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished, tmp_path / "elsewhere")
     sentences = ["red cat runs", "blue bird sings sleeps"]
     moved = Translator.load(tmp_path / "elsewhere").translate(sentences)
@@ -217,7 +216,10 @@ def test_an_existing_folder_is_never_overwritten(config, tmp_path):
 def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = changed(config, steps=1)
-    assert [str(train(short, watch=quiet())) for _ in range(2)] == ["runs/transformer-1", "runs/transformer-2"]
+    assert [str(train(short, watch=quiet())) for _ in range(2)] == [
+        "runs/transformer-1",
+        "runs/transformer-2",
+    ]
 
 
 def test_average_is_the_mean(finished):
@@ -265,7 +267,8 @@ def test_separate_vocabularies(config, tmp_path):
 
 def test_early_stopping_by_patience(config, tmp_path):
     still = dataclasses.replace(
-        changed(config, patience=1, evaluate_every=2), optimizer=OptimizerConfig(schedule="constant", peak=0.0)
+        changed(config, patience=1, evaluate_every=2),
+        optimizer=OptimizerConfig(schedule="constant", peak=0.0),
     )
     path = train(still, tmp_path / "run", watch=quiet())
     assert Run(path).steps()[-1] == 4  # evaluated at 2 and 4: as good, so no better
@@ -287,22 +290,29 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
         assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
-def damage(path: Path) -> None:
-    """Cuts every data file of the checkpoint short."""
-    for file in path.rglob("*"):
-        if file.is_file() and file.parent.name == "d":
-            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def test_a_damaged_checkpoint_is_named(config, finished, tmp_path):
-    import shutil
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
+
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, Path.unlink])
+@pytest.mark.parametrize("item", ["model", "training"])
+def test_a_damaged_checkpoint_is_named(config, finished, tmp_path, damage, item):
     shutil.copytree(finished, tmp_path / "run")
-    damage(tmp_path / "run" / "checkpoints" / "12")
-    with pytest.raises(UserError, match=r"checkpoints/12/model is damaged"):
-        Translator.load(tmp_path / "run", "last")
-    with pytest.raises(UserError, match=r"checkpoints/12/\w+ is damaged"):
+    place = tmp_path / "run" / "checkpoints" / "12" / item
+    damage(max((path for path in place.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size))
+    with pytest.raises(UserError, match=rf"checkpoints/12/{item}/.* is damaged"):
         train(changed(config, steps=20), tmp_path / "run", watch=quiet())
+    if item == "model":
+        with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
+            Translator.load(tmp_path / "run", "last")
+    else:  # decoding does not need it
+        Translator.load(tmp_path / "run", "last")
 
 
 @pytest.mark.parametrize(
@@ -374,7 +384,10 @@ def test_a_second_signal_ends_at_once(config, tmp_path):
             options += [f"--data.{name}-{side}", str(getattr(config.data, f"{name}_{side}"))]
     options += ["--run-dir", str(tmp_path / "run"), "--training.log-every", "1", "--training.steps", "100000"]
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", program, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-c", program, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     watchdog = threading.Timer(120, process.kill)
     watchdog.start()
@@ -387,7 +400,7 @@ def test_a_second_signal_ends_at_once(config, tmp_path):
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
             break
-    rest, errors = process.communicate()
+    _, errors = process.communicate()
     watchdog.cancel()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors

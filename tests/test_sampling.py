@@ -37,9 +37,7 @@ def test_restrict_keeps_the_right_tokens(top_k: int, top_p: float, tied: bool) -
             kept = numpy_restrict(logits[row].astype(float) / temperature, top_k, top_p)
             assert set(np.flatnonzero(np.isfinite(found[row]))) == kept
             places = sorted(kept)
-            np.testing.assert_allclose(
-                found[row][places], logits[row][places] / temperature, rtol=1e-6
-            )
+            np.testing.assert_allclose(found[row][places], logits[row][places] / temperature, rtol=1e-6)
 
 
 def test_restrict_counts_equals_as_one() -> None:

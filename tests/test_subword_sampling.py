@@ -112,9 +112,7 @@ def test_unigram_samples_follow_the_model(tokenizers: dict[str, Tokenizer], tmp_
     expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
     word = "".join(next(iter(every)))[1:]
     rng = np.random.default_rng(0)
-    counts = Counter(
-        tuple(tokenizer.pieces(tokenizer.sample(word, rng, strength))) for _ in range(draws)
-    )
+    counts = Counter(tuple(tokenizer.pieces(tokenizer.sample(word, rng, strength))) for _ in range(draws))
     assert_frequencies(counts, expected, draws)
 
 
@@ -127,9 +125,7 @@ def test_candidates_are_chosen_in_proportion() -> None:
     assert far == [1] * 20
 
 
-def dropout_distribution(
-    symbols: tuple[str, ...], scores: dict[str, float], dropout: float
-) -> Counter:
+def dropout_distribution(symbols: tuple[str, ...], scores: dict[str, float], dropout: float) -> Counter:
     """Algorithm 1 of Provilkov et al. 2020 by enumeration: which merges of a step drop."""
     places = [i for i in range(len(symbols) - 1) if symbols[i] + symbols[i + 1] in scores]
     places.sort(key=lambda i: (-scores[symbols[i] + symbols[i + 1]], i))

@@ -205,9 +205,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_foreign_model_with_other_ids(tmp_path: Path) -> None:
     path = train_elsewhere(tmp_path / "other.model", vocab_size=400)
-    with pytest.raises(
-        UserError, match=r"other.model: .* are pad -1, bos 1, eos 2, unk 0 .* pad 0"
-    ):
+    with pytest.raises(UserError, match=r"other.model: .* are pad -1, bos 1, eos 2, unk 0 .* pad 0"):
         load_tokenizer(path)
 
 
@@ -215,9 +213,7 @@ def test_a_foreign_model_with_other_ids(tmp_path: Path) -> None:
     "options",
     [{}, {"split_by_whitespace": False}, {"add_dummy_prefix": False}, {"byte_fallback": True}],
 )
-def test_a_foreign_model_behaves_as_in_the_library(
-    options: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_foreign_model_behaves_as_in_the_library(options: dict[str, object], tmp_path: Path) -> None:
     ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
     path = train_elsewhere(
         tmp_path / "m",
@@ -236,13 +232,9 @@ def test_a_foreign_model_behaves_as_in_the_library(
 
 
 @pytest.mark.parametrize("kind", ["word", "char"])
-def test_a_foreign_model_without_subwords_samples_what_it_encodes(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_foreign_model_without_subwords_samples_what_it_encodes(kind: str, tmp_path: Path) -> None:
     ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
-    path = train_elsewhere(
-        tmp_path / "m", model_type=kind, vocab_size=200, hard_vocab_limit=False, **ids
-    )
+    path = train_elsewhere(tmp_path / "m", model_type=kind, vocab_size=200, hard_vocab_limit=False, **ids)
     tokenizer = load_tokenizer(path)
     for line in LINES[:50]:
         assert tokenizer.sample(line, np.random.default_rng(0), 0.5) == tokenizer.encode(line)

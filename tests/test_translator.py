@@ -202,9 +202,7 @@ def test_a_longer_source_is_cut_and_its_line_named(
     whole, kept = " ".join(words), " ".join(words[:15])
     with caplog.at_level(logging.WARNING, "transformer"):
         cut, uncut = word_translator.search([whole, kept], first_line=41)
-        assert [record.getMessage() for record in caplog.records] == [
-            "line 41: cut from 20 to 15 subwords"
-        ]
+        assert [record.getMessage() for record in caplog.records] == ["line 41: cut from 20 to 15 subwords"]
         assert plain([cut]) == plain([uncut])
         caplog.clear()
         list(word_translator.stream(["größe", "", "größe", whole], window=2))
@@ -226,9 +224,7 @@ def test_learned_positions_reach_no_further_than_their_table(
     sources = [" ".join(WORDS[:count]) for count in (5, 12, 1)]
     with caplog.at_level(logging.WARNING, "transformer"):
         found = learned.search(sources)
-    assert [record.getMessage() for record in caplog.records] == [
-        "line 2: cut from 12 to 5 subwords"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["line 2: cut from 12 to 5 subwords"]
     assert plain([found[0]]) == plain([found[1]])
     lengths = {len(h.tokens) + 1 for hypotheses in found for h in hypotheses}
     assert max(lengths) == table  # so they would have gone on

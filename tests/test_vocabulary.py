@@ -101,9 +101,7 @@ def test_a_fault_in_the_corpus_comes_through(kind: str) -> None:
 
 def test_text_is_kept_where_training_saw_no_space() -> None:
     for kind in KINDS:
-        tokenizer = train_tokenizer(
-            ["我们今天去公园散步" * 50] * 3, kind, 266 if kind == "char" else 271
-        )
+        tokenizer = train_tokenizer(["我们今天去公园散步" * 50] * 3, kind, 266 if kind == "char" else 271)
         for text in ("我们 去", " 公园 ", "a ▁ b"):
             assert tokenizer.decode(tokenizer.encode(text)) == text
 

@@ -4,7 +4,8 @@
     corpus               the name of the prepared corpus, which changes with its content
     source.model         the tokenizers (one file where the vocabulary is joint)
     target.model
-    checkpoints/<step>/  Orbax: `model` (what is decoded with) and `training` (what resuming needs)
+    checkpoints/<step>/  Orbax: `model` (what is decoded with) and `training` (what resuming needs);
+                         manifest.json, written last, has the hashes of all files
     average/             the same `model`, averaged, once asked for
     metrics.jsonl        one line for every report of the loop; tensorboard/ the same for TensorBoard
     results.json         test scores with their signatures
@@ -13,6 +14,7 @@ Nothing in it is a pickle.
 """
 
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -34,6 +36,8 @@ from transformer.errors import UserError
 from transformer.training.step import TrainState
 
 absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax tells its whole day otherwise
+
+MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
 
 class Run:
@@ -131,19 +135,23 @@ class Run:
             training=ocp.args.StandardSave(_resume_items(state)),
         )
         metrics = None if bleu is None else {"bleu": bleu}
+        self.finish_saving()
         try:
             self._manager.save(int(state.step), args=items, metrics=metrics)
         except Exception as error:
             raise self._not_saved(error) from error
 
     def finish_saving(self) -> None:
-        """Waits until checkpoints begun are complete.
+        """Waits until checkpoints begun are complete, and seals them with the hashes of their files.
 
         Raises:
           UserError: as `save`.
         """
         try:
             self._manager.wait_until_finished()
+            for step in self.steps():
+                if jax.process_index() == 0 and not (self._place(step) / MANIFEST).exists():
+                    _seal(self._place(step))
         except Exception as error:
             raise self._not_saved(error) from error
 
@@ -153,6 +161,9 @@ class Run:
             f"could not save a checkpoint in {self.path}: {reason}. Is the disk full? Earlier "
             f"checkpoints are as they were: make room, then go on with --run-dir {self.path}"
         )
+
+    def _place(self, step: int) -> Path:
+        return self.path / "checkpoints" / str(step)
 
     def steps(self) -> list[int]:
         """The complete checkpoints, oldest first."""
@@ -168,7 +179,7 @@ class Run:
 
     def _bleu(self, step: int) -> float:
         try:
-            text = (self.path / "checkpoints" / str(step) / "metrics" / "metrics").read_text()
+            text = (self._place(step) / "metrics" / "metrics").read_text()
             return float(json.loads(text)["bleu"])
         except (OSError, ValueError, KeyError):
             return float("-inf")
@@ -180,8 +191,7 @@ class Run:
           UserError: the checkpoint is missing, damaged, or of another model.
         """
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
-        place = self.path / "checkpoints" / str(step)
-        model, training = (_read(place / name, shapes[name]) for name in ("model", "training"))
+        model, training = (_read(self._place(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
         return TrainState(
             step=training["step"],
@@ -204,7 +214,7 @@ class Run:
         if checkpoint == "average":
             stored = self.path / "average"
             return _read(stored, like) if stored.exists() else self.averaged(None, like)
-        return _read(self.path / "checkpoints" / str(self._find(checkpoint)), like, item="model")
+        return _read(self._place(self._find(checkpoint)), like, "model")
 
     def _find(self, checkpoint: str | int) -> int:
         steps = self.steps()
@@ -234,10 +244,11 @@ class Run:
 
     def store_average(self, variables: Any) -> Path:
         """Keeps averaged variables as the checkpoint "average"; returns where."""
-        place = (self.path / "average").absolute()
+        place = self.path / "average"
+        shutil.rmtree(place, ignore_errors=True)
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(place, variables, force=True)
-        return self.path / "average"
+            checkpointer.save(place.absolute(), variables)
+        return place
 
     # Reports
 
@@ -253,10 +264,48 @@ def _resume_items(state: TrainState) -> dict[str, Any]:
     return items if state.average is None else {**items, "params": state.params}
 
 
+def _hashes(place: Path) -> dict[str, str]:
+    """Of every file of a checkpoint but the manifest."""
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {
+        str(path.relative_to(place)): hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        for path in files
+    }
+
+
+def _seal(place: Path) -> None:
+    partial = place / f".{MANIFEST}"
+    partial.write_text(json.dumps(_hashes(place), indent=0), encoding="utf-8")
+    os.replace(partial, place / MANIFEST)
+
+
+def _check_seal(place: Path, item: str) -> None:
+    """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
+    writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
+    try:
+        sealed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise _damaged(place / MANIFEST, str(error)) from error
+    found = _hashes(place)
+    for name, digest in sealed.items():
+        if name.startswith(item) and found.get(name) != digest:
+            raise _damaged(place / name, "not the file that was saved" if name in found else "missing")
+
+
+def _damaged(place: Path, reason: str) -> UserError:
+    return UserError(
+        f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint, or remove "
+        "the folder of this one"
+    )
+
+
 def _read(place: Path, like: Any, item: str = "") -> Any:
     folder = place / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
+    _check_seal(place, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -267,7 +316,4 @@ def _read(place: Path, like: Any, item: str = "") -> Any:
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"the checkpoint {folder} is damaged, or of another model ({reason[:200]}); "
-            "name another one with --checkpoint, or remove it"
-        ) from error
+        raise _damaged(folder, reason) from error

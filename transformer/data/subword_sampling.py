@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 
-def choose_candidate(
-    log_probabilities: Sequence[float], sharpness: float, rng: np.random.Generator
-) -> int:
+def choose_candidate(log_probabilities: Sequence[float], sharpness: float, rng: np.random.Generator) -> int:
     """The index of a candidate, drawn in proportion to probability^sharpness.
 
     Kudo 2018, section 3.2, where the sharpness is alpha. Only differences of log-probabilities

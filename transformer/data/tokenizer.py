@@ -128,9 +128,7 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
         read = _read_whitespace if content.startswith(b"{") else SentencePieceTokenizer
         tokenizer: Tokenizer = read(content)
     except (ValueError, KeyError, TypeError, RuntimeError, UserError):
-        raise UserError(
-            f"{path}: neither a SentencePiece model nor a saved whitespace vocabulary"
-        ) from None
+        raise UserError(f"{path}: neither a SentencePiece model nor a saved whitespace vocabulary") from None
     if tokenizer.special != special:
         raise UserError(
             f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but needed are "
@@ -294,16 +292,13 @@ def _read_whitespace(content: bytes) -> WhitespaceTokenizer:
     return WhitespaceTokenizer(saved["words"], SpecialIds(**saved["special"]))
 
 
-def _train_whitespace(
-    texts: Iterable[str], vocab_size: int, special: SpecialIds
-) -> WhitespaceTokenizer:
+def _train_whitespace(texts: Iterable[str], vocab_size: int, special: SpecialIds) -> WhitespaceTokenizer:
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     if not counts:
         raise UserError("the training text is empty: a tokenizer needs lines to learn from")
     if vocab_size < 5:
         raise UserError(
-            f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: "
-            "set it to at least 5"
+            f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: set it to at least 5"
         )
     # Equal counts stay in the order of their first appearance.
     return WhitespaceTokenizer([word for word, _ in counts.most_common(vocab_size - 4)], special)

@@ -46,9 +46,7 @@ def to_utf8(text: str) -> bytes:
         ) from None
 
 
-def train_sentencepiece(
-    texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds
-) -> bytes:
+def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds) -> bytes:
     """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file.
 
     The same lines give the same bytes. Beyond two million lines that many are drawn, always the

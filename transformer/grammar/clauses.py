@@ -64,9 +64,7 @@ def in_english(clause: Clause, front: str = "", *, question: bool = False) -> st
     return join(front, subject, auxiliary, clause.adverb, verb, *clause.rest, clause.time[0])
 
 
-def in_german(
-    clause: Clause, front: str = "", *, verb: Literal["first", "second", "last"] = "second"
-) -> str:
+def in_german(clause: Clause, front: str = "", *, verb: Literal["first", "second", "last"] = "second") -> str:
     """The clause in German order: the finite verb first, second (after `front`), or last."""
     form, subject = clause.form, clause.subject.german
     middle = (*clause.before, clause.time[1], *clause.after)
@@ -92,9 +90,16 @@ def subject_of(rng: random.Random, verb: Verb) -> Phrase:
 
 
 def build(
-    rng: random.Random, verb: Verb, subject: Phrase | None = None, when: str = "", *,
-    gap: Slot | None = None, negated: bool | None = None, detail: float = 1.0,
-    predicate: Pair = NOTHING, modified: bool = False,
+    rng: random.Random,
+    verb: Verb,
+    subject: Phrase | None = None,
+    when: str = "",
+    *,
+    gap: Slot | None = None,
+    negated: bool | None = None,
+    detail: float = 1.0,
+    predicate: Pair = NOTHING,
+    modified: bool = False,
 ) -> Clause:
     """A clause around a verb; what is not given is drawn.
 
@@ -134,8 +139,9 @@ def build(
             phrase, tail = narrowed(rng, pick(rng, slot.nouns), slot.case)
         else:
             # A recipient is definite: only the last object may turn "nicht" into "kein".
-            phrase = participant(rng, slot.nouns, slot.case, heads, negated=negated,
-                                 definite=slot.case == "dat" and not last)
+            phrase = participant(
+                rng, slot.nouns, slot.case, heads, negated=negated, definite=slot.case == "dat" and not last
+            )
         heads += phrase.heads
         rest.append(phrase.english)
         objects[phrase.kind].append(phrase.german)
@@ -163,8 +169,17 @@ def build(
     before, known = objects["pronoun"], objects["definite"]
     if particle:
         before, known = before + known, []
-    return Clause(subject, conjugate(verb, tense, subject.agreement), negated, adverb, rest, before,
-                  [*known, particle, manner, *objects["indefinite"], *late], time, tail)
+    return Clause(
+        subject,
+        conjugate(verb, tense, subject.agreement),
+        negated,
+        adverb,
+        rest,
+        before,
+        [*known, particle, manner, *objects["indefinite"], *late],
+        time,
+        tail,
+    )
 
 
 # --- Which verb can say what, and relative clauses

@@ -51,8 +51,11 @@ class Noun:
     def adjectives(self) -> list["Adjective"]:
         """The adjectives that suit the noun."""
         senseless = {"old", "young"} if "young" in self.classes else set()
-        return [adjective for adjective in ALL_ADJECTIVES
-                if self.kind in adjective.kinds and adjective.english not in senseless]
+        return [
+            adjective
+            for adjective in ALL_ADJECTIVES
+            if self.kind in adjective.kinds and adjective.english not in senseless
+        ]
 
 
 class Adjective(NamedTuple):
@@ -68,9 +71,16 @@ class Adjective(NamedTuple):
 
 def _noun(classes: str, prepositions: str, forms: str) -> Noun:
     english, *irregular, article, singular, plural = forms.split()
-    return Noun(english, "" if plural == "-" else (irregular or [english + "s"])[0],
-                singular, plural.strip("-"), {"der": "m", "die": "f", "das": "n"}[article],
-                frozenset([english, *classes.split()]), classes.split()[0], prepositions.split())
+    return Noun(
+        english,
+        "" if plural == "-" else (irregular or [english + "s"])[0],
+        singular,
+        plural.strip("-"),
+        {"der": "m", "die": "f", "das": "n"}[article],
+        frozenset([english, *classes.split()]),
+        classes.split()[0],
+        prepositions.split(),
+    )
 
 
 def _adjective(words: str, german: str, kinds: str) -> Adjective:
@@ -82,8 +92,11 @@ def _adjective(words: str, german: str, kinds: str) -> Adjective:
     return Adjective(english, comparative, base, german_comparative, stem, kinds.split())
 
 
-ALL_NOUNS = tuple(_noun(classes, prepositions, forms) for classes, prepositions, row in lexicon.NOUNS
-                  for forms in row.split(","))
+ALL_NOUNS = tuple(
+    _noun(classes, prepositions, forms)
+    for classes, prepositions, row in lexicon.NOUNS
+    for forms in row.split(",")
+)
 ALL_ADJECTIVES = tuple(_adjective(*row) for row in lexicon.ADJECTIVES)
 
 
@@ -95,9 +108,15 @@ def nouns_of(classes: str) -> tuple[Noun, ...]:
 
 
 # The strong endings by gender, and "p" for the plural of all genders.
-ENDINGS = {case: dict(zip("mnfp", endings.split(), strict=True)) for case, endings in {
-    "nom": "er es e e", "acc": "en es e e", "dat": "em em er en", "gen": "es es er er",
-}.items()}
+ENDINGS = {
+    case: dict(zip("mnfp", endings.split(), strict=True))
+    for case, endings in {
+        "nom": "er es e e",
+        "acc": "en es e e",
+        "dat": "em em er en",
+        "gen": "es es er er",
+    }.items()
+}
 EIN_WORDS = {"ein", "kein", *lexicon.POSSESSIVES.values()}
 
 
@@ -248,13 +267,23 @@ def _verb(english: str, german: str, subjects: str, complements: str, adjuncts: 
         past, participle = lexicon.PRETERITE[infinitive], ""
     limit = next((word for word in adjuncts.split() if word in lexicon.TENSES), "")
     return Verb(
-        base, english_past or _english_form(base, "ed"), prefix, infinitive,
-        lexicon.PRESENT.get(infinitive, present), past, participle, nouns_of(subjects),
-        tuple(tuple(PHRASES.get(option) or _slot(option) for option in word.split("+"))
-              for word in complements.split() if word not in lexicon.RULES),
+        base,
+        english_past or _english_form(base, "ed"),
+        prefix,
+        infinitive,
+        lexicon.PRESENT.get(infinitive, present),
+        past,
+        participle,
+        nouns_of(subjects),
+        tuple(
+            tuple(PHRASES.get(option) or _slot(option) for option in word.split("+"))
+            for word in complements.split()
+            if word not in lexicon.RULES
+        ),
         frozenset(complements.split()) & lexicon.RULES,
-        tuple(PHRASES.get(word) or (word, lexicon.MANNERS[word])
-              for word in adjuncts.split() if word != limit),
+        tuple(
+            PHRASES.get(word) or (word, lexicon.MANNERS[word]) for word in adjuncts.split() if word != limit
+        ),
         lexicon.TENSES[limit],
         limit == "state",
     )

@@ -13,7 +13,8 @@ def _table(text: str, columns: int) -> list[list[str]]:
 # kind, more classes | prepositions of place | english [plural] article singular plural ("-": none), ...
 # "weak" takes -n in every case but the nominative (n-declension); "mass" is not counted;
 # "public" is never owned ("my man" would be a husband); "young" bounds an age.
-NOUNS = _table("""
+NOUNS = _table(
+    """
 person public | | man men der Mann Männer, woman women die Frau Frauen
 person young | | child children das Kind Kinder
 person young public weak | | boy der Junge Jungen
@@ -47,10 +48,13 @@ building place inside public | in vor hinter | museum das Museum Museen, hotel d
 building place public | an vor hinter | station der Bahnhof Bahnhöfe
 area place inside open public | in | park der Park Parks, city cities die Stadt Städte
 area place inside open public | in | village das Dorf Dörfer, forest der Wald Wälder
-""", 3)
+""",
+    3,
+)
 
 # english [comparative] | german [comparative [stem that takes endings]] | kinds of noun it suits
-ADJECTIVES = _table("""
+ADJECTIVES = _table(
+    """
 old older | alt älter | person animal text thing garment furniture part vehicle room building area
 young younger | jung jünger | person animal
 big bigger | groß größer | animal thing furniture part vehicle room building area
@@ -79,18 +83,30 @@ warm warmer | warm wärmer | food drink
 cold colder | kalt kälter | food drink
 quiet quieter | ruhig ruhiger | room building area
 dirty dirtier | schmutzig schmutziger | garment vehicle
-""", 3)
+""",
+    3,
+)
 
 PASSING = {"tired", "happy", "sick", "warm", "cold", "quiet", "dirty"}  # today, not for ever
-PLEASANT = {"good", "fresh", "friendly", "beautiful", "interesting", "famous", "clever", "happy",
-            "new"}  # never too much
+PLEASANT = {
+    "good",
+    "fresh",
+    "friendly",
+    "beautiful",
+    "interesting",
+    "famous",
+    "clever",
+    "happy",
+    "new",
+}  # never too much
 
 # english[, past] | german [third person, participle ("ist+" where the auxiliary is sein)]
 #   | subjects | complements | adjuncts, and a key of TENSES where the verb lacks some tenses
 # A separable prefix ends in "-". A complement is "[preposition/preposition/]case:nouns", a choice
 # of PHRASES (joined by "+"), or one of RULES: what the sentences with this verb supply.
 RULES = {"that", "infinitive", "price", "predicate"}
-VERBS = _table("""
+VERBS = _table(
+    """
 read, read | lesen liest gelesen | person | acc:text | place slowly quickly
 write, wrote | schreiben schreibt geschrieben | person | acc:letter,book,story | slowly quickly
 buy, bought | kaufen | person | acc:food,drink,book,newspaper,thing,garment,car,bicycle | for
@@ -148,7 +164,9 @@ try | versuchen | person | infinitive |
 forget, forgot | vergessen vergisst vergessen | person | infinitive | state
 cost, cost | kosten | thing,garment,furniture,car,bicycle | price | timeless
 be, was | sein ist ist+gewesen | any | predicate | event
-""", 5)
+""",
+    5,
+)
 
 # english/german/case:nouns; "*" stands for a preposition of place that the noun itself names
 PHRASES = {
@@ -164,45 +182,73 @@ PHRASES = {
     "out": "out of/aus/dat:house,school,museum,hotel,kitchen,forest",
     "from": "from/von/dat:building",
 }
-PLACE_PREPOSITIONS = {"in": "in", "an": "at", "auf": "on", "unter": "under", "vor": "in front of",
-                      "hinter": "behind", "neben": "next to"}
-CONTRACTIONS = {"in dem": "im", "an dem": "am", "von dem": "vom", "zu dem": "zum",
-                "zu der": "zur", "in das": "ins"}
+PLACE_PREPOSITIONS = {
+    "in": "in",
+    "an": "at",
+    "auf": "on",
+    "unter": "under",
+    "vor": "in front of",
+    "hinter": "behind",
+    "neben": "next to",
+}
+CONTRACTIONS = {
+    "in dem": "im",
+    "an dem": "am",
+    "von dem": "vom",
+    "zu dem": "zum",
+    "zu der": "zur",
+    "in das": "ins",
+}
 
-MANNERS = {"slowly": "langsam", "quickly": "schnell", "carefully": "vorsichtig",
-           "loudly": "laut", "well": "gut"}
+MANNERS = {
+    "slowly": "langsam",
+    "quickly": "schnell",
+    "carefully": "vorsichtig",
+    "loudly": "laut",
+    "well": "gut",
+}
 FREQUENCIES = (("often", "oft"), ("always", "immer"), ("never", "nie"), ("sometimes", "manchmal"))
 NAMES = ("Anna", "Maria", "Julia", "Clara", "Peter", "Paul", "Martin", "Simon")
-POSSESSIVES = {"my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser",
-               "their": "ihr"}
+POSSESSIVES = {"my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr"}
 
 # Agreement, in both languages: 0 "I", 1 "you" (always the informal singular), 2 third person
 # singular, 3 plural. The last column keeps "I help me" and "we help me" from being built.
-PRONOUNS = (("I", "me", {"nom": "ich", "acc": "mich", "dat": "mir"}, 0, "speaker"),
-            ("you", "you", {"nom": "du", "acc": "dich", "dat": "dir"}, 1, "hearer"),
-            ("he", "him", {"nom": "er", "acc": "ihn", "dat": "ihm"}, 2),
-            ("she", "her", {"nom": "sie", "acc": "sie", "dat": "ihr"}, 2),
-            ("we", "us", {"nom": "wir", "acc": "uns", "dat": "uns"}, 3, "speaker"),
-            ("they", "them", {"nom": "sie", "acc": "sie", "dat": "ihnen"}, 3))
+PRONOUNS = (
+    ("I", "me", {"nom": "ich", "acc": "mich", "dat": "mir"}, 0, "speaker"),
+    ("you", "you", {"nom": "du", "acc": "dich", "dat": "dir"}, 1, "hearer"),
+    ("he", "him", {"nom": "er", "acc": "ihn", "dat": "ihm"}, 2),
+    ("she", "her", {"nom": "sie", "acc": "sie", "dat": "ihr"}, 2),
+    ("we", "us", {"nom": "wir", "acc": "uns", "dat": "uns"}, 3, "speaker"),
+    ("they", "them", {"nom": "sie", "acc": "sie", "dat": "ihnen"}, 3),
+)
 
 ENGLISH_BE = {"present": ("am", "are", "is", "are"), "past": ("was", "were", "was", "were")}
-PRESENT = {"haben": ("habe", "hast", "hat", "haben"), "sein": ("bin", "bist", "ist", "sind"),
-           "wissen": ("weiß", "weißt", "weiß", "wissen")}
+PRESENT = {
+    "haben": ("habe", "hast", "hat", "haben"),
+    "sein": ("bin", "bist", "ist", "sind"),
+    "wissen": ("weiß", "weißt", "weiß", "wissen"),
+}
 # Spoken German keeps the simple past of these verbs, and uses the perfect for all others.
-PRETERITE = {"haben": ("hatte", "hattest", "hatte", "hatten"),
-             "sein": ("war", "warst", "war", "waren"),
-             "wissen": ("wusste", "wusstest", "wusste", "wussten")}
+PRETERITE = {
+    "haben": ("hatte", "hattest", "hatte", "hatten"),
+    "sein": ("war", "warst", "war", "waren"),
+    "wissen": ("wusste", "wusstest", "wusste", "wussten"),
+}
 # German modals (and the future) of English auxiliaries, and of English verbs with "to": what
 # stands after "do", and the form that is inflected.
-AUXILIARIES = {"will": ("werde", "wirst", "wird", "werden"),
-               "can": ("kann", "kannst", "kann", "können"),
-               "may": ("darf", "darfst", "darf", "dürfen"),
-               "should": ("sollte", "solltest", "sollte", "sollten"),
-               "could": ("konnte", "konntest", "konnte", "konnten")}
-SEMI_MODALS = {"have to": ("have to", "has to", ("muss", "musst", "muss", "müssen")),
-               "had to": ("have to", "had to", ("musste", "musstest", "musste", "mussten")),
-               "want to": ("want to", "wants to", ("will", "willst", "will", "wollen")),
-               "wanted to": ("want to", "wanted to", ("wollte", "wolltest", "wollte", "wollten"))}
+AUXILIARIES = {
+    "will": ("werde", "wirst", "wird", "werden"),
+    "can": ("kann", "kannst", "kann", "können"),
+    "may": ("darf", "darfst", "darf", "dürfen"),
+    "should": ("sollte", "solltest", "sollte", "sollten"),
+    "could": ("konnte", "konntest", "konnte", "konnten"),
+}
+SEMI_MODALS = {
+    "have to": ("have to", "has to", ("muss", "musst", "muss", "müssen")),
+    "had to": ("have to", "had to", ("musste", "musstest", "musste", "mussten")),
+    "want to": ("want to", "wants to", ("will", "willst", "will", "wollen")),
+    "wanted to": ("want to", "wanted to", ("wollte", "wolltest", "wollte", "wollten")),
+}
 # The tenses a verb may take, by key; repeated to be likelier. Where it has none, "now" stands in.
 _ALL_TENSES = {
     "now": (*3 * ["present"], "progressive"),
@@ -219,7 +265,8 @@ TENSES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 # english | german | the kinds of tense it goes with
-TIMES = _table("""
+TIMES = _table(
+    """
 today | heute | now later
 now | jetzt | now
 every day | jeden Tag | now
@@ -232,35 +279,76 @@ last week | letzte Woche | past
 last year | letztes Jahr | past
 in the morning | am Morgen | now later past
 in the evening | am Abend | now later past
-""", 3)
+""",
+    3,
+)
 # "Half past seven" is "halb acht": the last column is the hour that German counts.
-CLOCK = (("{} o'clock", "{} Uhr", 0), ("{} o'clock", "{} Uhr", 0), ("half past {}", "halb {}", 1),
-         ("a quarter past {}", "Viertel nach {}", 0), ("a quarter to {}", "Viertel vor {}", 0))
-WEEKDAYS = (("Monday", "Montag"), ("Tuesday", "Dienstag"), ("Wednesday", "Mittwoch"),
-            ("Thursday", "Donnerstag"), ("Friday", "Freitag"), ("Saturday", "Samstag"),
-            ("Sunday", "Sonntag"))
-MONTHS = (("January", "Januar", 31), ("February", "Februar", 28), ("March", "März", 31),
-          ("April", "April", 30), ("May", "Mai", 31), ("June", "Juni", 30), ("July", "Juli", 31),
-          ("August", "August", 31), ("September", "September", 30), ("October", "Oktober", 31),
-          ("November", "November", 30), ("December", "Dezember", 31))
+CLOCK = (
+    ("{} o'clock", "{} Uhr", 0),
+    ("{} o'clock", "{} Uhr", 0),
+    ("half past {}", "halb {}", 1),
+    ("a quarter past {}", "Viertel nach {}", 0),
+    ("a quarter to {}", "Viertel vor {}", 0),
+)
+WEEKDAYS = (
+    ("Monday", "Montag"),
+    ("Tuesday", "Dienstag"),
+    ("Wednesday", "Mittwoch"),
+    ("Thursday", "Donnerstag"),
+    ("Friday", "Freitag"),
+    ("Saturday", "Samstag"),
+    ("Sunday", "Sonntag"),
+)
+MONTHS = (
+    ("January", "Januar", 31),
+    ("February", "Februar", 28),
+    ("March", "März", 31),
+    ("April", "April", 30),
+    ("May", "Mai", 31),
+    ("June", "Juni", 30),
+    ("July", "Juli", 31),
+    ("August", "August", 31),
+    ("September", "September", 30),
+    ("October", "Oktober", 31),
+    ("November", "November", 30),
+    ("December", "Dezember", 31),
+)
 UNITS = (("days", "Tagen"), ("weeks", "Wochen"), ("months", "Monaten"), ("years", "Jahren"))
 
-ENGLISH_SMALL, ENGLISH_TENS, GERMAN_SMALL, GERMAN_TENS = map(str.split, (
-    "zero one two three four five six seven eight nine ten eleven twelve "
-    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen",
-    "- - twenty thirty forty fifty sixty seventy eighty ninety",
-    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf "
-    "dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
-    "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
-))
-ENGLISH_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth",
-                    "eight": "eighth", "nine": "ninth", "twelve": "twelfth",
-                    "twenty": "twentieth", "thirty": "thirtieth"}
+ENGLISH_SMALL, ENGLISH_TENS, GERMAN_SMALL, GERMAN_TENS = map(
+    str.split,
+    (
+        "zero one two three four five six seven eight nine ten eleven twelve "
+        "thirteen fourteen fifteen sixteen seventeen eighteen nineteen",
+        "- - twenty thirty forty fifty sixty seventy eighty ninety",
+        "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf "
+        "dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
+        "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+    ),
+)
+ENGLISH_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+    "twenty": "twentieth",
+    "thirty": "thirtieth",
+}
 GERMAN_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
 # english, german, when the subordinate clause happens, when the main clause happens
-CONJUNCTIONS = (("because", "weil", "now", "now"), ("because", "weil", "past", "past"),
-                ("because", "weil", "past", "now"), ("because", "weil", "now", "later"),
-                ("although", "obwohl", "now", "now"), ("although", "obwohl", "past", "past"),
-                ("if", "wenn", "now", "now"), ("if", "wenn", "now", "later"),
-                ("when", "als", "past", "past"), ("before", "bevor", "past", "past"))
+CONJUNCTIONS = (
+    ("because", "weil", "now", "now"),
+    ("because", "weil", "past", "past"),
+    ("because", "weil", "past", "now"),
+    ("because", "weil", "now", "later"),
+    ("although", "obwohl", "now", "now"),
+    ("although", "obwohl", "past", "past"),
+    ("if", "wenn", "now", "now"),
+    ("if", "wenn", "now", "later"),
+    ("when", "als", "past", "past"),
+    ("before", "bevor", "past", "past"),
+)

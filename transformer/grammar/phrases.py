@@ -66,8 +66,13 @@ def _determiners(noun: Noun) -> tuple[Determiner, ...]:
     """The determiners that suit a noun, the likelier ones more than once."""
     if "kin" in noun.classes:
         return (THE, THE, *POSSESSIVES, *POSSESSIVES, *([A] if noun.english_plural else []))
-    return (*8 * [THE], *2 * [THIS], *4 * [BARE if "mass" in noun.classes else A],
-            *(() if "public" in noun.classes else POSSESSIVES), *([MANY] if noun.english_plural else []))
+    return (
+        *8 * [THE],
+        *2 * [THIS],
+        *4 * [BARE if "mass" in noun.classes else A],
+        *(() if "public" in noun.classes else POSSESSIVES),
+        *([MANY] if noun.english_plural else []),
+    )
 
 
 @cache
@@ -92,8 +97,13 @@ OWNERS = _owners()
 
 
 def noun_phrase(
-    rng: random.Random, noun: Noun, case: str, *,
-    definite: bool = False, negated: bool = False, narrowed: bool = False,
+    rng: random.Random,
+    noun: Noun,
+    case: str,
+    *,
+    definite: bool = False,
+    negated: bool = False,
+    narrowed: bool = False,
 ) -> Phrase:
     """A noun with its determiner and perhaps an adjective.
 
@@ -132,8 +142,13 @@ def noun_phrase(
         german = f"{adjective.stem}{ending} {german}"
     if word == "a" and english[0] in "aeiou":
         word = "an"
-    return Phrase(join(word, english), join(german_word, german, genitive), 3 if plural else 2,
-                  "definite" if is_definite else "indefinite", (noun.english,))
+    return Phrase(
+        join(word, english),
+        join(german_word, german, genitive),
+        3 if plural else 2,
+        "definite" if is_definite else "indefinite",
+        (noun.english,),
+    )
 
 
 @cache
@@ -145,8 +160,13 @@ def _pronouns(case: str) -> tuple[Phrase, ...]:
 
 
 def participant(
-    rng: random.Random, nouns: Sequence[Noun], case: str, others: tuple[str, ...] = (), *,
-    definite: bool = False, negated: bool = False,
+    rng: random.Random,
+    nouns: Sequence[Noun],
+    case: str,
+    others: tuple[str, ...] = (),
+    *,
+    definite: bool = False,
+    negated: bool = False,
 ) -> Phrase:
     """One of the nouns as a phrase; for a person also a pronoun, a name, or two joined by "and".
 
@@ -164,8 +184,12 @@ def participant(
             phrase = noun_phrase(rng, noun, case, definite=definite or joined, negated=negated)
             if joined:
                 name = pick(rng, NAMES)
-                phrase = Phrase(f"{phrase.english} and {name.english}", f"{phrase.german} und {name.german}",
-                                3, heads=phrase.heads + name.heads)
+                phrase = Phrase(
+                    f"{phrase.english} and {name.english}",
+                    f"{phrase.german} und {name.german}",
+                    3,
+                    heads=phrase.heads + name.heads,
+                )
         if set(others).isdisjoint(phrase.heads):
             return phrase
 
@@ -207,8 +231,10 @@ def prepositional(rng: random.Random, slot: Slot, others: tuple[str, ...] = ()) 
 # --- Times
 
 
-TIMES = {when: [(english, german) for english, german, whens in lexicon.TIMES
-                if when in whens.split()] for when in ("now", "later", "past")}
+TIMES = {
+    when: [(english, german) for english, german, whens in lexicon.TIMES if when in whens.split()]
+    for when in ("now", "later", "past")
+}
 
 
 def _clock(rng: random.Random) -> Pair:

@@ -26,8 +26,12 @@ MIN_ENGLISH_WORDS = 3
 MAX_ENGLISH_WORDS = 18
 MAX_GERMAN_WORDS = 20
 
-AGES = {"person": range(20, 100), "animal": range(2, 20),
-        "building": range(2, 100), "furniture": range(2, 100)}
+AGES = {
+    "person": range(20, 100),
+    "animal": range(2, 20),
+    "building": range(2, 100),
+    "furniture": range(2, 100),
+}
 DESCRIBABLE = tuple(noun for noun in ALL_NOUNS if noun.adjectives)
 COUNTABLE = tuple(noun for noun in nouns_of("person,animal,furniture") if "kin" not in noun.classes)
 TRANSITIVE = tuple(verb for verb, slot in ASKABLE if slot is verb.slots[-1][0] and not slot.german)
@@ -82,11 +86,15 @@ def _description(rng: random.Random, noun: Noun, subject: Phrase, negated: bool 
         others = [other for other in nouns_of(noun.kind) if other is not noun]
         other = noun_phrase(rng, pick(rng, others), "nom")
         if rng.random() < 0.7:
-            predicate = (f"{adjective.english_comparative} than {other.english}",
-                         f"{adjective.german_comparative} als {other.german}")
+            predicate = (
+                f"{adjective.english_comparative} than {other.english}",
+                f"{adjective.german_comparative} als {other.german}",
+            )
         else:
-            predicate = (f"as {adjective.english} as {other.english}",
-                         f"so {adjective.german} wie {other.german}")
+            predicate = (
+                f"as {adjective.english} as {other.english}",
+                f"so {adjective.german} wie {other.german}",
+            )
     else:
         degrees = 1 if not adjective.german_comparative else 2 if adjective.english in lexicon.PLEASANT else 3
         degree, grad = pick(rng, (NOTHING, ("very ", "sehr "), ("too ", "zu "))[:degrees])
@@ -180,10 +188,13 @@ def _adverb_question(rng: random.Random) -> Pair:
 
 def _how_question(rng: random.Random) -> Pair:
     """How old is the cat? How much does the lamp cost?"""
-    verb, nouns, front = pick(rng, (
-        (VERBS["be"], nouns_of("person,animal,building"), ("how old", "wie alt")),
-        (VERBS["cost"], VERBS["cost"].subjects, ("how much", "wie viel")),
-    ))
+    verb, nouns, front = pick(
+        rng,
+        (
+            (VERBS["be"], nouns_of("person,animal,building"), ("how old", "wie alt")),
+            (VERBS["cost"], VERBS["cost"].subjects, ("how much", "wie viel")),
+        ),
+    )
     subject = participant(rng, nouns, "nom", definite=True)
     return _asked(build(rng, verb, subject, "now", negated=False, detail=0.0), front)
 
@@ -196,8 +207,10 @@ def _coordination(rng: random.Random) -> Pair:
     verbs = pick(rng, ACTIONS), pick(rng, ACTIONS)
     first, second = (build(rng, verb, when=when, detail=0.4) for verb in verbs)
     conjunction, konjunktion = pick(rng, ((" and", " und"), (", but", ", aber")))
-    return (f"{in_english(first)}{conjunction} {in_english(second)}.",
-            f"{in_german(first)}{konjunktion} {in_german(second)}.")
+    return (
+        f"{in_english(first)}{conjunction} {in_english(second)}.",
+        f"{in_german(first)}{konjunktion} {in_german(second)}.",
+    )
 
 
 def _subordination(rng: random.Random) -> Pair:
@@ -221,24 +234,39 @@ def _that_clause(rng: random.Random) -> Pair:
     clause = build(rng, pick(rng, ACTIONS), when="past" if when == "past" else a_time(rng), detail=0.7)
     unsure = verb is VERBS["know"] and main.negated
     that, dass = ("whether", "ob") if unsure else ("that", "dass")
-    return (f"{in_english(main)} {in_english(clause, that)}.",
-            f"{in_german(main)}, {in_german(clause, dass, verb='last')}.")
+    return (
+        f"{in_english(main)} {in_english(clause, that)}.",
+        f"{in_german(main)}, {in_german(clause, dass, verb='last')}.",
+    )
 
 
 def _infinitive(rng: random.Random) -> Pair:
     main = build(rng, pick(rng, TRYING), detail=0.0)
     silent = main.subject._replace(english="", german="")
     clause = build(rng, pick(rng, INTENTIONS), silent, "to", negated=False, detail=0.6)
-    return (f"{in_english(main)} {in_english(clause)}.",
-            f"{in_german(main)}, {in_german(clause, verb='last')}.")
+    return (
+        f"{in_english(main)} {in_english(clause)}.",
+        f"{in_german(main)}, {in_german(clause, verb='last')}.",
+    )
 
 
 # The sentence types, by how many in a hundred are of it.
 SENTENCES: tuple[tuple[int, Callable[[random.Random], Pair]], ...] = (
-    (28, _statement), (5, _statement_with_relative_object), (6, _statement_with_relative_subject),
-    (8, _copula), (8, _yes_no_question), (3, _who_question), (5, _object_question),
-    (4, _adverb_question), (2, _how_question), (3, _price), (2, _existence), (5, _coordination),
-    (9, _subordination), (7, _that_clause), (5, _infinitive),
+    (28, _statement),
+    (5, _statement_with_relative_object),
+    (6, _statement_with_relative_subject),
+    (8, _copula),
+    (8, _yes_no_question),
+    (3, _who_question),
+    (5, _object_question),
+    (4, _adverb_question),
+    (2, _how_question),
+    (3, _price),
+    (2, _existence),
+    (5, _coordination),
+    (9, _subordination),
+    (7, _that_clause),
+    (5, _infinitive),
 )
 _HUNDRED = tuple(sentence for share, sentence in SENTENCES for _ in range(share))
 

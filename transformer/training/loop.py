@@ -320,13 +320,11 @@ class Loop:
         text = json.dumps(results, indent=2) + "\n"
         (self.run.path / "results.json").write_text(text, encoding="utf-8")
         m = self.config.model
+        layers = f"{m.num_layers}+{m.num_layers}"
         self.watch.result(
             "Trained",
             [
-                (
-                    "model",
-                    f"{m.num_layers}+{m.num_layers} layers, d_model {m.d_model}, d_ff {m.d_ff}, {m.num_heads} heads",
-                ),
+                ("model", f"{layers} layers, d_model {m.d_model}, d_ff {m.d_ff}, {m.num_heads} heads"),
                 ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
                 ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
                 ("time", f"{int(seconds // 60)} min {seconds % 60:.0f} s"),
