@@ -26,7 +26,7 @@ def _quickstart() -> Config:
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            steps=1180, label_smoothing=0.0, evaluate_every=295, evaluate_sentences=128, log_every=25
+            steps=1260, label_smoothing=0.0, evaluate_every=315, evaluate_sentences=128, log_every=25
         ),
         decoding=DecodingConfig(buckets=(40,), extra_length=10, rows=64),
     )
