@@ -33,7 +33,7 @@ def _quickstart() -> Config:
 
 
 def _tiny() -> Config:
-    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128 (see docs/recipes)."""
+    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128."""
     return Config(
         model=ModelConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
         data=DataConfig(

@@ -29,8 +29,10 @@ class Watch:
         self.console.print(Text(text))
 
     def progress(self, what: str, items: Iterable, total: int | None) -> Iterable:
-        """The items, shown going by; one line at the end says how many and how long."""
+        """The items, shown going by; one line at the end says how many and how long. Where there
+        is no terminal, a line every half minute."""
         start, count = time.monotonic(), 0
+        told = start
         with self._make_bar(transient=True) as bar:
             task = bar.add_task(what, total=total, status="")
             for item in items:
@@ -38,6 +40,9 @@ class Watch:
                 count += 1
                 if count % 512 == 0:
                     bar.update(task, completed=count)
+                    if not self.console.is_terminal and time.monotonic() - told > 30:
+                        told = time.monotonic()
+                        self.say(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
         self.say(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
 
     @contextlib.contextmanager
