@@ -105,7 +105,7 @@ def test_formats(run_dir, command):
     stdin = b"ein Haus\n\n"
     _, scores, _ = command(decode_main, run_dir, "--format", "scores", "--n-best", "2", stdin=stdin)
     lines = scores.splitlines()
-    assert len(lines) == 3  # two for the first, one for the empty line
+    assert len(lines) == 4  # two for each, for the empty one too
     assert float(lines[0].split("\t")[0]) >= float(lines[1].split("\t")[0])
     _, text, _ = command(decode_main, run_dir, "--format", "json", "--alignments", stdin=stdin)
     first, empty = (json.loads(line)["hypotheses"] for line in text.splitlines())
@@ -142,6 +142,18 @@ def test_average_command(run_dir, command):
     assert command(average_main, run_dir, "--steps", "1", "9")[0] == 2
 
 
+def test_devices_are_written_to_and_links_followed(run_dir, command, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True)
+    assert command(decode_main, run_dir, "--output", tmp_path / "pipe", stdin=b"der See\n")[0] == 0
+    assert reader.communicate()[0].count("\n") == 1
+    (tmp_path / "file").write_text("old\n")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert command(decode_main, run_dir, "--output", tmp_path / "link", stdin=b"\n")[0] == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "\n"
+
+
 def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
     status, out, _ = command(decode_main, run_dir, stdin=b"Haus\n" + b"Haus " * 40 + b"\n")
     assert status == 0
@@ -161,10 +173,18 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (["RUN", "--input", "missing.txt"], b"", "cannot read missing.txt: No such file"),
         (["RUN", "--output", "no/folder/out"], b"x\n", "cannot write --output no/folder/out"),
         (["RUN"], b"fine\nnot \xff fine\n", "standard input, line 2: not UTF-8 (byte 5)"),
-        (["RUN", "--n-best", "3"], b"x\n", "--n-best 3: this search keeps 2 translations; raise --beam-size"),
+        (
+            ["RUN", "--n-best", "3"],
+            b"x\n",
+            "--n-best 3: must be at least 1 and at most 2, what this search keeps",
+        ),
         (["RUN", "--beam-size", "0"], b"", "--beam-size must be at least 1"),
         (["RUN", "--temperature", "0"], b"", "--temperature must be positive"),
         (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),
+        (["RUN", "--output", "."], b"x\n", "--output . is a folder: name a file"),
+        (["RUN", "--temperature", "nan"], b"x\n", "--temperature must be positive"),
+        (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be at least 0"),
+        (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),
         (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
         ([], b"", "Missing from decode.py"),
     ],
@@ -210,6 +230,9 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
         (["--data.source-tokenizer", "x.model"], "x.model"),
         (["--system", "perceptron"], "--system perceptron: unknown; there are transformer"),
         (["--training.steps", "0"], "--training.steps must be at least 1"),
+        (["--training.seed", "-1"], "--training.seed must be from 0"),
+        (["--optimizer.peak", "nan"], "--optimizer.peak must be a finite number"),
+        (["--run-dir", "/proc/x/y"], "cannot create /proc/x/y"),
         (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
     ],
 )

@@ -334,6 +334,25 @@ def test_what_is_no_run_directory(tmp_path):
         Translator.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"model": {"d_model": "abc"}}', "d_model cannot be 'abc'"),
+        ('{"model": {"d_model": null}}', "d_model cannot be None"),
+        ('{"model": {"num_layers": true}}', "num_layers cannot be True"),
+        ('{"model": {"norm": "middle"}}', "norm cannot be 'middle'"),
+        ('{"model": 3}', "model cannot be 3"),
+        ('{"data": {"buckets": [4, "x"]}}', "buckets cannot be 'x'"),
+        ('{"optimizer": {"peak": NaN}}', "--optimizer.peak must be a finite number"),
+        ("[1]", "not a config"),
+        ('{"model": {', "not a config"),
+    ],
+)
+def test_configs_that_are_not(text, message):
+    with pytest.raises(UserError, match=message):
+        from_json(text)
+
+
 FULL_DISK = """
 import resource, signal, sys
 from transformer.config import from_json

@@ -188,7 +188,7 @@ def _translate_lines(given: DecodeArguments) -> None:
     found = translator.stream(lines, n_best=given.n_best, alignments=given.alignments, **options)
     with _Output(given.output) as output:
         for count, hypotheses in enumerate(watch.progress("sentences", found, total), start=1):  # noqa: B007
-            output.write("".join(line + "\n" for line in _formatted(hypotheses, given.format)))
+            output.write("".join(line + "\n" for line in _formatted(hypotheses, given)))
             if given.reference:
                 best.append(hypotheses[0].text)
     seconds = time.monotonic() - start
@@ -203,6 +203,11 @@ def _check_files(given: DecodeArguments) -> int | None:
     """How many lines there are to translate, where that can be known; bad files fail now."""
     from transformer.data.corpora import read_lines
 
+    if given.output and not _special(given.output):
+        if given.output.is_dir() or not given.output.name:
+            raise UserError(f"--output {given.output} is a folder: name a file")
+        if not os.access(given.output.absolute().parent, os.W_OK):
+            raise UserError(f"cannot write --output {given.output}: its folder is missing or read-only")
     total = sum(1 for _ in read_lines(given.input)) if given.input else None
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))
@@ -216,35 +221,50 @@ def _standard_input() -> Iterator[str]:
         try:
             yield line.removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"standard input, line {number}: not UTF-8 (byte {error.start + 1})") from error
+            raise UserError(
+                f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
+            ) from error
 
 
-def _formatted(hypotheses: Sequence[Any], form: str) -> Iterable[str]:
-    if form == "json":
+def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
+    if given.format == "json":
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
         for values in fields:
             alignment = values.pop("alignment")
             if alignment is not None:
                 values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
         return [json.dumps({"hypotheses": fields}, ensure_ascii=False)]
+    # always n_best lines: an empty sentence has one translation only, which is repeated
+    hypotheses = list(hypotheses) + [hypotheses[-1]] * (given.n_best - len(hypotheses))
     # a model may say a line break, but a translation is one line
     texts = [" ".join(hypothesis.text.split("\n")) for hypothesis in hypotheses]
-    if form == "scores":
+    if given.format == "scores":
         return [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in zip(hypotheses, texts, strict=True)]
     return texts
 
 
+def _special(path: Path) -> bool:
+    """Whether it is a device or a pipe: something to write to, but never to replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 class _Output:
-    """Standard output, or a file that appears when it is complete."""
+    """Standard output, a device or a pipe; or a file that appears when it is complete."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._partial = path and path.with_name(f".{path.name}.{os.getpid()}.partial")
+        special = path is not None and _special(path)
+        self._path = path if path is None or special else path.resolve()  # of a link, what it leads to
+        self._partial = None
+        if self._path and not special:
+            self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
 
     def __enter__(self) -> TextIO:
+        if self._path and self._partial is None:
+            self._file: TextIO = open(self._path, "w", encoding="utf-8", newline="\n")
+            return self._file
         if self._partial is None:
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-            self._file: TextIO = sys.stdout
+            self._file = sys.stdout
             return self._file
         try:
             self._file = open(self._partial, "w", encoding="utf-8", newline="\n")
@@ -254,8 +274,9 @@ class _Output:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self._file.flush()
-        if self._partial and self._path:
+        if self._path:
             self._file.close()
+        if self._partial and self._path:
             if kind is None:
                 os.replace(self._partial, self._path)
             else:
@@ -272,6 +293,8 @@ def _print_scores(translations: list[str], given: DecodeArguments, translator: A
         raise UserError(
             f"{len(translations)} lines were translated but {given.reference} has {len(references)}"
         )
+    if not references:
+        return
     tokenize = given.bleu_tokenize or translator.config.training.bleu_tokenize
     for score in (bleu(translations, references, tokenize), chrf(translations, references)):
         print(f"{score.detail}   {score.signature}", file=sys.stderr)

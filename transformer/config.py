@@ -7,9 +7,12 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.errors import UserError
+
+LARGEST = 10_000_000  # of any size: what is larger is a slip, and is refused before memory is taken
+SEEDS = range(2**31)
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--model.{name.replace('_', '-')} must be at least 1")
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
+        for name in ("d_k", "d_v", "target_vocab_size"):
+            if not 1 <= (getattr(self, name) or 1) <= LARGEST or getattr(self, name) == 0:
+                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
+        if not 0 <= self.vocab_size <= LARGEST:
+            raise UserError(f"--model.vocab-size must be from 1 to {LARGEST:,}, or 0")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise UserError(
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
@@ -161,6 +169,8 @@ class DataConfig:
                 f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
                 f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
             )
+        if self.seed not in SEEDS:
+            raise UserError("--data.seed must be from 0 to 2147483647")
         if self.subword_sampling < 0:
             raise UserError("--data.subword-sampling must not be negative")
         if self.subword_sampling and self.tokenizer in ("char", "whitespace"):
@@ -199,6 +209,11 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.warmup_steps < 1:
             raise UserError("--optimizer.warmup-steps must be at least 1")
+        for name in ("scale", "peak", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--optimizer.{name.replace('_', '-')} must not be negative")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
+            raise UserError("--optimizer.beta1 and beta2 must be in [0, 1), epsilon above 0")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UserError("--optimizer.clip-norm must be positive; leave it out for no clipping")
 
@@ -232,9 +247,13 @@ class TrainingConfig:
     """Sample translations shown at each evaluation."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "evaluate_every", "keep_last"):
+        for name in ("steps", "accumulate", "log_every", "evaluate_every", "evaluate_sentences", "keep_last"):
             if getattr(self, name) < 1:
                 raise UserError(f"--training.{name.replace('_', '-')} must be at least 1")
+        if self.samples < 0 or (self.patience is not None and self.patience < 1):
+            raise UserError("--training.samples must not be negative, --training.patience at least 1")
+        if self.seed not in SEEDS:
+            raise UserError("--training.seed must be from 0 to 2147483647")
         if not 0 <= self.label_smoothing < 1:
             raise UserError("--training.label-smoothing must be in [0, 1)")
         if not 0 <= self.ema < 1:
@@ -268,22 +287,26 @@ class DecodingConfig:
     """Padded source lengths; longer sources are cut to the last one, with a warning."""
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "rows"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--decoding.{name.replace('_', '-')} must be at least 1")
-        for name in ("extra_length", "top_k"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--decoding.{name.replace('_', '-')} must not be negative")
+        for name, least in (("beam_size", 1), ("rows", 1), ("extra_length", 0), ("top_k", 0)):
+            if not least <= getattr(self, name) <= LARGEST // 100:
+                raise UserError(
+                    f"--decoding.{name.replace('_', '-')} must be at least {least} (and no more than "
+                    f"{LARGEST // 100:,})"
+                )
+        if self.seed not in SEEDS:
+            raise UserError("--decoding.seed must be from 0 to 2147483647")
         if self.method not in ("beam", "greedy", "sample"):
             raise UserError(f"--decoding.method {self.method}: choose beam, greedy or sample")
-        if not math.isfinite(self.length_penalty):
-            raise UserError("--decoding.length-penalty must be a finite number; 0 for no penalty")
+        if not abs(self.length_penalty) <= 10:
+            raise UserError("--decoding.length-penalty must be from -10 to 10; 0 for no penalty")
         if self.max_length is not None and self.max_length < 1:
             raise UserError("--decoding.max-length must be at least 1: <eos> alone")
-        if self.temperature <= 0:
-            raise UserError("--decoding.temperature must be positive; for none, use method greedy")
-        if not 0 < self.top_p <= 1:
-            raise UserError("--decoding.top-p must be in (0, 1]")
+        if not 1e-3 <= self.temperature <= 1e3:
+            raise UserError(
+                "--decoding.temperature must be positive, from 0.001 to 1000; for none, use method greedy"
+            )
+        if not 1e-6 <= self.top_p <= 1:
+            raise UserError("--decoding.top-p must be in (0, 1], and no less than 0.000001")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets or self.buckets[0] < 1:
             raise UserError("--decoding.buckets must be ascending positive lengths")
 
@@ -301,6 +324,9 @@ class Config:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
 
     def __post_init__(self) -> None:
+        for name, value in flatten(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"--{name.replace('_', '-')} must be a finite number, not {value}")
         if not self.data.joint_vocabulary and self.model.share_embeddings == "all":
             raise UserError(
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
@@ -326,7 +352,7 @@ def from_json(text: str) -> Config:
     """
     try:
         return _build(Config, json.loads(text))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"not a config of this version: {error}") from error
 
 
@@ -336,14 +362,27 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
     if unknown:
         raise ValueError(f"unknown field {', '.join(unknown)}")
 
-    def convert(hint: Any, value: Any) -> Any:
-        if dataclasses.is_dataclass(hint):
-            return _build(hint, value)  # type: ignore[arg-type]
-        if isinstance(value, list):
-            return tuple(value)
-        return Path(value) if hint == Path | None and value is not None else value
+    return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
 
-    return cls(**{name: convert(hints[name], value) for name, value in values.items()})
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    """A JSON value as the type that a field has."""
+    kinds = get_args(hint) or (hint,)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return _build(hint, value)  # type: ignore[arg-type]
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_convert(name, kinds[0], item) for item in value)
+    if get_origin(hint) is Literal and value in kinds:
+        return value
+    if value is None and type(None) in kinds:
+        return None
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if float in kinds and type(value) in (int, float):
+        return float(value)
+    if type(value) in kinds:
+        return value
+    raise ValueError(f"{name} cannot be {value!r}")
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -28,7 +28,7 @@ def _quickstart() -> Config:
         training=TrainingConfig(
             steps=1260, label_smoothing=0.0, evaluate_every=315, evaluate_sentences=128, log_every=25
         ),
-        decoding=DecodingConfig(buckets=(40,), extra_length=10, rows=64),
+        decoding=DecodingConfig(buckets=(48,), extra_length=10, rows=64),
     )
 
 

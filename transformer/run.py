@@ -62,6 +62,8 @@ class Run:
             self.config = from_json(text)
         except UserError as error:
             raise UserError(f"{self.path / 'config.json'}: {error}") from error
+        if self.config.model.vocab_size < 1:
+            raise UserError(f"{self.path / 'config.json'}: model.vocab_size is missing")
 
     @classmethod
     def create(cls, path: Path | str, config: Config, tokenizers: Tokenizers, corpus: str) -> "Run":
@@ -71,8 +73,7 @@ class Run:
           UserError: the path exists already, or cannot be written.
         """
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists and is not a run: choose another --run-dir")
+        cls.check_free(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             partial.mkdir(parents=True)
@@ -87,10 +88,19 @@ class Run:
             raise UserError(f"cannot create {path}: {error.strerror}") from error
         return cls(path)
 
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Raises UserError where no run directory could be created."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is not a run: choose another --run-dir")
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise UserError(f"cannot create {path}: {above} is not a folder that can be written to")
+
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""
         path = self.path / "corpus"
-        if not path.exists() or path.read_text(encoding="utf-8").strip() != corpus:
+        if not path.exists() or path.read_text(encoding="utf-8", errors="replace").strip() != corpus:
             raise UserError(
                 f"{self.path}: the training text is not what it was when this run began; bring the old "
                 "text back, or begin another run with another --run-dir"
@@ -181,7 +191,7 @@ class Run:
         try:
             text = (self._place(step) / "metrics" / "metrics").read_text()
             return float(json.loads(text)["bleu"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return float("-inf")
 
     def restore(self, step: int, like: TrainState) -> TrainState:

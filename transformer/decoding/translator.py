@@ -105,9 +105,17 @@ class Translator:
         """
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
+        if isinstance(sources, str):
+            raise UserError("sources must be a list of sentences, not one string")
         if n_best is not None and not 1 <= n_best <= kept:
             raise UserError(
-                f"--n-best {n_best}: this search keeps {kept} translations; raise --decoding.beam-size"
+                f"--n-best {n_best}: must be at least 1 and at most {kept}, what this search keeps; see "
+                "--decoding.beam-size and --decoding.method"
+            )
+        if settings.method == "beam" and 2 * settings.beam_size > self.config.model.output_size:
+            raise UserError(
+                f"--decoding.beam-size {settings.beam_size} is more than half the vocabulary of "
+                f"{self.config.model.output_size}"
             )
         settings = self._within_positions(settings)
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
@@ -148,8 +156,10 @@ class Translator:
         Raises:
           UserError: there are not as many targets as sources.
         """
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources but {len(targets)} targets to score")
+        if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
+            raise UserError(
+                f"two lists of as many sentences, not {len(sources)} sources, {len(targets)} targets"
+            )
         settings = self._within_positions(self.config.decoding)
         sides = [
             [self._ids(text, tokenizer, settings.buckets[-1], line) for line, text in enumerate(texts, 1)]

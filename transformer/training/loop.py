@@ -95,7 +95,10 @@ def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
 
 def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     """The run that is there already, if it is of this config."""
-    if run_dir is None or not Path(run_dir, "config.json").exists():
+    if run_dir is None:
+        return None
+    if not Path(run_dir, "config.json").exists():
+        Run.check_free(Path(run_dir))
         return None
     run = Run(run_dir)
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
@@ -175,10 +178,11 @@ class Loop:
         if not path.exists() or jax.process_index():
             return []
         records = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be cut off
-                records.append(json.loads(line))
-        records = [record for record in records if record["step"] <= self.step]
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # the last line may be cut off
+                record = json.loads(line)
+                if record["step"] <= self.step and (record["kind"] != "evaluation" or record["bleu"] >= 0):
+                    records.append(record)
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         path.write_text(text, encoding="utf-8")
         return [record for record in records if record["kind"] == "evaluation"]
