@@ -232,7 +232,7 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
         (["--training.steps", "0"], "--training.steps must be at least 1"),
         (["--training.seed", "-1"], "--training.seed must be from 0"),
         (["--optimizer.peak", "nan"], "--optimizer.peak must be a finite number"),
-        (["--run-dir", "/proc/x/y"], "cannot create /proc/x/y"),
+        (["--run-dir", "/dev/null/x"], "cannot create /dev/null/x"),
         (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
     ],
 )

@@ -349,7 +349,8 @@ class Loop:
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.asked_to_stop = number
-            signal.signal(number, before[number])
+            # not what it was before: a job started in the background began with SIGINT ignored
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             self.watch.say("Stopping after this step; again to stop without saving.")
 
         before = {}
