@@ -425,3 +425,9 @@ def test_a_seed_gives_the_same_pairs_for_ever():
 def test_an_unknown_split_is_an_error():
     with pytest.raises(UserError, match='no split "dev"'):
         next(pairs(0, "dev"))
+
+
+@pytest.mark.slow  # about a minute
+def test_a_million_distinct_pairs():
+    sources = {source for source, _ in itertools.islice(pairs(0, "train"), 1_000_000)}
+    assert len(sources) == 1_000_000

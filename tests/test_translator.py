@@ -177,7 +177,7 @@ def test_scores_are_those_of_teacher_forcing(word_translator: Translator) -> Non
         assert hypothesis.score == pytest.approx(log_p, abs=1e-3)
 
     assert word_translator.score([], []).shape == (0,)
-    with pytest.raises(UserError, match="2 sources but 1 targets"):
+    with pytest.raises(UserError, match="not 2 sources, 1 targets"):
         word_translator.score(["größe", "größe"], ["größe"])
 
 
