@@ -470,6 +470,17 @@ def test_keep_mask_keeps_the_right_share(rate):
     assert abs(both - (1 - rate) ** 2) < 5 * 2 * error
 
 
+def test_keep_masks_of_other_keys_have_nothing_in_common():
+    keys = [jax.random.fold_in(jax.random.key(0), step) for step in range(40)]
+    kept = np.stack([np.asarray(keep_mask(key, 0.5, (64, 1024))).reshape(-1) for key in keys])
+    assert abs(np.corrcoef(kept) - np.eye(len(keys))).max() < 5.5 / math.sqrt(kept.shape[1])
+    # nor does an element know its own fate under other keys, nor the elements a power of two away
+    assert abs(kept.mean(axis=0) - 0.5).max() < 5.5 * 0.5 / math.sqrt(len(keys))
+    for distance in 2 ** np.arange(16):
+        same = (kept[:, distance:] == kept[:, :-distance]).mean()
+        assert abs(same - 0.5) < 5.5 * 0.5 / math.sqrt(kept.size - len(keys) * distance)
+
+
 def test_dropout_scales_what_it_keeps():
     x = jnp.linspace(1, 2, 50_000)
     dropped = Dropout(0.2).apply({}, x, False, rngs={"dropout": jax.random.key(0)})

@@ -33,18 +33,18 @@ def _quickstart() -> Config:
 
 
 def _tiny() -> Config:
-    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128."""
+    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
     return Config(
         model=ModelConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
         data=DataConfig(
             tokenizer="whitespace",
             max_length=64,
             buckets=(10, 12, 14, 16, 18, 21, 25, 32, 44, 64),
-            batch_tokens=4096,
+            batch_tokens=2048,
         ),
-        optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=1.5e-3, warmup_steps=2000, epsilon=1e-8),
+        optimizer=OptimizerConfig(schedule="cosine", peak=1.5e-3, warmup_steps=1000, epsilon=1e-8),
         training=TrainingConfig(
-            steps=24_000, evaluate_every=500, evaluate_sentences=1014, keep_last=10, bleu_tokenize="none"
+            steps=16_000, evaluate_every=400, evaluate_sentences=500, keep_last=10, bleu_tokenize="none"
         ),
         decoding=DecodingConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
     )

@@ -21,7 +21,8 @@ from transformer.errors import UserError
 from transformer.parallel import deal_rows
 from transformer.run import Run
 from transformer.systems import System, find_system
-from transformer.training.objective import cross_entropy, shift_right
+from transformer.training.cross_entropy import cross_entropy
+from transformer.training.objective import shift_right
 
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time

@@ -171,7 +171,7 @@ class Transformer(nn.Module):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last states, before `output`: a loss may take them in chunks."""
+        """The decoder's last states, before `output`: the loss makes logits of them in slices."""
         source_segments, target_segments = segments or (None, None)
         memory = self.encode(source, segments=source_segments, deterministic=deterministic)
         time = target.shape[1]
@@ -188,13 +188,18 @@ class Transformer(nn.Module):
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
+        table = self.unembedding().astype(hidden.dtype)
+        return jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+
+    def unembedding(self) -> Float[Array, "v m"]:
+        """The matrix before the softmax: `output` is its product with `hidden`."""
         match self.config.share_embeddings:
             case "all":
-                return self.source_embedding.logits(hidden)
+                return self.source_embedding.table
             case "target":
-                return self.target_embedding.logits(hidden)
+                return self.target_embedding.table
             case _:
-                return self.output_embedding.logits(hidden)
+                return self.output_embedding.table
 
     def _embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
         shared = self.config.share_embeddings == "all"

@@ -1,12 +1,13 @@
-"""What training minimises: label-smoothed cross-entropy (section 5.4), as sums over a batch."""
+"""What training minimises, as sums over a batch."""
 
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from transformer.training.cross_entropy import output_cross_entropy
 
 Batch = dict[str, Int[Array, "rows _"]]
 """source and target ids, each sentence closed by <eos>, then <pad>; packed rows also carry
@@ -24,22 +25,6 @@ Sums, not means: added over devices, hosts and slices they give the same loss ho
 spread. rng None means no dropout. The step serves annealed objectives; the variables come back for
 models that carry more than parameters.
 """
-
-
-def cross_entropy(
-    logits: Float[Array, "*time v"], targets: Int[Array, "*time"], smoothing: float = 0.0
-) -> Float[Array, "*time"]:
-    """-sum_k q(k) log p(k) with q(target) = 1 - smoothing and the rest even over the K-1 others.
-
-    No one-hot and no log-softmax is built: only the logsumexp, the target's logit and the sum of
-    all logits are needed.
-    """
-    logits = logits.astype(jnp.float32)
-    others = smoothing / (logits.shape[-1] - 1)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    loss = normaliser - (1 - smoothing - others) * chosen
-    return loss - others * logits.sum(axis=-1) if smoothing else loss
 
 
 def shift_right(
@@ -68,21 +53,22 @@ def translation_objective(smoothing: float) -> Objective:
         segments = None
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
-        logits: Array = model.apply(  # type: ignore[assignment]
+        words = (target != special.pad).astype(jnp.float32)
+        hidden, table = model.apply(
             variables,
             batch["source"],
             shift_right(target, special.bos, segments and segments[1]),
             segments=segments,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
+            method=_hidden_and_unembedding,
         )
-        words = (target != special.pad).astype(jnp.float32)
-        loss = jnp.sum(cross_entropy(logits, target, smoothing) * words)
-        plain = jax.lax.stop_gradient(logits)
-        metrics = {
-            "nll": jnp.sum(cross_entropy(plain, target) * words),
-            "correct": jnp.sum((plain.argmax(-1) == target) * words),
-        }
+        loss, nll, correct = output_cross_entropy(hidden, table, target, words, smoothing)
+        metrics = {"nll": nll, "correct": correct}
         return loss, words.sum(), metrics, variables
 
     return objective
+
+
+def _hidden_and_unembedding(model: Any, *inputs: Any, **options: Any) -> tuple[Array, Array]:
+    return model.hidden(*inputs, **options), model.unembedding()
