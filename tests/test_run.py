@@ -205,6 +205,14 @@ def test_more_steps_may_be_asked_for(config, tmp_path):
     assert Run(tmp_path / "run").steps()[-1] == 8
 
 
+def test_the_end_of_a_cosine_may_not_be_moved(config, tmp_path):
+    optimizer = dataclasses.replace(config.optimizer, schedule="cosine")
+    cosine = changed(dataclasses.replace(config, optimizer=optimizer), steps=4)
+    train(cosine, tmp_path / "run", watch=quiet())
+    with pytest.raises(UserError, match="training.steps: 4 -> 8"):
+        train(changed(cosine, steps=8), tmp_path / "run", watch=quiet())
+
+
 def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")

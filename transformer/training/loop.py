@@ -35,8 +35,7 @@ CHANGEABLE = (
     "training.samples",
     "data.cache_dir",
 )
-"""Options that a resumed run may be given anew: they change no number already computed. (steps:
-unless the schedule looks at it, as cosine does.)"""
+"""Options that a resumed run may be given anew: they change no number already computed."""
 
 
 def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None) -> Path:
@@ -102,7 +101,10 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir)
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
-    changed = [line for line in differences(run.config, given) if line.split(":")[0] not in CHANGEABLE]
+    # a cosine's whole course depends on where it ends
+    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
+    free = set(CHANGEABLE) - fixed
+    changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
             f"{run_dir} was made with another config: " + "; ".join(changed) + ". Leave these options "
