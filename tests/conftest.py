@@ -12,7 +12,7 @@ import pytest
 from beartype import beartype
 from jaxtyping import install_import_hook
 
-from transformer.config import ModelConfig
+from transformer.config import TransformerConfig
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -36,18 +36,24 @@ def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
 # The hook rewrites modules as they are loaded, so it comes before anything that imports them.
 # Of transformer.data only batching has shapes; in the grammar the checks would cost minutes.
 install_import_hook(
-    ["transformer.model", "transformer.training", "transformer.decoding", "transformer.data.batching"],
+    [
+        "transformer.model",
+        "transformer.training",
+        "transformer.decoding",
+        "transformer.data.batching",
+        "transformer.baselines",
+    ],
     f"{__name__}.check_signature",
 )
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Callable[..., ModelConfig]:
+def tiny() -> Callable[..., TransformerConfig]:
     """`tiny(**changes)`: 2+2 layers, width 16, 20 words, no dropout, and what you change of it."""
 
-    def config(**changes: Any) -> ModelConfig:
+    def config(**changes: Any) -> TransformerConfig:
         sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "vocab_size": 20}
-        return ModelConfig(**{**sizes, "dropout": 0.0, **changes})
+        return TransformerConfig(**{**sizes, "dropout": 0.0, **changes})
 
     return config
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import ModelConfig, SpecialIds
+from transformer.config import SpecialIds, TransformerConfig
 from transformer.model.transformer import Transformer
 
 Tokens = tuple[int, ...]
@@ -18,7 +18,7 @@ NextLogP = Callable[[Sequence[Tokens]], np.ndarray]
 """Prefixes, <bos> left out, to log-probabilities of what follows each: [prefixes, vocabulary]."""
 
 MODEL = Transformer(
-    ModelConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none")
+    TransformerConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none")
 )
 SOURCES = np.array(
     [[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]], np.int32

@@ -19,7 +19,7 @@ from reference_search import (
     slow_search,
 )
 
-from transformer.config import ModelConfig, SpecialIds
+from transformer.config import SpecialIds, TransformerConfig
 from transformer.decoding import beam
 from transformer.decoding.beam import SearchResult, beam_search, top_k, wu_penalty
 from transformer.decoding.sampling import greedy_search
@@ -28,7 +28,7 @@ from transformer.model.transformer import Transformer
 SPECIAL = MODEL.config.special
 # Other ids, normalisation, positions and embeddings than MODEL has, and two layers.
 TINY = Transformer(
-    ModelConfig(
+    TransformerConfig(
         vocab_size=6,
         num_layers=2,
         d_model=8,

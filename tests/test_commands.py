@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import Config, DataConfig, DecodingConfig, ModelConfig, Run, Transformer, UserError
+from transformer import Config, DataConfig, DecodingConfig, Run, Transformer, TransformerConfig, UserError
 from transformer.cli import average_main, decode_main, train_main
 from transformer.data.tokenizer import train_tokenizer
 from transformer.presets import PRESETS
@@ -29,7 +29,7 @@ def run_dir(tmp_path_factory) -> Path:
 
     lines = ["ein Haus am See", "das Haus ist rot", "der See ist tief", "ein roter Hund"]
     tokenizer = train_tokenizer(lines, "bpe", 300)
-    model = ModelConfig(tokenizer.vocab_size, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    model = TransformerConfig(tokenizer.vocab_size, num_layers=1, d_model=16, d_ff=32, num_heads=2)
     config = Config(
         model=model,
         data=DataConfig(max_length=16, batch_tokens=64),
@@ -277,9 +277,9 @@ def test_a_closed_pipe_is_no_error(run_dir):
 
 def test_configs_that_cannot_work_are_refused():
     with pytest.raises(UserError, match="separate vocabularies cannot share one matrix"):
-        ModelConfig(100, target_vocab_size=90)
+        TransformerConfig(100, target_vocab_size=90)
     with pytest.raises(UserError, match="sinusoids come in pairs"):
-        ModelConfig(100, d_model=15, num_heads=3)
+        TransformerConfig(100, d_model=15, num_heads=3)
     with pytest.raises(UserError, match="--data.subword-sampling needs --data.tokenizer unigram or bpe"):
         DataConfig(tokenizer="char", subword_sampling=0.1)
     with pytest.raises(UserError, match="--decoding.top-p"):

@@ -17,8 +17,17 @@ import jax
 import numpy as np
 import pytest
 
-from transformer import Config, DataConfig, DecodingConfig, ModelConfig, OptimizerConfig, Run, Translator
-from transformer.config import TrainingConfig, differences, from_json, to_json
+from transformer import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    OptimizerConfig,
+    Run,
+    TransformerConfig,
+    Translator,
+)
+from transformer.config import TrainingConfig, differences
+from transformer.config_json import from_json, to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.training import loop
@@ -45,7 +54,7 @@ def config(tmp_path_factory) -> Config:
     for split, count in (("train", 200), ("validation", 12), ("test", 12)):
         files |= write_text(folder, split, count)
     return Config(
-        model=ModelConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0.1),
+        model=TransformerConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0.1),
         data=DataConfig(
             **files,
             cache_dir=folder / "cache",
@@ -363,7 +372,7 @@ def test_configs_that_are_not(text, message):
 
 FULL_DISK = """
 import resource, signal, sys
-from transformer.config import from_json
+from transformer.config_json import from_json
 from transformer.errors import UserError
 from transformer.training import loop
 from transformer.training.watch import Watch

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer.config import Config, ModelConfig, OptimizerConfig
+from transformer.config import Config, OptimizerConfig, TransformerConfig
 from transformer.model.transformer import Transformer
 from transformer.parallel import device_batches, pmap_step, replicate
 from transformer.training.cross_entropy import cross_entropy
@@ -313,7 +313,9 @@ def test_nothing_is_compiled_after_warm_up(model, params):
 
 def train_on_all_devices(dropout):
     """A few updates: losses, a sum over each parameter, and a hash of all bits."""
-    config = ModelConfig(vocab_size=WORDS, num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=dropout)
+    config = TransformerConfig(
+        vocab_size=WORDS, num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=dropout
+    )
     model, optimizer, rng = Transformer(config), optax.sgd(0.5), np.random.default_rng(0)
     ids = jax.ShapeDtypeStruct((1, 2), "int32")
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]

@@ -12,14 +12,14 @@ import pytest
 from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
 
-from transformer.config import Config, DecodingConfig, ModelConfig
+from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer, train_tokenizer
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 
 SIZE = 300
-MODEL = ModelConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
 WORDS = ["größe", "日本語", "👩‍👩‍👧", "שלום", "</s>", *(f"w{index}ß語" for index in range(SIZE))]
 SENTENCES = ["Bas", "dag", "", "größe", "  rot rot", "  ", "👩", *(line[:10] for line in LINES[:5])]
@@ -45,7 +45,7 @@ def word_tokenizer() -> Tokenizer:
     return train_tokenizer(WORDS, "whitespace", SIZE)
 
 
-def make_translator(tokenizer: Tokenizer, model: ModelConfig = MODEL) -> Translator:
+def make_translator(tokenizer: Tokenizer, model: TransformerConfig = MODEL) -> Translator:
     config = Config(model=model, decoding=DECODING)
     variables = random_variables(Transformer(model), seed=3)
     translator = Translator(config, variables, (tokenizer, tokenizer))

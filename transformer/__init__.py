@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from transformer.config import Config as Config
     from transformer.config import DataConfig as DataConfig
     from transformer.config import DecodingConfig as DecodingConfig
-    from transformer.config import ModelConfig as ModelConfig
     from transformer.config import OptimizerConfig as OptimizerConfig
     from transformer.config import SpecialIds as SpecialIds
     from transformer.config import TrainingConfig as TrainingConfig
+    from transformer.config import TransformerConfig as TransformerConfig
     from transformer.decoding.beam import SearchResult as SearchResult
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
@@ -32,10 +32,10 @@ _HOMES = {
         "Config",
         "DataConfig",
         "DecodingConfig",
-        "ModelConfig",
         "OptimizerConfig",
         "SpecialIds",
         "TrainingConfig",
+        "TransformerConfig",
     ),
     "decoding.beam": ("SearchResult", "beam_search"),
     "decoding.sampling": ("greedy_search", "sample"),

@@ -3,11 +3,10 @@ directory stores them, and a preset is one of them with a name (see `transformer
 """
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from transformer.errors import UserError
 
@@ -27,21 +26,64 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+    """What every network here has. `TransformerConfig` is the paper's; other systems bring theirs."""
 
     vocab_size: int = 0
     """Rows of the (source) embedding. 0: as many as the tokenizer has."""
     num_layers: int = 6
     """N, in the encoder and in the decoder."""
     d_model: int = 512
+    dropout: float = 0.1
+    """P_drop: on every sublayer's output and on embedding + position (section 5.4)."""
+    share_embeddings: Literal["all", "target", "none"] = "all"
+    """all: one matrix for source, target and pre-softmax (section 3.4); target: target and
+    pre-softmax only; none: three matrices."""
+    target_vocab_size: int | None = None
+    """Rows of the target embedding where vocabularies are separate. None: vocab_size."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
+    special: SpecialIds = SpecialIds()
+
+    _SIZES: ClassVar[tuple[str, ...]] = ("num_layers", "d_model")
+    _OPTIONAL_SIZES: ClassVar[tuple[str, ...]] = ("target_vocab_size",)
+    _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
+
+    def __post_init__(self) -> None:
+        for name in self._SIZES + self._OPTIONAL_SIZES:
+            value = getattr(self, name)
+            if not (value is None and name in self._OPTIONAL_SIZES) and not 1 <= value <= LARGEST:
+                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
+        if not 0 <= self.vocab_size <= LARGEST:
+            raise UserError(f"--model.vocab-size must be from 1 to {LARGEST:,}, or 0")
+        for name in self._RATES:
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
+        if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
+            raise UserError(
+                "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
+            )
+
+    @property
+    def output_size(self) -> int:
+        """Size of the target vocabulary, resolved."""
+        return self.target_vocab_size or self.vocab_size
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sentence that the network can hold. None: any."""
+        return None
+
+
+@dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+
     d_ff: int = 2048
     num_heads: int = 8
     d_k: int | None = None
     """Width of a query and a key in one head. None: d_model / num_heads."""
     d_v: int | None = None
     """Width of a value in one head. None: d_model / num_heads."""
-    dropout: float = 0.1
-    """P_drop: on every sublayer's output and on embedding + position (section 5.4)."""
     attention_dropout: float = 0.0
     """Dropout on the attention weights (not in the paper)."""
     activation_dropout: float = 0.0
@@ -55,46 +97,28 @@ class ModelConfig:
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_positions: int = 1024
     """Rows of the learned position table; sinusoids have no limit."""
-    share_embeddings: Literal["all", "target", "none"] = "all"
-    """all: one matrix for source, target and pre-softmax (section 3.4); target: target and
-    pre-softmax only; none: three matrices."""
-    target_vocab_size: int | None = None
-    """Rows of the target embedding where vocabularies are separate. None: vocab_size."""
     window: int | None = None
     """Restricted self-attention (section 4): each position sees those at most this far. None: all."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
     """fused: jax.nn.dot_product_attention; auto: that, where cuDNN can run it, else einsums."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
     remat: bool = False
     """Recompute each layer in the backward pass: less memory, about a third more time."""
-    special: SpecialIds = SpecialIds()
+
+    _SIZES = (*ModelConfig._SIZES, "d_ff", "num_heads", "max_positions")
+    _OPTIONAL_SIZES = (*ModelConfig._OPTIONAL_SIZES, "d_k", "d_v")
+    _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "d_model", "d_ff", "num_heads", "max_positions"):
-            if not 1 <= getattr(self, name) <= LARGEST:
-                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
-        for name in ("d_k", "d_v", "target_vocab_size"):
-            if not 1 <= (getattr(self, name) or 1) <= LARGEST or getattr(self, name) == 0:
-                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
-        if not 0 <= self.vocab_size <= LARGEST:
-            raise UserError(f"--model.vocab-size must be from 1 to {LARGEST:,}, or 0")
+        super().__post_init__()
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise UserError(
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
                 f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
             )
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
         if self.window is not None and self.window < 0:
             raise UserError("--model.window must not be negative")
-        if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
-            raise UserError(
-                "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
-            )
 
     @property
     def key_width(self) -> int:
@@ -107,9 +131,8 @@ class ModelConfig:
         return self.d_v or self.d_model // self.num_heads
 
     @property
-    def output_size(self) -> int:
-        """Size of the target vocabulary, resolved."""
-        return self.target_vocab_size or self.vocab_size
+    def longest(self) -> int | None:
+        return self.max_positions if self.positions == "learned" else None
 
 
 @dataclass(frozen=True)
@@ -316,8 +339,8 @@ class Config:
     """One run, whole. Equal configs give equal runs."""
 
     system: str = "transformer"
-    """What is built: a name in transformer/systems.py."""
-    model: ModelConfig = field(default_factory=ModelConfig)
+    """What is built: a name in transformer/systems.py. It settles the types of model and decoding."""
+    model: ModelConfig = field(default_factory=TransformerConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -332,57 +355,11 @@ class Config:
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
                 "two vocabularies cannot share one matrix"
             )
-        if self.model.positions == "learned" and self.model.max_positions < self.data.max_length:
+        if self.model.longest is not None and self.model.longest < self.data.max_length:
             raise UserError(
-                f"--model.max-positions {self.model.max_positions} is less than --data.max-length "
+                f"--model.max-positions {self.model.longest} is less than --data.max-length "
                 f"{self.data.max_length}: learned positions reach no further than their table"
             )
-
-
-def to_json(config: Any) -> str:
-    """A config dataclass as indented JSON text; `from_json` is its inverse."""
-    return json.dumps(dataclasses.asdict(config), indent=2, default=str) + "\n"
-
-
-def from_json(text: str) -> Config:
-    """The config that `to_json` wrote.
-
-    Raises:
-      UserError: the text is not JSON, or has a field that this version does not know.
-    """
-    try:
-        return _build(Config, json.loads(text))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"not a config of this version: {error}") from error
-
-
-def _build(cls: type, values: dict[str, Any]) -> Any:
-    hints = get_type_hints(cls)
-    unknown = sorted(values.keys() - hints.keys())
-    if unknown:
-        raise ValueError(f"unknown field {', '.join(unknown)}")
-
-    return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
-
-
-def _convert(name: str, hint: Any, value: Any) -> Any:
-    """A JSON value as the type that a field has."""
-    kinds = get_args(hint) or (hint,)
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _build(hint, value)  # type: ignore[arg-type]
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(name, kinds[0], item) for item in value)
-    if get_origin(hint) is Literal and value in kinds:
-        return value
-    if value is None and type(None) in kinds:
-        return None
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if float in kinds and type(value) in (int, float):
-        return float(value)
-    if type(value) in kinds:
-        return value
-    raise ValueError(f"{name} cannot be {value!r}")
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.config import (
     Config,
     DataConfig,
@@ -10,13 +11,14 @@ from transformer.config import (
     ModelConfig,
     OptimizerConfig,
     TrainingConfig,
+    TransformerConfig,
 )
 
 
 def _quickstart() -> Config:
     """A small model that learns the built-in corpus in minutes on two CPU cores."""
     return Config(
-        model=ModelConfig(num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.0),
+        model=TransformerConfig(num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.0),
         data=DataConfig(
             built_in_size=110_000,
             vocab_size=1600,
@@ -35,7 +37,7 @@ def _quickstart() -> Config:
 def _tiny() -> Config:
     """Multi30k en-de, in subwords already: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
     return Config(
-        model=ModelConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
+        model=TransformerConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
         data=DataConfig(
             tokenizer="whitespace",
             max_length=64,
@@ -47,6 +49,19 @@ def _tiny() -> Config:
             steps=16_000, evaluate_every=400, evaluate_sentences=500, keep_last=10, bleu_tokenize="none"
         ),
         decoding=DecodingConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
+    )
+
+
+def _baseline(system: str, model: ModelConfig) -> Config:
+    """A baseline with as many parameters as `tiny`, trained like it."""
+    tiny = _tiny()
+    decoding = replace(tiny.decoding, rows=64)
+    return replace(tiny, system=system, model=model, decoding=decoding)
+
+
+def _recurrent(attention: Any) -> Config:
+    return _baseline(
+        "recurrent", RecurrentConfig(d_model=152, num_layers=2, dropout=0.2, attention=attention)
     )
 
 
@@ -65,6 +80,13 @@ def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **m
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
+    "tiny-convolutional": _baseline(
+        "convolutional", ConvolutionalConfig(d_model=144, num_layers=4, kernel_width=3, dropout=0.2)
+    ),
+    "tiny-recurrent": _recurrent("additive"),
+    "tiny-recurrent-dot": _recurrent("dot"),
+    "tiny-recurrent-hard": _recurrent("hard"),
+    "tiny-recurrent-fixed": _recurrent("fixed"),
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row

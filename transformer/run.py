@@ -29,7 +29,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer.config import Config, from_json, to_json
+from transformer.config import Config
+from transformer.config_json import from_json, to_json
 from transformer.data.batching import Tokenizers
 from transformer.data.tokenizer import load_tokenizer
 from transformer.errors import UserError

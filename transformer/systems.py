@@ -7,7 +7,10 @@ from typing import Any
 
 import flax.linen as nn
 
-from transformer.config import Config, ModelConfig
+from transformer.baselines import convolutional, recurrent
+from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.baselines.hard_attention import recurrent_objective
+from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
@@ -19,13 +22,18 @@ from transformer.training.objective import Objective, translation_objective
 class System:
     """What the rest of the program needs to know of a model to train it and decode with it."""
 
-    model: Callable[[ModelConfig], nn.Module]
+    model: Callable[[Any], nn.Module]
+    """Made from its model_config."""
     objective: Callable[[Config], Objective]
     search: Callable[..., SearchResult]
     """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""
     alignment: Callable[..., Any]
     """(model, variables, source, target) -> [batch, target, source]: what each target token
     looked at, by one forced pass."""
+    model_config: type[ModelConfig] = TransformerConfig
+    decoding_config: type[DecodingConfig] = DecodingConfig
+    packs: bool = False
+    """Whether it can keep several sentences in a row apart."""
 
 
 SYSTEMS = {
@@ -34,6 +42,21 @@ SYSTEMS = {
         objective=lambda config: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
         alignment=cross_attention,
+        packs=True,
+    ),
+    "recurrent": System(
+        model=recurrent.Recurrent,
+        objective=recurrent_objective,
+        search=autoregressive_search,
+        alignment=recurrent.attention,
+        model_config=RecurrentConfig,
+    ),
+    "convolutional": System(
+        model=convolutional.Convolutional,
+        objective=lambda config: translation_objective(config.training.label_smoothing),
+        search=autoregressive_search,
+        alignment=convolutional.attention,
+        model_config=ConvolutionalConfig,
     ),
 }
 
@@ -47,3 +70,14 @@ def find_system(name: str) -> System:
     if name not in SYSTEMS:
         raise UserError(f"--system {name}: unknown; there are {', '.join(SYSTEMS)}")
     return SYSTEMS[name]
+
+
+def check_system(config: Config) -> None:
+    """Raises UserError where the parts of a config are not all of its system."""
+    system = find_system(config.system)
+    if type(config.model) is not system.model_config or type(config.decoding) is not system.decoding_config:
+        raise UserError(
+            f"--system {config.system}: begin with one of its presets; the other options are not its own"
+        )
+    if config.data.batching == "packed" and not system.packs:
+        raise UserError(f"--data.batching packed: {config.system} reads one sentence a row, use buckets")

@@ -212,9 +212,9 @@ class Translator:
 
     def _within_positions(self, settings: DecodingConfig) -> DecodingConfig:
         """Learned positions reach no further than their table: nor may sources or translations."""
-        if self.config.model.positions != "learned":
+        table = self.config.model.longest
+        if table is None:
             return settings
-        table = self.config.model.max_positions
         buckets = (*(length for length in settings.buckets if length < table), table)
         return dataclasses.replace(
             settings,

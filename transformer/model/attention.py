@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig
+from transformer.config import TransformerConfig
 from transformer.model.layers import Dropout
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
@@ -72,7 +72,7 @@ class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V), section 3.2.2. Keys and values are projected apart from the query, so
     that decoding can keep them."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     def setup(self) -> None:
         c = self.config
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         return c.attention == "auto" and possible and queries >= 16 and _cudnn_runs(c)
 
 
-def _cudnn_runs(config: ModelConfig) -> bool:
+def _cudnn_runs(config: TransformerConfig) -> bool:
     shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
     return shapes_fit and config.dtype == "bfloat16" and jax.default_backend() == "gpu"
 

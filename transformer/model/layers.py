@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig
+from transformer.config import ModelConfig, TransformerConfig
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -49,7 +49,7 @@ class Dropout(nn.Module):
 class LayerNorm(nn.Module):
     """Layer normalisation in float32, whatever the dtype around it."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
@@ -62,7 +62,7 @@ class Residual(nn.Module):
     """The connection around every sublayer (section 3.1): LayerNorm(x + Dropout(Sublayer(x))),
     or, with norm="pre", x + Dropout(Sublayer(LayerNorm(x)))."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     def setup(self) -> None:
         self.norm = LayerNorm(self.config)
@@ -82,7 +82,7 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 at every position (Eq. 2)."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"], deterministic: bool = True) -> Float[Array, "b t m"]:
@@ -125,7 +125,7 @@ def positions_in(segments: Int[Array, "b t"]) -> Int[Array, "b t"]:
 class Positions(nn.Module):
     """Embedding + position, then dropout (sections 3.5, 5.4). Learned positions: Table 3, row E."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     @nn.compact
     def __call__(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig
+from transformer.config import TransformerConfig
 from transformer.model.attention import (
     Cache,
     KeysValues,
@@ -18,10 +18,8 @@ from transformer.model.attention import (
     segment_mask,
     window_mask,
 )
-from transformer.model.layers import Embedding, FeedForward, LayerNorm, Positions, Residual, positions_in
-
-Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
-"""Which sentence of its row each source and target token belongs to, from 1; 0 is padding."""
+from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.layers import FeedForward, LayerNorm, Positions, Residual, positions_in
 
 
 @struct.dataclass
@@ -35,7 +33,7 @@ class Memory:
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     def setup(self) -> None:
         self.self_attention = MultiHeadAttention(self.config)
@@ -54,7 +52,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention over what was said, attention over the source, then feed-forward."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     def setup(self) -> None:
         self.self_attention = MultiHeadAttention(self.config)
@@ -104,46 +102,21 @@ class DecoderLayer(nn.Module):
         return self._rest(x, cache.source[layer], cache.source_mask, True), extended
 
 
-class Transformer(nn.Module):
-    """The model, whole. Variables stay outside: `model.apply(variables, source, target)`."""
+class Transformer(EncoderDecoder):
+    """The model, whole."""
 
-    config: ModelConfig
+    config: TransformerConfig
 
     def setup(self) -> None:
+        super().setup()
         c = self.config
-        if c.vocab_size < 1:
-            raise ValueError("ModelConfig.vocab_size is not set")
         encoder_layer = nn.remat(EncoderLayer, static_argnums=(3,)) if c.remat else EncoderLayer
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(5,)) if c.remat else DecoderLayer
         self.encoder = [encoder_layer(c) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.num_layers)]
         if c.norm == "pre":
             self.encoder_norm, self.decoder_norm = LayerNorm(c), LayerNorm(c)
-        self.source_embedding = Embedding(c, c.vocab_size)
-        if c.share_embeddings != "all":
-            self.target_embedding = Embedding(c, c.output_size)
-        if c.share_embeddings == "none":
-            self.output_embedding = Embedding(c, c.output_size)
         self.source_positions, self.target_positions = Positions(c), Positions(c)
-
-    def __call__(
-        self,
-        source: Int[Array, "b s"],
-        target: Int[Array, "b t"],
-        *,
-        segments: Segments | None = None,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t v"]:
-        """Teacher forcing: logits of every next token.
-
-        Args:
-          source: ids, each sentence closed by <eos>, then <pad>.
-          target: ids as the decoder is given them, <bos> first; logits[:, i] predict what
-            follows target[:, :i+1].
-          segments: where rows hold several sentences, which token belongs to which.
-          deterministic: False draws dropout masks from the rng named "dropout".
-        """
-        return self.output(self.hidden(source, target, segments=segments, deterministic=deterministic))
 
     def encode(
         self,
@@ -171,7 +144,6 @@ class Transformer(nn.Module):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last states, before `output`: the loss makes logits of them in slices."""
         source_segments, target_segments = segments or (None, None)
         memory = self.encode(source, segments=source_segments, deterministic=deterministic)
         time = target.shape[1]
@@ -181,29 +153,10 @@ class Transformer(nn.Module):
             self_mask &= segment_mask(target_segments, target_segments)
             cross_mask = segment_mask(target_segments, source_segments)
             positions = positions_in(target_segments)
-        x = self.target_positions(self._embed_target(target), positions, deterministic)
+        x = self.target_positions(self.embed_target(target), positions, deterministic)
         for layer in self.decoder:
             x = layer(x, memory.states, self_mask, cross_mask, deterministic)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
-
-    def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
-        """Logits, in float32."""
-        table = self.unembedding().astype(hidden.dtype)
-        return jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
-
-    def unembedding(self) -> Float[Array, "v m"]:
-        """The matrix before the softmax: `output` is its product with `hidden`."""
-        match self.config.share_embeddings:
-            case "all":
-                return self.source_embedding.table
-            case "target":
-                return self.target_embedding.table
-            case _:
-                return self.output_embedding.table
-
-    def _embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        shared = self.config.share_embeddings == "all"
-        return self.source_embedding(ids) if shared else self.target_embedding(ids)
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
         """An empty cache for `beam_size` continuations of each sentence, `length` tokens long."""
@@ -227,7 +180,7 @@ class Transformer(nn.Module):
         `rng` is for models that draw while decoding; this one does not.
         """
         cache, mask = cache.begin_step(self.config.window)
-        x = self.target_positions(self._embed_target(tokens), cache.step[None])
+        x = self.target_positions(self.embed_target(tokens), cache.step[None])
         extended = []
         for index, layer in enumerate(self.decoder):
             x, keys_values = layer.decode_step(x, cache, index, mask)

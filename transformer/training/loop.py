@@ -23,7 +23,7 @@ from transformer.errors import Stopped, UserError
 from transformer.evaluation import bleu, chrf
 from transformer.parallel import device_batches, pmap_step, replicate
 from transformer.run import Run
-from transformer.systems import find_system
+from transformer.systems import check_system, find_system
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_eval_step, make_train_step
 from transformer.training.watch import Watch
@@ -57,7 +57,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     """
     watch = watch or Watch(quiet=jax.process_index() > 0)
     start = time.monotonic()
-    find_system(config.system)
+    check_system(config)
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(config, model=run.config.model)
@@ -192,9 +192,8 @@ class Loop:
     def train(self) -> None:
         """Takes the steps that are left."""
         t, plan = self.config.training, self.data.batcher.plan
-        parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         self.watch.say(
-            f"{parameters:,} parameters, vocabulary {self.config.model.vocab_size:,}, "
+            f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, "
             f"{plan.dropped:,} pairs dropped (longer than {self.config.data.max_length}, or empty); "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
@@ -326,11 +325,11 @@ class Loop:
         text = json.dumps(results, indent=2) + "\n"
         (self.run.path / "results.json").write_text(text, encoding="utf-8")
         m = self.config.model
-        layers = f"{m.num_layers}+{m.num_layers}"
+        network = f"{self.config.system}, {m.num_layers}+{m.num_layers} layers, d_model {m.d_model}"
         self.watch.result(
             "Trained",
             [
-                ("model", f"{layers} layers, d_model {m.d_model}, d_ff {m.d_ff}, {m.num_heads} heads"),
+                ("model", f"{network}, {_size(self.state.params):,} parameters"),
                 ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
                 ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
                 ("time", f"{int(seconds // 60)} min {seconds % 60:.0f} s"),
@@ -381,6 +380,10 @@ class Loop:
         folder = str(self.run.path / "tensorboard")
         with SummaryWriter(folder, write_to_disk=jax.process_index() == 0) as self.events:
             yield
+
+
+def _size(params: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
 
 
 class _Pace:

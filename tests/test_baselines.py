@@ -1,0 +1,246 @@
+"""Recurrent and convolutional models keep the promises that searching and training rely on."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
+
+from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.baselines.convolutional import Convolutional
+from transformer.baselines.hard_attention import hard_attention_objective
+from transformer.baselines.recurrent import Recurrent
+from transformer.config import Config
+from transformer.decoding.beam import beam_search, wu_penalty
+from transformer.decoding.sampling import greedy_search
+from transformer.errors import UserError
+from transformer.presets import PRESETS
+from transformer.systems import check_system, find_system
+from transformer.training.objective import shift_right, translation_objective
+from transformer.training.step import init_state, make_train_step
+
+SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}
+MODELS = {
+    "gru, additive": Recurrent(RecurrentConfig(**SIZES, num_layers=2)),
+    "gru, dot": Recurrent(RecurrentConfig(**SIZES, num_layers=1, attention="dot")),
+    "gru, hard": Recurrent(RecurrentConfig(**SIZES, num_layers=1, attention="hard")),
+    "lstm, fixed": Recurrent(RecurrentConfig(**SIZES, num_layers=2, attention="fixed", cell="lstm")),
+    "lstm, additive": Recurrent(RecurrentConfig(**SIZES, num_layers=1, cell="lstm")),
+    "convolutional": Convolutional(ConvolutionalConfig(**SIZES, num_layers=2)),
+    "dilated": Convolutional(ConvolutionalConfig(**SIZES, num_layers=3, dilation=(1, 2))),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+SOURCE = jnp.asarray(SOURCES)
+TARGET = jnp.asarray(
+    [[1, 5, 6, 7, 4, 4, 9], [1, 4, 2, 0, 0, 0, 0], [1, 8, 8, 5, 2, 0, 0], [1, 3, 9, 2, 0, 0, 0]]
+)
+
+
+@functools.cache
+def variables_of(name):
+    return jax.tree.map(jnp.asarray, random_variables(MODELS[name], 1))
+
+
+@functools.cache
+def forced(name):
+    return np.asarray(jax.jit(MODELS[name].apply)(variables_of(name), SOURCE, TARGET))
+
+
+@every_model
+def test_step_by_step_is_teacher_forcing(name):
+    model, variables = MODELS[name], variables_of(name)
+    cache = model.apply(variables, model.apply(variables, SOURCE, method="encode"), 1, 8, method="init_cache")
+    step = jax.jit(functools.partial(model.apply, method="decode_step"))
+    for time in range(TARGET.shape[1]):
+        logits, cache = step(variables, cache, TARGET[:, time : time + 1])
+        # float32 sums of some ten terms around 1, in another order
+        np.testing.assert_allclose(logits[:, 0], forced(name)[:, time], atol=2e-5)
+
+
+@every_model
+def test_beam_search_finds_what_a_slow_search_finds(name):
+    model, variables = MODELS[name], variables_of(name)
+    found = beam_search(model, variables, SOURCE, beam_size=3, length_penalty=0.6, extra_length=2)
+    for row, source in enumerate(SOURCES):
+        limit = int((source != 0).sum()) + 2
+        ask = next_log_p(model, variables, source)
+        expected = slow_search(ask, model.config.special, 3, wu_penalty(0.6), limit)
+        for (score, tokens), (slow_score, slow_tokens) in zip(
+            hypotheses(found, row, model.config.special), expected, strict=True
+        ):
+            assert tokens == slow_tokens
+            assert score == pytest.approx(slow_score, abs=1e-4)
+
+
+@every_model
+def test_padding_changes_nothing(name):
+    model, variables = MODELS[name], variables_of(name)
+    longer = jnp.pad(SOURCE, ((0, 0), (0, 3))), jnp.pad(TARGET, ((0, 0), (0, 2)))
+    padded = jax.jit(model.apply)(variables, *longer)[:, : TARGET.shape[1]]
+    np.testing.assert_allclose(padded, forced(name), atol=2e-5)
+    alone = jax.jit(model.apply)(variables, SOURCE[1:2, :2], TARGET[1:2])
+    np.testing.assert_allclose(alone[0], forced(name)[1], atol=2e-5)
+
+
+@every_model
+def test_no_word_sees_what_follows_it(name):
+    model, variables = MODELS[name], variables_of(name)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def influence(embedding, time):
+        def one_logit(extra):
+            def run(model):
+                ordinary = type(model).embed_target
+                object.__setattr__(model, "embed_target", lambda ids: ordinary(model, ids) + extra)
+                return model.hidden(SOURCE, TARGET)
+
+            return model.apply(variables, method=run)[:, time].sum()
+
+        return jax.grad(one_logit)(embedding)
+
+    nothing = jnp.zeros((*TARGET.shape, model.config.d_model))
+    for time in (0, 3):
+        gradient = np.abs(np.asarray(influence(nothing, time))).sum(axis=(0, 2))
+        assert (gradient[time + 1 :] == 0).all()
+        assert gradient[time] > 0
+
+
+@every_model
+def test_attention_is_over_the_words_of_the_source(name):
+    model, variables = MODELS[name], variables_of(name)
+    attention = find_system(type(model).__name__.lower()).alignment
+    if "fixed" in name:
+        with pytest.raises(UserError, match="no position"):
+            attention(model, variables, SOURCE, TARGET)
+        return
+    weights = np.asarray(attention(model, variables, SOURCE, TARGET))
+    assert weights.shape == (*TARGET.shape, SOURCE.shape[1])
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+    assert (weights[np.broadcast_to((SOURCE == 0)[:, None], weights.shape)] == 0).all()
+
+
+def test_select_reorders_the_beams_states():
+    for name in ("lstm, additive", "dilated"):
+        model, variables = MODELS[name], variables_of(name)
+        memory = model.apply(variables, SOURCE, method="encode")
+        cache = model.apply(variables, memory, 2, 8, method="init_cache")
+        step = jax.jit(functools.partial(model.apply, method="decode_step"))
+        _, cache = step(variables, cache, jnp.asarray([[4, 5]] * 4))
+        crossed = cache.select(jnp.asarray([[1, 0]] * 4)).grow(20)
+        straight, _ = step(variables, cache, jnp.asarray([[6, 6]] * 4))
+        swapped, _ = step(variables, crossed, jnp.asarray([[6, 6]] * 4))
+        np.testing.assert_allclose(swapped, straight[:, ::-1], atol=1e-6)
+        assert not np.allclose(straight[:, 0], straight[:, 1], atol=1e-3)
+
+
+# --- hard attention ---
+
+
+def batch():
+    return {"source": SOURCE, "target": jnp.pad(TARGET[:, 1:], ((0, 0), (0, 1)))}
+
+
+def test_without_draws_hard_attention_trains_like_any_other():
+    model, variables = MODELS["gru, hard"], variables_of("gru, hard")
+    step = jnp.zeros((), jnp.int32)
+    hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), None, step)
+    plain = translation_objective(0.1)(model, variables, batch(), None, step)
+    jax.tree.map(np.testing.assert_array_equal, hard, plain)
+
+
+def test_the_gradient_of_the_draws_is_that_of_the_expected_reward():
+    """One source position or the other, one word: the expectation can be written down."""
+    config = dataclasses.replace(MODELS["gru, hard"].config, entropy_weight=0.0, reward_weight=1.0)
+    model, variables = Recurrent(config), variables_of("gru, hard")
+    source, target = jnp.asarray([[5, 2]] * 512), jnp.asarray([[4]] * 512)
+
+    def drawn(params, key):
+        objective = hard_attention_objective(0.0, config)
+        everything = {**variables, "params": params}
+        loss, weight, *_ = objective(
+            model, everything, {"source": source, "target": target}, key, jnp.zeros((), jnp.int32)
+        )
+        return loss / weight
+
+    def expected(params):
+        everything = {**variables, "params": params}
+        steps, embedded = model.apply(everything, source[:1], shift_right(target[:1], 1), method="steps")
+        memory, states = model.apply(everything, source[:1], method="encode")
+        total = 0.0
+        for position in range(2):
+            forced_choice = memory.replace(
+                values=jnp.broadcast_to(memory.values[:, position : position + 1], memory.values.shape)
+            )
+            _, step = model.apply(
+                everything, states, embedded, forced_choice, method=lambda m, *x: m.decoder(*x, True)
+            )
+            logits = model.apply(
+                everything, model.apply(everything, step, embedded, method="read"), method="output"
+            )
+            total += steps.weights[0, 0, position] * -jax.nn.log_softmax(logits)[0, 0, target[0, 0]]
+        return total
+
+    # a baseline near the expectation leaves less to chance
+    variables = {**variables, "baseline": {"reward": -expected(variables["params"])}}
+    gradient = jax.jit(jax.grad(drawn))
+    keys = jax.random.split(jax.random.key(0), 64)
+    samples = [np.asarray(gradient(variables["params"], key)["decoder"]["query"]["kernel"]) for key in keys]
+    exact = np.asarray(jax.grad(expected)(variables["params"])["decoder"]["query"]["kernel"])
+    error = np.std(samples, axis=0) / np.sqrt(len(samples))
+    assert np.abs(exact).max() > 10 * error.max()  # there is something to see
+    assert (np.abs(np.mean(samples, axis=0) - exact) < 5 * error + 1e-7).all()
+
+
+def test_the_baseline_follows_the_rewards_and_is_carried():
+    config = dataclasses.replace(MODELS["gru, hard"].config, baseline_decay=0.5)
+    model, optimizer = Recurrent(config), optax.sgd(0.1)
+    state = init_state(model, optimizer, 0)
+    assert state.extra == {"baseline": {"reward": 0.0}}
+    step = jax.jit(make_train_step(model, hard_attention_objective(0.1, config), optimizer, seed=0))
+    after, metrics = step(state, batch())
+    assert after.extra["baseline"]["reward"] == pytest.approx(0.5 * float(metrics["reward"]), rel=1e-5)
+    assert float(metrics["reward"]) < 0
+    assert 0 < float(metrics["entropy"]) < np.log(6)
+
+
+# --- bad input ---
+
+
+def test_what_cannot_be_built_is_refused():
+    for options, message in (
+        ({"d_model": 7}, "must be even"),
+        ({"dtype": "bfloat16"}, "float32"),
+        ({"reward_weight": -1.0}, "must not be negative"),
+    ):
+        with pytest.raises(UserError, match=message):
+            RecurrentConfig(**options)
+    for options, message in (
+        ({"kernel_width": 4}, "odd"),
+        ({"dilation": ()}, "dilation"),
+        ({"d_model": 7}, "even"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ConvolutionalConfig(**options)
+
+
+def test_a_system_goes_with_its_own_options_and_batches():
+    with pytest.raises(UserError, match="begin with one of its presets"):
+        check_system(Config(system="recurrent"))
+    preset = PRESETS["tiny-recurrent"]
+    packed = dataclasses.replace(preset, data=dataclasses.replace(preset.data, batching="packed"))
+    with pytest.raises(UserError, match="one sentence a row"):
+        check_system(packed)
+    for name in ("tiny-recurrent", "tiny-convolutional", "quickstart"):
+        check_system(PRESETS[name])
+
+
+def test_greedy_search_is_a_beam_of_one():
+    for name in ("gru, additive", "convolutional"):
+        model, variables = MODELS[name], variables_of(name)
+        greedy = greedy_search(model, variables, SOURCE, extra_length=3)
+        beam = beam_search(model, variables, SOURCE, beam_size=1, length_penalty=0.0, extra_length=3)
+        np.testing.assert_array_equal(greedy.tokens, beam.tokens)

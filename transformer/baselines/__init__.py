@@ -1,0 +1,1 @@
+"""What came before the Transformer: recurrent and convolutional sequence-to-sequence models."""

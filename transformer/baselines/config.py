@@ -1,0 +1,65 @@
+"""The choices of the baselines."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transformer.config import ModelConfig
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(ModelConfig):
+    """Recurrent encoder-decoder (Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015)."""
+
+    num_layers: int = 1
+    """Bidirectional layers of the encoder, and as many of the decoder."""
+    cell: Literal["gru", "lstm"] = "gru"
+    attention: Literal["fixed", "additive", "dot", "hard"] = "additive"
+    """What the decoder sees of the source at each step. fixed: one vector, the encoder's last
+    states (Cho et al. 2014); additive: a weighted mean found by a small network (Bahdanau et al.
+    2015, Eq. 5-6); dot: by scaled dot products; hard: one position, drawn in training (Xu et al.
+    2015, section 4.1) and trained by REINFORCE, the likeliest in decoding."""
+    reward_weight: float = 1.0
+    """hard: weight of the REINFORCE term."""
+    entropy_weight: float = 0.01
+    """hard: weight of the entropy that keeps the draws from settling too early."""
+    baseline_decay: float = 0.95
+    """hard: decay of the moving average that a reward is compared with."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model % 2:
+            raise UserError("--model.d-model must be even: half of it is read from each direction")
+        if self.dtype != "float32":
+            raise UserError("--model.dtype: recurrent models compute in float32 here")
+        if self.reward_weight < 0 or self.entropy_weight < 0 or not 0 <= self.baseline_decay < 1:
+            raise UserError(
+                "--model.reward-weight and --model.entropy-weight must not be negative, "
+                "--model.baseline-decay must be in [0, 1)"
+            )
+
+
+@dataclass(frozen=True)
+class ConvolutionalConfig(ModelConfig):
+    """Convolutional sequence to sequence (Gehring et al. 2017)."""
+
+    kernel_width: int = 3
+    """Positions that one convolution sees."""
+    dilation: tuple[int, ...] = (1,)
+    """Distance between those positions in each layer, repeated over the layers: 1 2 4 for more
+    reach with the same work."""
+
+    _SIZES = (*ModelConfig._SIZES, "kernel_width")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model % 2:
+            raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.kernel_width % 2 == 0:
+            raise UserError("--model.kernel-width must be odd: the encoder looks as far back as ahead")
+        if not self.dilation or not all(1 <= distance <= 1024 for distance in self.dilation):
+            raise UserError("--model.dilation must be distances from 1 to 1024")
+
+    def distance(self, layer: int) -> int:
+        """The dilation of a layer."""
+        return self.dilation[layer % len(self.dilation)]

@@ -1,0 +1,80 @@
+"""What every encoder-decoder has, whatever stands between: embeddings and logits (section 3.4)."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import ModelConfig
+from transformer.model.layers import Embedding
+
+Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
+"""Which sentence of its row each source and target token belongs to, from 1; 0 is padding."""
+
+
+class EncoderDecoder(nn.Module):
+    """The base of the models: variables stay outside, `model.apply(variables, source, target)`.
+
+    A model adds `hidden`, and to be searched `encode`, `init_cache` and `decode_step`.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        if c.vocab_size < 1:
+            raise ValueError("the config's vocab_size is not set")
+        self.source_embedding = Embedding(c, c.vocab_size)
+        if c.share_embeddings != "all":
+            self.target_embedding = Embedding(c, c.output_size)
+        if c.share_embeddings == "none":
+            self.output_embedding = Embedding(c, c.output_size)
+
+    def __call__(
+        self,
+        source: Int[Array, "b s"],
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t v"]:
+        """Teacher forcing: logits of every next token.
+
+        Args:
+          source: ids, each sentence closed by <eos>, then <pad>.
+          target: ids as the decoder is given them, <bos> first; logits[:, i] predict what
+            follows target[:, :i+1].
+          segments: where rows hold several sentences, which token belongs to which.
+          deterministic: False draws dropout masks from the rng named "dropout".
+        """
+        return self.output(self.hidden(source, target, segments=segments, deterministic=deterministic))
+
+    def hidden(
+        self,
+        source: Int[Array, "b s"],
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        """The decoder's last states, before `output`: the loss makes logits of them in slices."""
+        raise NotImplementedError
+
+    def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
+        """Logits, in float32."""
+        table = self.unembedding().astype(hidden.dtype)
+        return jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+
+    def unembedding(self) -> Float[Array, "v m"]:
+        """The matrix before the softmax: `output` is its product with `hidden`."""
+        match self.config.share_embeddings:
+            case "all":
+                return self.source_embedding.table
+            case "target":
+                return self.target_embedding.table
+            case _:
+                return self.output_embedding.table
+
+    def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
+        """Vectors of target tokens."""
+        shared = self.config.share_embeddings == "all"
+        return self.source_embedding(ids) if shared else self.target_embedding(ids)
