@@ -42,6 +42,7 @@ install_import_hook(
         "transformer.decoding",
         "transformer.data.batching",
         "transformer.baselines",
+        "transformer.nonautoregressive",
     ],
     f"{__name__}.check_signature",
 )

@@ -16,17 +16,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from small_run import WORDS, small_config, write_text
 
 from transformer import (
     Config,
-    DataConfig,
-    DecodingConfig,
     OptimizerConfig,
     Run,
-    TransformerConfig,
     Translator,
 )
-from transformer.config import TrainingConfig, differences
+from transformer.config import differences
 from transformer.config_json import from_json, to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
@@ -34,39 +32,10 @@ from transformer.training import loop
 from transformer.training.loop import train
 from transformer.training.watch import Watch
 
-WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
-ORDINARY = {"steps": 12, "evaluate_every": 4, "log_every": 2, "evaluate_sentences": 8, "keep_last": 2}
-
-
-def write_text(folder: Path, split: str, count: int) -> dict[str, Path]:
-    random = np.random.default_rng(len(split))
-    lines = [" ".join(random.choice(WORDS, size=random.integers(2, 6))) for _ in range(count)]
-    files = {f"{split}_source": folder / f"{split}.in", f"{split}_target": folder / f"{split}.out"}
-    for path, turn in zip(files.values(), (1, -1), strict=True):
-        path.write_text("".join(" ".join(line.split()[::turn]) + "\n" for line in lines))
-    return files
-
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> Config:
-    folder = tmp_path_factory.mktemp("text")
-    files = {}
-    for split, count in (("train", 200), ("validation", 12), ("test", 12)):
-        files |= write_text(folder, split, count)
-    return Config(
-        model=TransformerConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=0.1),
-        data=DataConfig(
-            **files,
-            cache_dir=folder / "cache",
-            tokenizer="whitespace",
-            max_length=8,
-            buckets=(8,),
-            batch_tokens=256,
-        ),
-        optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=1e-2, warmup_steps=4),
-        training=TrainingConfig(**ORDINARY),
-        decoding=DecodingConfig(beam_size=2, buckets=(8,), rows=16, extra_length=4),
-    )
+    return small_config(tmp_path_factory.mktemp("text"))
 
 
 def changed(config: Config, **training) -> Config:

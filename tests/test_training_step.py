@@ -21,10 +21,11 @@ import optax
 import pytest
 
 from transformer.config import Config, OptimizerConfig, TransformerConfig
+from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
 from transformer.parallel import device_batches, pmap_step, replicate
 from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import shift_right, translation_objective
+from transformer.training.objective import translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_eval_step, make_train_step
 

@@ -1,6 +1,7 @@
 """The commands: arguments in, a library call, an exit status out."""
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -132,6 +133,8 @@ class DecodeArguments:
     format: Literal["text", "scores", "json"] = "text"
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line with its hypotheses: text, tokens, score, and alignment where asked for."""
+    rescore: Path | None = None
+    """Another run: its model chooses among all that the search kept (see --beam-size)."""
     n_best: int = 1
     """Translations of each sentence: for text and scores, as many lines each."""
     alignments: bool = False
@@ -151,17 +154,10 @@ def _decode(arguments: list[str]) -> None:
 
 
 def _parse_decode(arguments: list[str]) -> DecodeArguments:
-    """Options not given are those stored with the run."""
-    decoding = DecodingConfig()
-    run_dir = next((Path(word) for word in arguments if Path(word, "config.json").exists()), None)
-    if run_dir:
-        from transformer.run import Run
-
-        decoding = Run(run_dir).config.decoding
     return tyro.cli(
         DecodeArguments,
         args=arguments,
-        default=DecodeArguments(tyro.MISSING_NONPROP, decoding),
+        default=DecodeArguments(tyro.MISSING_NONPROP, run_decoding(arguments)),
         prog="decode.py",
         description=(
             "Translate text with a trained model: decode.py RUN < in > out. One line in, one line "
@@ -170,10 +166,21 @@ def _parse_decode(arguments: list[str]) -> DecodeArguments:
     )
 
 
+def run_decoding(arguments: list[str]) -> DecodingConfig:
+    """The search options stored with the run that is named among the arguments: the defaults."""
+    run_dir = next((Path(word) for word in arguments if Path(word, "config.json").exists()), None)
+    if run_dir is None:
+        return DecodingConfig()
+    from transformer.run import Run
+
+    return Run(run_dir).config.decoding
+
+
 def _translate_lines(given: DecodeArguments) -> None:
     from rich.console import Console
 
     from transformer.data.corpora import read_lines
+    from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import Translator
     from transformer.training.watch import Watch
 
@@ -185,7 +192,12 @@ def _translate_lines(given: DecodeArguments) -> None:
     watch = Watch(Console(stderr=True, highlight=False))
     options = {item.name: getattr(given.decoding, item.name) for item in dataclasses.fields(given.decoding)}
     best, start, count = [], time.monotonic(), 0
-    found = translator.stream(lines, n_best=given.n_best, alignments=given.alignments, **options)
+    if given.rescore:
+        judge, (lines, again) = Translator.load(given.rescore), itertools.tee(lines)
+        found = translator.stream(lines, alignments=given.alignments, **options)
+        found = (several[: given.n_best] for several in rescored(again, found, judge))
+    else:
+        found = translator.stream(lines, n_best=given.n_best, alignments=given.alignments, **options)
     with _Output(given.output) as output:
         for count, hypotheses in enumerate(watch.progress("sentences", found, total), start=1):  # noqa: B007
             output.write("".join(line + "\n" for line in _formatted(hypotheses, given)))

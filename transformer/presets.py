@@ -1,6 +1,6 @@
 """Configs with names: the paper's models (Table 3) and recipes that were run."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
@@ -13,6 +13,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
 
 
 def _quickstart() -> Config:
@@ -61,9 +62,30 @@ def _baseline(system: str, model: ModelConfig) -> Config:
 
 def _recurrent(attention: Any) -> Config:
     return _baseline(
-        "recurrent", RecurrentConfig(d_model=152, num_layers=2, dropout=0.2, attention=attention)
+        "recurrent", RecurrentConfig(d_model=170, num_layers=2, dropout=0.2, attention=attention)
     )
 
+
+def _parallel(base: Config, fed: Any) -> Config:
+    """A parallel decoder of the base's sizes, trained like it, for longer where it is brief."""
+    shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
+    search = {item.name: getattr(base.decoding, item.name) for item in fields(DecodingConfig)}
+    masked = fed == "masked"
+    search |= {"beam_size": 3 if masked else 1, "iterations": 4 if masked else 1}
+    return replace(
+        base,
+        system="parallel",
+        model=ParallelConfig(**shared, fed=fed, places=64),
+        data=replace(base.data, batching="buckets"),
+        decoding=ParallelDecodingConfig(**search),
+    )
+
+
+_PARALLEL = {
+    f"{name}-{fed}": _parallel(base, fed)
+    for name, base in {"quickstart": _quickstart(), "tiny": _tiny()}.items()
+    for fed in ("length", "bos", "fertility", "masked")
+}
 
 _PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
 
@@ -87,6 +109,7 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-dot": _recurrent("dot"),
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
+    **_PARALLEL,
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row

@@ -12,9 +12,15 @@ from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.baselines.hard_attention import recurrent_objective
 from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
 from transformer.decoding.beam import SearchResult
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer, cross_attention
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.forced import parallel_attention, parallel_scores
+from transformer.nonautoregressive.model import ParallelTransformer
+from transformer.nonautoregressive.objective import parallel_objective
+from transformer.nonautoregressive.search import parallel_search
 from transformer.training.objective import Objective, translation_objective
 
 
@@ -28,8 +34,10 @@ class System:
     search: Callable[..., SearchResult]
     """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""
     alignment: Callable[..., Any]
-    """(model, variables, source, target) -> [batch, target, source]: what each target token
-    looked at, by one forced pass."""
+    """(model, variables, source, target) -> [batch, target, source]: what each token of a
+    translation looked at."""
+    scores: Callable[..., Any]
+    """(model, variables, source, target) -> [batch]: its log-probability in nats."""
     model_config: type[ModelConfig] = TransformerConfig
     decoding_config: type[DecodingConfig] = DecodingConfig
     packs: bool = False
@@ -41,22 +49,34 @@ SYSTEMS = {
         model=Transformer,
         objective=lambda config: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
-        alignment=cross_attention,
+        alignment=forced_alignment(cross_attention),
+        scores=forced_scores,
         packs=True,
     ),
     "recurrent": System(
         model=recurrent.Recurrent,
         objective=recurrent_objective,
         search=autoregressive_search,
-        alignment=recurrent.attention,
+        alignment=forced_alignment(recurrent.attention),
+        scores=forced_scores,
         model_config=RecurrentConfig,
     ),
     "convolutional": System(
         model=convolutional.Convolutional,
         objective=lambda config: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
-        alignment=convolutional.attention,
+        alignment=forced_alignment(convolutional.attention),
+        scores=forced_scores,
         model_config=ConvolutionalConfig,
+    ),
+    "parallel": System(
+        model=ParallelTransformer,
+        objective=parallel_objective,
+        search=parallel_search,
+        alignment=parallel_attention,
+        scores=parallel_scores,
+        model_config=ParallelConfig,
+        decoding_config=ParallelDecodingConfig,
     ),
 }
 

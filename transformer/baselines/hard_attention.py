@@ -15,8 +15,9 @@ from jaxtyping import Array, Float, Int
 from transformer.baselines.config import RecurrentConfig
 from transformer.baselines.recurrent import Recurrent, Steps
 from transformer.config import Config
+from transformer.model.encoder_decoder import shift_right
 from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import Batch, Metrics, Objective, shift_right, translation_objective
+from transformer.training.objective import Batch, Metrics, Objective, translation_objective
 
 
 def recurrent_objective(config: Config) -> Objective:

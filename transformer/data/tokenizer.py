@@ -36,6 +36,8 @@ class Tokenizer(ABC):
     """The ids that are not text."""
     vocab_size: int
     """Every id is below it, the special ones included."""
+    cut_beforehand: bool = False
+    """Whether its text comes in subwords already, so that `decode` has to undo joints."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -245,6 +247,8 @@ class WhitespaceTokenizer(Tokenizer):
 
     For text that subword-nmt (Sennrich et al. 2016) or the like has already cut.
     """
+
+    cut_beforehand = True
 
     def __init__(self, words: list[str], special: SpecialIds) -> None:
         self.special = special

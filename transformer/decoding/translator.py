@@ -21,8 +21,6 @@ from transformer.errors import UserError
 from transformer.parallel import deal_rows
 from transformer.run import Run
 from transformer.systems import System, find_system
-from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import shift_right
 
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
@@ -172,7 +170,7 @@ class Translator:
             source, target = (
                 self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
             )
-            found = _forced_scores(self.model, self.variables, *deal_rows(source, target))
+            found = _scored(self.system, self.model, self.variables, *deal_rows(source, target))
             scores[rows] = np.asarray(found)[: len(rows)]
         return scores
 
@@ -266,19 +264,15 @@ def _in_buckets(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[
             yield members[start : start + settings.rows], length
 
 
-@functools.partial(jax.jit, static_argnums=(0,))
-def _forced_scores(
-    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _scored(
+    system: System, model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
-    special = model.config.special  # type: ignore[attr-defined]
-    decoder_in = shift_right(target, special.bos)
-    logits: Array = model.apply(variables, source, decoder_in)  # type: ignore[assignment]
-    return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
+    return system.scores(model, variables, source, target)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _aligned(
     system: System, model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    special = model.config.special  # type: ignore[attr-defined]
-    return system.alignment(model, variables, source, shift_right(target, special.bos))
+    return system.alignment(model, variables, source, target)

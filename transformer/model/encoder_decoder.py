@@ -78,3 +78,14 @@ class EncoderDecoder(nn.Module):
         """Vectors of target tokens."""
         shared = self.config.share_embeddings == "all"
         return self.source_embedding(ids) if shared else self.target_embedding(ids)
+
+
+def shift_right(
+    target: Int[Array, "b t"], bos: int, segments: Int[Array, "b t"] | None = None
+) -> Int[Array, "b t"]:
+    """What the decoder is given: the target one step late, <bos> before every sentence."""
+    shifted = jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
+    if segments is None:
+        return shifted
+    first = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    return jnp.where(first, bos, shifted)

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.model.encoder_decoder import shift_right
 from transformer.training.cross_entropy import output_cross_entropy
 
 Batch = dict[str, Int[Array, "rows _"]]
@@ -25,17 +26,6 @@ Sums, not means: added over devices, hosts and slices they give the same loss ho
 spread. rng None means no dropout. The step serves annealed objectives; the variables come back for
 models that carry more than parameters.
 """
-
-
-def shift_right(
-    target: Int[Array, "b t"], bos: int, segments: Int[Array, "b t"] | None = None
-) -> Int[Array, "b t"]:
-    """What the decoder is given: the target one step late, <bos> before every sentence."""
-    shifted = jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
-    if segments is None:
-        return shifted
-    first = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    return jnp.where(first, bos, shifted)
 
 
 def translation_objective(smoothing: float) -> Objective:

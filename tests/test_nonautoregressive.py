@@ -1,0 +1,293 @@
+"""Parallel decoders: what they are fed, what they learn, and that searching with them is what the
+papers say, spelt out place by place."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference_search import random_variables
+
+from transformer.config import Config
+from transformer.decoding.beam import chunks
+from transformer.errors import UserError
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.forced import parallel_attention, parallel_scores
+from transformer.nonautoregressive.model import ParallelTransformer, copied_places
+from transformer.nonautoregressive.objective import draw_places, length_class, parallel_objective
+from transformer.nonautoregressive.search import cut_at_eos, draw_fertilities, parallel_search
+from transformer.training.step import init_state, make_train_step
+
+PAD, BOS, EOS = 0, 1, 2
+SIZES = {"vocab_size": 13, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+CONFIGS = {
+    "length": ParallelConfig(**SIZES, fed="length", length_span=4),
+    "bos": ParallelConfig(**SIZES, fed="bos", places=12),
+    "fertility": ParallelConfig(**SIZES, fed="fertility", max_fertility=3),
+    "masked": ParallelConfig(**SIZES, fed="masked", length_span=4),
+}
+MODELS = {name: ParallelTransformer(config) for name, config in CONFIGS.items()}
+every_model = pytest.mark.parametrize("name", MODELS)
+SOURCE = jnp.asarray([[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]])
+TARGET = jnp.asarray(
+    [[5, 6, 7, 4, 4, 9, 2], [4, 2, 0, 0, 0, 0, 0], [8, 8, 5, 2, 0, 0, 0], [3, 9, 12, 2, 0, 0, 0]]
+)
+
+
+@functools.cache
+def variables_of(name, seed=1):
+    return jax.tree.map(jnp.asarray, random_variables(MODELS[name], seed))
+
+
+def find(name, source=SOURCE, lines=None, seed=1, **options):
+    lines = jnp.arange(1, len(source) + 1) if lines is None else lines
+    settings = ParallelDecodingConfig(extra_length=4, **options)
+    found = parallel_search(MODELS[name], variables_of(name, seed), source, lines, settings)
+    return np.asarray(found.tokens), np.asarray(found.scores)
+
+
+def lengths_of(tokens):
+    return (tokens != PAD).sum(axis=-1)
+
+
+# --- what the decoder is fed ---
+
+
+def test_copies_follow_their_fertilities():
+    source, fertility = jnp.asarray([[4, 5, 6, 2, 0]]), jnp.asarray([[2, 0, 1, 3, 0]])
+    exactly = jnp.arange(8) < 6
+    copied = copied_places(source, fertility, exactly[None], PAD)
+    np.testing.assert_array_equal(copied, [[4, 4, 6, 2, 2, 2, 0, 0]])
+    # twice the places: twice as many copies; half the places: every other one
+    np.testing.assert_array_equal(
+        copied_places(source, fertility, (jnp.arange(12) < 12)[None], PAD), [[4] * 4 + [6] * 2 + [2] * 6]
+    )
+    np.testing.assert_array_equal(
+        copied_places(source, fertility, (jnp.arange(3) < 3)[None], PAD), [[4, 6, 2]]
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_against_repetition(seed):
+    rng = np.random.default_rng(seed)
+    source, fertility = rng.integers(4, 99, 9), rng.integers(0, 4, 9)
+    expected = np.repeat(source, fertility)
+    places = np.arange(30) < len(expected)
+    copied = copied_places(
+        jnp.asarray(source)[None], jnp.asarray(fertility)[None], jnp.asarray(places)[None], PAD
+    )
+    np.testing.assert_array_equal(np.asarray(copied)[0, : len(expected)], expected)
+    assert (np.asarray(copied)[0, len(expected) :] == PAD).all()
+
+
+@every_model
+def test_every_place_sees_every_other_but_no_padding(name):
+    model, variables = MODELS[name], variables_of(name)
+    draft = jnp.where(TARGET == PAD, PAD, BOS)
+    memory = model.apply(variables, SOURCE, method="encode")
+
+    def first_place(extra):
+        def run(model):
+            embed = "source_embedding" if name == "fertility" else "embed_target"
+            ordinary = getattr(model, embed)
+            object.__setattr__(model, embed, lambda ids: ordinary(ids) + extra)
+            return model.decode(memory, draft)
+
+        return model.apply(variables, method=run)[:, 0].sum()
+
+    gradient = jax.jit(jax.grad(first_place))(jnp.zeros((*draft.shape, 16)))
+    felt = np.abs(np.asarray(gradient)).sum(axis=-1) > 0
+    np.testing.assert_array_equal(felt, TARGET != PAD)
+
+
+# --- what they learn ---
+
+
+def objective_of(name, **changes):
+    config = dataclasses.replace(CONFIGS[name], **changes)
+    return parallel_objective(Config(system="parallel", model=config, decoding=ParallelDecodingConfig()))
+
+
+@pytest.mark.parametrize("name", ["length", "bos", "masked"])
+def test_the_loss_is_that_of_the_open_places_and_of_the_plan(name):
+    config = Config(system="parallel", model=CONFIGS[name], decoding=ParallelDecodingConfig())
+    data = dataclasses.replace(config.data, max_length=8, batch_tokens=64)
+    objective = parallel_objective(dataclasses.replace(config, data=data))
+    variables, step = variables_of(name), jnp.zeros((), jnp.int32)
+    batch = {"source": SOURCE, "target": TARGET}
+    _, weight, metrics, after = objective(MODELS[name], variables, batch, None, step)
+    assert after is variables
+    assert weight == (TARGET != PAD).sum()
+    log_p = parallel_scores(MODELS[name], variables, SOURCE, TARGET)
+    assert float(metrics["nll"]) == pytest.approx(-float(log_p.sum()), rel=1e-5)
+    if name == "bos":
+        assert metrics["plan"] == 0
+        return
+    memory = MODELS[name].apply(variables, SOURCE, method="encode")
+    plan = jax.nn.log_softmax(MODELS[name].apply(variables, memory, method="plan"))
+    differences = [3, 0, -2, -1]
+    expected = -sum(float(plan[row, difference + 4]) for row, difference in enumerate(differences))
+    assert float(metrics["plan"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_differences_beyond_the_span_are_its_ends():
+    words = jnp.arange(30)[None, :] < jnp.asarray([[1], [30], [6]])
+    source = jnp.asarray([[4] * 12, [4] * 6 + [0] * 6, [4] * 6 + [0] * 6])
+    np.testing.assert_array_equal(length_class(source, words, CONFIGS["length"]), [0, 8, 4])
+
+
+def test_masks_cover_every_number_of_words_evenly():
+    words = jnp.tile(jnp.arange(7) < 5, (4000, 1))
+    masked = np.asarray(jax.jit(draw_places)(jax.random.key(0), words))
+    assert not masked[:, 5:].any()
+    counts = np.bincount(masked.sum(axis=1), minlength=8)
+    assert counts[0] == counts[6] == counts[7] == 0
+    assert np.abs(counts[1:6] - 800).max() < 5 * np.sqrt(800)
+    share = masked[:, :5].mean(axis=0)  # each place in 3 of 5 draws
+    assert np.abs(share - 0.6).max() < 5 * np.sqrt(0.24 / 4000)
+
+
+def test_only_masked_words_are_learned():
+    objective, variables, step = (
+        objective_of("masked", length_weight=0.0),
+        variables_of("masked"),
+        jnp.zeros((), jnp.int32),
+    )
+    batch = {"source": SOURCE, "target": TARGET}
+    key = jax.random.key(3)
+    loss, weight, *_ = objective(MODELS["masked"], variables, batch, key, step)
+    open_places = draw_places(jax.random.fold_in(key, 1), TARGET != PAD)
+    assert weight == open_places.sum()
+    memory = MODELS["masked"].apply(variables, SOURCE, method="encode")
+    draft = jnp.where(open_places, BOS, TARGET)
+    log_p = jax.nn.log_softmax(MODELS["masked"].apply(variables, memory, draft, method="logits"))
+    chosen = jnp.take_along_axis(log_p, TARGET[..., None], axis=-1)[..., 0]
+    others = (log_p.sum(axis=-1) - chosen) / (log_p.shape[-1] - 1)
+    expected = -((0.9 * chosen + 0.1 * others) * open_places).sum()
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_one_update_teaches_every_parameter():
+    for name in ("length", "masked"):
+        optimizer, step = optax.sgd(0.1), None
+        state = init_state(MODELS[name], optimizer, 0)
+        step = jax.jit(make_train_step(MODELS[name], objective_of(name), optimizer, seed=0))
+        after, metrics = step(state, {"source": SOURCE, "target": TARGET})
+        assert np.isfinite(float(metrics["loss"]))
+        moved = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, after.params)
+        assert all(jax.tree.leaves(moved)), moved
+
+
+# --- searching ---
+
+
+@every_model
+def test_translations_end_in_eos_and_hold_no_special_ids(name):
+    tokens, scores = find(name, beam_size=3)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    for row in tokens.reshape(-1, tokens.shape[-1]):
+        length = lengths_of(row)
+        assert row[length - 1] == EOS
+        assert (row[length:] == PAD).all()
+        assert not np.isin(row[: length - 1], [PAD, BOS, EOS]).any()
+
+
+@every_model
+def test_neighbours_change_nothing(name):
+    together, scores = find(name, beam_size=2)
+    for row in range(4):
+        alone, score = find(name, SOURCE[row : row + 1], jnp.asarray([row + 1]), beam_size=2)
+        np.testing.assert_array_equal(alone[0], together[row])
+        np.testing.assert_allclose(score[0], scores[row], atol=1e-5)
+
+
+def test_lengths_are_the_likeliest_and_can_be_scaled():
+    model, variables = MODELS["length"], variables_of("length")
+    memory = model.apply(variables, SOURCE, method="encode")
+    plan = np.asarray(model.apply(variables, memory, method="plan"))
+    read = np.asarray((SOURCE != PAD).sum(axis=1))
+    predicted = np.clip(read + plan.argmax(axis=1) - 4, 1, read + 4)
+    for scale in (1.0, 0.5, 2.0):
+        tokens, _ = find("length", length_scale=scale)
+        expected = np.clip(np.round((read + plan.argmax(axis=1) - 4) * scale), 1, read + 4)
+        np.testing.assert_array_equal(lengths_of(tokens[:, 0]), expected)
+    tokens, _ = find("length", beam_size=3)
+    assert all(length in lengths_of(tokens[row]) for row, length in enumerate(predicted))
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+def test_mask_predict_place_by_place(iterations):
+    model, variables = MODELS["masked"], variables_of("masked")
+    memory = model.apply(variables, SOURCE, method="encode")
+    found, scores = find("masked", iterations=iterations)
+    for row in range(4):
+        length = lengths_of(found[row, 0])
+        size = next(size for size in chunks(10) if size >= lengths_of(found[:, 0]).max())
+        draft = np.where(np.arange(size) < length, BOS, PAD)
+        log_p = np.zeros(size)
+        open_places = np.arange(length)
+        for turn in range(iterations):
+            if turn:
+                number = length * (iterations - turn) // iterations
+                open_places = np.argsort(log_p[:length], kind="stable")[:number]
+                draft[open_places] = BOS
+            one = jax.tree.map(lambda x, row=row: x[row : row + 1], memory)
+            said = np.asarray(
+                jax.nn.log_softmax(model.apply(variables, one, jnp.asarray(draft)[None], method="logits"))[0]
+            )
+            for place in open_places:
+                allowed = [EOS] if place == length - 1 else [i for i in range(13) if i not in (PAD, BOS, EOS)]
+                draft[place] = allowed[said[place, allowed].argmax()]
+                log_p[place] = said[place, draft[place]]
+        np.testing.assert_array_equal(found[row, 0, :length], draft[:length])
+        assert scores[row, 0] == pytest.approx(log_p[:length].mean(), abs=1e-5)
+
+
+def test_the_first_fertilities_are_the_likeliest_and_the_others_drawn():
+    logits = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 4)), jnp.float32)
+    words = jnp.asarray([[True] * 5, [True] * 3 + [False] * 2])
+    drawn = np.asarray(draw_fertilities(logits, words, jnp.asarray([1, 2]), 4000, 0))
+    np.testing.assert_array_equal(drawn[:, 0], np.where(words, logits.argmax(-1), 0))
+    assert (drawn[1, :, 3:] == 0).all()
+    share = np.stack([(drawn[0, 1:, 0] == value).mean() for value in range(4)])
+    np.testing.assert_allclose(share, jax.nn.softmax(logits[0, 0]), atol=5 * np.sqrt(0.25 / 4000))
+    again = np.asarray(draw_fertilities(logits[1:], words[1:], jnp.asarray([2]), 4000, 0))
+    np.testing.assert_array_equal(again[0], drawn[1])
+
+
+def test_text_ends_at_the_first_eos_or_at_the_limit():
+    words = [[5, 2, 6, 2], [5, 6, 7, 8], [2, 5, 5, 5]]
+    logits = jax.nn.one_hot(jnp.asarray(words), 13) * 9.0
+    found = cut_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
+    np.testing.assert_array_equal(found.tokens[:, 0], [[5, 2, 0, 0], [5, 6, 2, 0], [2, 0, 0, 0]])
+
+
+@every_model
+def test_attention_is_over_the_words_of_the_source(name):
+    weights = np.asarray(parallel_attention(MODELS[name], variables_of(name), SOURCE, TARGET))
+    assert weights.shape == (*TARGET.shape, SOURCE.shape[1])
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+    assert (weights[np.broadcast_to((SOURCE == PAD)[:, None], weights.shape)] == 0).all()
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ParallelDecodingConfig(iterations=0), "iterations must be"),
+        (lambda: ParallelDecodingConfig(length_scale=0.0), "length-scale must be"),
+        (lambda: ParallelDecodingConfig(method="sample"), "all at once"),
+        (lambda: ParallelConfig(**SIZES, length_weight=-1.0), "must not be negative"),
+        (lambda: ParallelConfig(**SIZES, fed="bos", positions="learned", max_positions=100), "places"),
+        (lambda: objective_of("fertility"), "--model.teacher RUN"),
+        (lambda: objective_of("bos"), "--model.places 12 is less than"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(UserError, match=message):
+        make()

@@ -1,0 +1,214 @@
+"""Every system trains, saves, resumes, decodes and reports like the core."""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_run import WORDS, small_config
+
+from transformer import Config, Run, Translator, UserError
+from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.decoding.rescoring import rescored
+from transformer.decoding.translator import Hypothesis, model_shapes
+from transformer.distill import ABOUT, distill
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.training.loop import train
+from transformer.training.watch import Watch
+
+SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
+LAYER = {"d_ff": 32, "num_heads": 2}
+MODELS = {
+    "recurrent": RecurrentConfig(**SIZES),
+    "recurrent, hard": RecurrentConfig(**SIZES, attention="hard"),
+    "convolutional": ConvolutionalConfig(**SIZES),
+    "parallel, length": ParallelConfig(**SIZES, **LAYER, fed="length", length_span=2),
+    "parallel, bos": ParallelConfig(**SIZES, **LAYER, fed="bos", places=10),
+    "parallel, fertility": ParallelConfig(**SIZES, **LAYER, fed="fertility"),
+    "parallel, masked": ParallelConfig(**SIZES, **LAYER, fed="masked"),
+}
+SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
+quiet = Watch(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Config:
+    config = small_config(tmp_path_factory.mktemp("text"))
+    training = dataclasses.replace(config.training, steps=6, evaluate_every=3, log_every=1)
+    return dataclasses.replace(config, training=training)
+
+
+@pytest.fixture(scope="module")
+def teacher(base, tmp_path_factory) -> Path:
+    return train(base, tmp_path_factory.mktemp("teacher") / "run", watch=quiet)
+
+
+@functools.cache
+def config_of(name: str, base: Config, teacher: Path) -> Config:
+    model, decoding = MODELS[name], base.decoding
+    if isinstance(model, ParallelConfig):
+        model = dataclasses.replace(model, teacher=teacher if "fertility" in name else None)
+        options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
+        decoding = ParallelDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
+    return dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
+
+
+def leaves(path: Path) -> list[np.ndarray]:
+    run = Run(path)
+    return [np.asarray(x) for x in jax.tree.leaves(run.variables("last", model_shapes(run.config)))]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
+    config = config_of(name, base, teacher)
+    whole = train(config, tmp_path / "whole", watch=quiet)
+    brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
+    train(brief, tmp_path / "parts", watch=quiet)
+    parts = train(config, tmp_path / "parts", watch=quiet)
+    for a, b in zip(leaves(whole), leaves(parts), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    assert Run(whole).config == dataclasses.replace(config, model=Run(whole).config.model)
+    records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if record["kind"] == "training"]
+    assert len(losses) == 6
+    assert np.isfinite(losses).all()
+
+    translator = Translator.load(whole)
+    found = translator.search(SENTENCES, alignments=True)
+    assert [len(several) for several in found] == [
+        1 if not text or "bos" in name else 2 for text in SENTENCES
+    ]
+    assert found[2][0].text == ""
+    for text, several in zip(SENTENCES, found, strict=True):
+        for hypothesis in several if text else []:
+            assert set(hypothesis.tokens) <= {*WORDS, "<unk>"}
+            size = len(hypothesis.tokens) + 1, len(text.split()) + 1
+            assert hypothesis.alignment is not None
+            assert hypothesis.alignment.shape == size
+    assert translator.translate(SENTENCES[:1]) == [found[0][0].text]
+    scores = translator.score(["red cat runs"] * 2, ["runs cat red", "dog"])
+    assert (scores < 0).all()
+
+
+def test_scores_are_those_of_the_search(base, teacher, tmp_path):
+    """Of a search that divides by no penalty, and of a parallel one that takes the mean."""
+    for name in ("recurrent", "convolutional", "parallel, length"):
+        config = config_of(name, base, teacher)
+        brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
+        translator = Translator.load(train(brief, tmp_path / name, watch=quiet))
+        best = translator.search(["red cat runs"], length_penalty=0.0)[0][0]
+        scored = float(translator.score(["red cat runs"], [best.text])[0])
+        factor = len(best.tokens) + 1 if name.startswith("parallel") else 1
+        assert scored == pytest.approx(best.score * factor, abs=1e-4)
+
+
+def test_length_can_be_asked_for(base, teacher, tmp_path):
+    path = train(config_of("parallel, length", base, teacher), tmp_path / "run", watch=quiet)
+    program = [sys.executable, "decode.py", str(path)]
+    lengths = []
+    for scale in ("0.5", "2.0"):
+        done = subprocess.run(
+            [*program, "--length-scale", scale], input="red green cat runs blue dog\n", capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        lengths.append(len(done.stdout.split()))
+    assert lengths[0] < lengths[1]
+    done = subprocess.run([*program, "--length-scale", "0"], input="x\n", capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--length-scale must be from" in done.stderr
+
+
+def test_a_config_of_two_systems_is_refused(base, tmp_path):
+    with pytest.raises(UserError, match="begin with one of its presets"):
+        train(dataclasses.replace(base, system="convolutional"), tmp_path / "run", watch=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_path):
+    config = config_of("parallel, fertility", base, teacher)
+    alone = dataclasses.replace(config, model=dataclasses.replace(config.model, teacher=None))
+    with pytest.raises(UserError, match="--model.teacher RUN"):
+        train(alone, tmp_path / "alone", watch=quiet)
+    fewer = dataclasses.replace(config, data=dataclasses.replace(config.data, vocab_size=8))
+    with pytest.raises(UserError, match="the teacher .* has a vocabulary of 13, this run one of 8"):
+        train(fewer, tmp_path / "fewer", watch=quiet)
+
+
+# --- distillation and rescoring ---
+
+
+def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(base, teacher, tmp_path):
+    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
+    distill(teacher, folder, "best", decoding)
+    sources = (folder / "train.en").read_text().splitlines()
+    assert sources == base.data.train_source.read_text().splitlines()
+    assert (folder / "train.de").read_text().splitlines() == Translator.load(teacher).translate(sources)
+    for split in ("validation", "test"):
+        original = getattr(base.data, f"{split}_target").read_text()
+        assert (folder / f"{split}.de").read_text() == original
+
+
+def test_a_distillation_goes_on_after_its_last_whole_line(teacher, tmp_path):
+    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
+    distill(teacher, folder, "best", decoding)
+    whole = (folder / "train.de").read_text()
+    (folder / "train.de").unlink()
+    cut = "".join(line + "\n" for line in whole.splitlines()[:20]) + whole.splitlines()[20][:2]
+    (folder / "train.de.partial").write_text(cut)
+    distill(teacher, folder, "best", decoding)
+    assert (folder / "train.de").read_text() == whole
+    assert not (folder / "train.de.partial").exists()
+
+
+def test_a_distillation_never_writes_into_another(teacher, tmp_path):
+    decoding = Run(teacher).config.decoding
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    with pytest.raises(UserError, match="is not empty"):
+        distill(teacher, tmp_path / "mine", "best", decoding)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ABOUT).write_text("{}")
+    with pytest.raises(UserError, match="another distillation"):
+        distill(teacher, tmp_path / "other", "best", decoding)
+
+
+def test_another_model_may_choose(teacher):
+    judge = Translator.load(teacher)
+    sources = ["red cat runs", "dog"]
+    texts = [["runs cat red", "cat", "red red red red"], ["dog"]]
+    found = [[Hypothesis(text, tuple(text.split()), 0.0) for text in several] for several in texts]
+    chosen = list(rescored(sources, found, judge, window=1))
+    for source, before, after in zip(sources, texts, chosen, strict=True):
+        log_p = judge.score([source] * len(before), before)
+        alpha = judge.config.decoding.length_penalty
+        expected = {
+            text: value / ((5 + len(text.split()) + 1) / 6) ** alpha
+            for text, value in zip(before, log_p, strict=True)
+        }
+        assert [hypothesis.text for hypothesis in after] == sorted(before, key=lambda text: -expected[text])
+        for hypothesis in after:
+            assert hypothesis.score == pytest.approx(expected[hypothesis.text], rel=1e-5)
+
+
+def test_rescoring_and_distilling_as_commands(teacher, tmp_path):
+    decoded = subprocess.run(
+        [sys.executable, "decode.py", str(teacher), "--rescore", str(teacher), "--n-best", "2"],
+        input="red cat runs\n",
+        capture_output=True,
+        text=True,
+    )
+    assert decoded.returncode == 0, decoded.stderr
+    assert len(decoded.stdout.splitlines()) == 2
+    command = [sys.executable, "-m", "transformer.distill", str(teacher), str(tmp_path / "new")]
+    done = subprocess.run([*command, "--beam-size", "1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "200 pairs written to" in done.stdout
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "another distillation" in refused.stderr

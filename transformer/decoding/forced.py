@@ -1,0 +1,35 @@
+"""What an autoregressive model makes of a given translation, by one pass with teacher forcing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.model.encoder_decoder import shift_right
+from transformer.training.cross_entropy import cross_entropy
+
+Attention = Callable[[Any, Any, Array, Array], Float[Array, "b t s"]]
+
+
+def forced_scores(
+    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, " b"]:
+    """log P(target | source) in nats, <eos> counted."""
+    special = model.config.special  # type: ignore[attr-defined]
+    logits = jnp.asarray(model.apply(variables, source, shift_right(target, special.bos)))
+    return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
+
+
+def forced_alignment(attention: Attention) -> Attention:
+    """`attention(model, variables, source, what the decoder is given)` as a function of the
+    translation itself."""
+
+    def alignment(
+        model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    ) -> Float[Array, "b t s"]:
+        special = model.config.special  # type: ignore[attr-defined]
+        return attention(model, variables, source, shift_right(target, special.bos))
+
+    return alignment

@@ -1,0 +1,157 @@
+"""Sequence-level distillation (Kim and Rush 2016): a teacher's translations as a new corpus.
+
+`python -m transformer.distill RUN FOLDER` writes
+
+    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them
+    validation.*, test.*             as they are
+    distilled.json                   which checkpoint said so, searched how
+
+What was translated stays if it is stopped; the same command goes on after the last whole line.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from transformer.cli import guarded, run_decoding
+from transformer.config import DecodingConfig
+from transformer.errors import UserError
+
+ABOUT = "distilled.json"
+READ = 1024  # pairs read at a time
+
+
+@dataclass(frozen=True)
+class DistillArguments:
+    """Translate a run's training text into a new corpus."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """The teacher: what training wrote."""
+    folder: tyro.conf.Positional[Path]
+    """Where the new corpus goes."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+
+
+def distill_main() -> int:
+    """`python -m transformer.distill RUN FOLDER [options]`."""
+    return guarded("distill", _distill)
+
+
+def _distill(arguments: list[str]) -> None:
+    given = tyro.cli(
+        DistillArguments,
+        args=arguments,
+        default=DistillArguments(tyro.MISSING_NONPROP, tyro.MISSING_NONPROP, run_decoding(arguments)),
+        prog="python -m transformer.distill",
+        description=(
+            "Translate the text that a model was trained on into a new corpus, for students that learn "
+            "the teacher's translations instead of the originals. Stopped, it goes on where it was."
+        ),
+    )
+    distill(given.run_dir, given.folder, given.checkpoint, given.decoding)
+
+
+def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConfig) -> None:
+    """Writes the corpus; see the top of this file.
+
+    Raises:
+      UserError: the run or the checkpoint is missing; the folder holds something else, or another
+        distillation; its text cannot be written.
+    """
+    from transformer.data.corpora import open_corpus
+    from transformer.decoding.translator import Translator
+    from transformer.run import Run
+    from transformer.training.watch import Watch
+
+    run, watch = Run(run_dir), Watch()
+    about = {"teacher": str(run.path.absolute()), "checkpoint": checkpoint, **dataclasses.asdict(decoding)}
+    _claim(folder, json.loads(json.dumps(about, default=str)))
+    translator = Translator.load(run.path, checkpoint)
+    corpus = open_corpus(run.config.data)
+    run.check_corpus(corpus.place.name)
+    languages = run.config.data.source_language, run.config.data.target_language
+    for split, pairs in corpus.splits.items():
+        _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
+        if split != "train":
+            _write_side(folder / f"{split}.{languages[1]}", (target for _, target in pairs))
+
+    train = corpus.splits["train"]
+    translations = folder / f"train.{languages[1]}"
+    if not translations.exists():
+        partial = translations.with_name(translations.name + ".partial")
+        done = _whole_lines(partial)
+        if done:
+            watch.say(f"{partial} has {done:,} lines already: going on")
+        starts = range(done, len(train), READ)
+        sources = (
+            source
+            for start in starts
+            for source, _ in train.__getitems__(range(start, min(start + READ, len(train))))
+        )
+        options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
+        found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
+        with open(partial, "a", encoding="utf-8", newline="\n") as file:
+            for best in watch.progress("translated", found, len(train) - done):
+                file.write(_line(best[0], translator) + "\n")
+        os.replace(partial, translations)
+    watch.say(f"{len(train):,} pairs written to {folder}. Train a student with")
+    files = [
+        f"--data.{split}-{side} {folder / f'{split}.{language}'}"
+        for split in corpus.splits
+        for side, language in zip(("source", "target"), languages, strict=True)
+    ]
+    watch.say(
+        f"  python train.py PRESET {' '.join(files)} --data.source-tokenizer {run.path / 'source.model'}"
+    )
+
+
+def _claim(folder: Path, about: dict[str, Any]) -> None:
+    """Makes the folder this distillation's, or finds that it is already."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / ABOUT).exists():
+            if json.loads((folder / ABOUT).read_text(encoding="utf-8")) != about:
+                raise UserError(f"{folder} holds another distillation (see {ABOUT}): choose another folder")
+            return
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: choose another folder")
+        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write to {folder}: {error}") from error
+
+
+def _write_side(path: Path, lines: Iterator[str]) -> None:
+    if not path.exists():
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
+        os.replace(partial, path)
+
+
+def _whole_lines(path: Path) -> int:
+    """How many lines a file has, after a last one without an end was cut off."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        path.write_bytes(whole)
+    return whole.count(b"\n")
+
+
+def _line(hypothesis: Any, translator: Any) -> str:
+    """A translation as a training file has it: where words were cut beforehand, still cut."""
+    cut = translator.tokenizers[1].cut_beforehand
+    text = " ".join(hypothesis.tokens) if cut else hypothesis.text
+    return " ".join(text.split("\n"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(distill_main())

@@ -1,0 +1,66 @@
+"""The choices of non-autoregressive models, and of searching with them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from transformer.config import DecodingConfig, TransformerConfig
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class ParallelConfig(TransformerConfig):
+    """A Transformer whose decoder sees the whole target's places at once.
+
+    A place where nothing is decided yet holds <bos>.
+    """
+
+    fed: Literal["length", "bos", "fertility", "masked"] = "masked"
+    """What the decoder is fed. length: as many <bos> as a classifier says; bos: always
+    `places` of them, and the text ends at the first <eos>; fertility: every source token as often
+    as predicted (Gu et al. 2018); masked: a draft with some words masked, again and again
+    (mask-predict, Ghazvininejad et al. 2019)."""
+    places: int = 300
+    """bos: how many <bos>."""
+    length_span: int = 32
+    """length, masked: the classifier tells target from source length up to this difference."""
+    length_weight: float = 1.0
+    """length, masked: weight of the classifier's loss, which counts once a sentence."""
+    max_fertility: int = 8
+    """fertility: no source token is copied more often."""
+    fertility_weight: float = 1.0
+    """fertility: weight of the classifier's loss, which counts once a source token."""
+    teacher: Path | None = None
+    """fertility, in training: run directory of an autoregressive model with the same vocabulary,
+    whose cross-attention says which source token each target token came from."""
+
+    _SIZES = (*TransformerConfig._SIZES, "places", "length_span", "max_fertility")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length_weight < 0 or self.fertility_weight < 0:
+            raise UserError("--model.length-weight and --model.fertility-weight must not be negative")
+        if self.longest is not None and self.fed == "bos" and self.longest < self.places:
+            raise UserError("--model.places must not be more than --model.max-positions")
+
+
+@dataclass(frozen=True)
+class ParallelDecodingConfig(DecodingConfig):
+    """How translations are found in parallel. beam_size is the number of candidates, of the likeliest
+    lengths or of drawn fertilities; the model's own mean log-probability chooses among them, or
+    another model (decode.py --rescore)."""
+
+    beam_size: int = 1
+    iterations: int = 1
+    """masked: how often the least certain words are said anew, the first draft counted."""
+    length_scale: float = 1.0
+    """Factor on the predicted length: 0.5 shortens, 2.0 stretches. (bos predicts none.)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.iterations <= 1000:
+            raise UserError("--decoding.iterations must be from 1 to 1000")
+        if not 0.05 <= self.length_scale <= 20:
+            raise UserError("--decoding.length-scale must be from 0.05 to 20")
+        if self.method == "sample":
+            raise UserError("--decoding.method sample: draws word after word, this model says all at once")
