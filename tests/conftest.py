@@ -43,6 +43,7 @@ install_import_hook(
         "transformer.data.batching",
         "transformer.baselines",
         "transformer.nonautoregressive",
+        "transformer.copying",
     ],
     f"{__name__}.check_signature",
 )

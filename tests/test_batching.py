@@ -10,7 +10,7 @@ import pytest
 from transformer.config import DataConfig
 from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
 from transformer.data.store import PairSource
-from transformer.data.tokenizer import train_tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)

@@ -15,7 +15,7 @@ import pytest
 
 from transformer import Config, DataConfig, DecodingConfig, Run, Transformer, TransformerConfig, UserError
 from transformer.cli import average_main, decode_main, train_main
-from transformer.data.tokenizer import train_tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.presets import PRESETS
 from transformer.training.step import TrainState
 

@@ -10,7 +10,8 @@ import sentencepiece
 from invented_text import LINES, UNSEEN
 
 from transformer.data.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
-from transformer.data.tokenizer import Tokenizer, train_tokenizer
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 

@@ -14,6 +14,7 @@ from small_run import WORDS, small_config
 
 from transformer import Config, Run, Translator, UserError
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.copying.config import CopyingConfig
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
 from transformer.distill import ABOUT, distill
@@ -31,6 +32,7 @@ MODELS = {
     "parallel, bos": ParallelConfig(**SIZES, **LAYER, fed="bos", places=10),
     "parallel, fertility": ParallelConfig(**SIZES, **LAYER, fed="fertility"),
     "parallel, masked": ParallelConfig(**SIZES, **LAYER, fed="masked"),
+    "copying": CopyingConfig(**SIZES, **LAYER, coverage_weight=0.1),
 }
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
 quiet = Watch(quiet=True)
@@ -55,7 +57,12 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
         model = dataclasses.replace(model, teacher=teacher if "fertility" in name else None)
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
         decoding = ParallelDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
-    return dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
+    config = dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
+    if name == "copying":  # all but six words are outside the vocabulary
+        data = dataclasses.replace(config.data, tokenizer="open-word", vocab_size=10)
+        training = dataclasses.replace(config.training, label_smoothing=0.0)
+        return dataclasses.replace(config, data=data, training=training)
+    return config
 
 
 def leaves(path: Path) -> list[np.ndarray]:
@@ -114,7 +121,10 @@ def test_length_can_be_asked_for(base, teacher, tmp_path):
     lengths = []
     for scale in ("0.5", "2.0"):
         done = subprocess.run(
-            [*program, "--length-scale", scale], input="red green cat runs blue dog\n", capture_output=True, text=True
+            [*program, "--length-scale", scale],
+            input="red green cat runs blue dog\n",
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         lengths.append(len(done.stdout.split()))
@@ -138,6 +148,7 @@ def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_p
     fewer = dataclasses.replace(config, data=dataclasses.replace(config.data, vocab_size=8))
     with pytest.raises(UserError, match="the teacher .* has a vocabulary of 13, this run one of 8"):
         train(fewer, tmp_path / "fewer", watch=quiet)
+    assert not list(tmp_path.iterdir())
 
 
 # --- distillation and rescoring ---

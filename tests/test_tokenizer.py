@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from invented_text import LINES, UNSEEN
 
 from transformer.config import SpecialIds
-from transformer.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizers import load_tokenizer, train_tokenizer
 from transformer.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")

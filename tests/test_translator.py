@@ -13,7 +13,8 @@ from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
 
 from transformer.config import Config, DecodingConfig, TransformerConfig
-from transformer.data.tokenizer import Tokenizer, train_tokenizer
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer

@@ -11,7 +11,7 @@ import pytest
 from invented_text import LINES
 
 from transformer.data import vocabulary
-from transformer.data.tokenizer import train_tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")

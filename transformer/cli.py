@@ -297,7 +297,7 @@ class _Output:
 
 def _print_scores(translations: list[str], given: DecodeArguments, translator: Any) -> None:
     from transformer.data.corpora import read_lines
-    from transformer.evaluation import bleu, chrf
+    from transformer.evaluation import bleu, chrf, exact_match
 
     assert given.reference
     references = [translator.tokenizers[1].plain(line) for line in read_lines(given.reference)]
@@ -310,6 +310,7 @@ def _print_scores(translations: list[str], given: DecodeArguments, translator: A
     tokenize = given.bleu_tokenize or translator.config.training.bleu_tokenize
     for score in (bleu(translations, references, tokenize), chrf(translations, references)):
         print(f"{score.detail}   {score.signature}", file=sys.stderr)
+    print(exact_match(translations, references).detail, file=sys.stderr)
 
 
 # python -m transformer.average

@@ -140,8 +140,8 @@ class DataConfig:
     """Where sentence pairs come from and how they become batches."""
 
     dataset: str = "built-in"
-    """built-in; or a TFDS translation dataset such as wmt14_translate/de-en; ignored when text
-    files are given below."""
+    """built-in (English-German); dialogue-en or dialogue-zh (greetings and answers by name); or a
+    TFDS translation dataset such as wmt14_translate/de-en; ignored when text files are given below."""
     source_language: str = "en"
     target_language: str = "de"
     train_source: Path | None = None
@@ -156,13 +156,15 @@ class DataConfig:
     validation_tsv: Path | None = None
     test_tsv: Path | None = None
     built_in_size: int = 200_000
-    """Training pairs to generate for the built-in corpus (it holds millions)."""
+    """Training pairs to generate for a built-in corpus (they hold millions)."""
     cache_dir: Path | None = None
     """Where prepared corpora are kept. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
-    tokenizer: Literal["unigram", "bpe", "char", "whitespace"] = "unigram"
-    """whitespace: for text that is already in subwords; `@@ ` joints are undone in the output."""
+    tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
+    """whitespace: for text that is already in subwords; `@@ ` joints are undone in the output. word:
+    whole words, and characters of Chinese and Japanese. open-word: the same, and words outside the
+    vocabulary keep their identity, for models that copy them."""
     vocab_size: int = 16_000
-    """Size of the vocabulary to train (for char and whitespace: an upper bound)."""
+    """Size of the vocabulary to train (of characters or words: an upper bound)."""
     joint_vocabulary: bool = True
     """One vocabulary for both languages. False wants --model.share-embeddings target or none."""
     source_tokenizer: Path | None = None
@@ -196,7 +198,7 @@ class DataConfig:
             raise UserError("--data.seed must be from 0 to 2147483647")
         if self.subword_sampling < 0:
             raise UserError("--data.subword-sampling must not be negative")
-        if self.subword_sampling and self.tokenizer in ("char", "whitespace"):
+        if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
             raise UserError(
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
                 "has only one way to cut a sentence"

@@ -41,6 +41,13 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     return _scored(CHRF(), hypotheses, references)
 
 
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Per cent of the sentences that are their references, letter by letter."""
+    right = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
+    share = 100 * right / max(len(references), 1)
+    return Score(share, "exact match", f"exact match = {share:.2f} ({right} of {len(references)})")
+
+
 def _scored(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(result.score, str(metric.get_signature()), str(result))

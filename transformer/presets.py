@@ -13,6 +13,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
+from transformer.copying.config import CopyingConfig
 from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
 
 
@@ -87,6 +88,42 @@ _PARALLEL = {
     for fed in ("length", "bos", "fertility", "masked")
 }
 
+
+def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
+    """Answers to people who introduce themselves, whose names no vocabulary has."""
+    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
+    return Config(
+        system="copying" if copying else "transformer",
+        model=(CopyingConfig if copying else TransformerConfig)(**sizes),
+        data=DataConfig(
+            dataset=f"dialogue-{language}",
+            source_language=language,
+            target_language=language,
+            built_in_size=20_000,
+            tokenizer="open-word" if copying else "word",
+            vocab_size=vocab_size,  # of the patterns' words, not of names
+            max_length=28,
+            buckets=(12, 16, 20, 28),
+            batch_tokens=1024,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
+        training=TrainingConfig(
+            steps=600,
+            label_smoothing=0.0,
+            evaluate_every=200,
+            evaluate_sentences=200,
+            bleu_tokenize="zh" if language == "zh" else "13a",
+        ),
+        decoding=DecodingConfig(buckets=(12, 16, 20, 28), extra_length=10),
+    )
+
+
+_DIALOGUES = {
+    f"dialogue-{language}{'' if copying else '-plain'}": _dialogue(language, vocab_size, copying)
+    for language, vocab_size in {"en": 67, "zh": 71}.items()
+    for copying in (True, False)
+}
+
 _PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
 
 
@@ -110,6 +147,7 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
     **_PARALLEL,
+    **_DIALOGUES,
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row

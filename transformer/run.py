@@ -32,7 +32,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from transformer.config import Config
 from transformer.config_json import from_json, to_json
 from transformer.data.batching import Tokenizers
-from transformer.data.tokenizer import load_tokenizer
+from transformer.data.tokenizers import load_tokenizer
 from transformer.errors import UserError
 from transformer.training.step import TrainState
 

@@ -11,6 +11,10 @@ from transformer.baselines import convolutional, recurrent
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.baselines.hard_attention import recurrent_objective
 from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
+from transformer.copying.config import CopyingConfig
+from transformer.copying.model import CopyingTransformer
+from transformer.copying.objective import copying_objective
+from transformer.copying.search import copying_scores, copying_search, pointers
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
@@ -78,6 +82,14 @@ SYSTEMS = {
         model_config=ParallelConfig,
         decoding_config=ParallelDecodingConfig,
     ),
+    "copying": System(
+        model=CopyingTransformer,
+        objective=copying_objective,
+        search=copying_search,
+        alignment=pointers,
+        scores=copying_scores,
+        model_config=CopyingConfig,
+    ),
 }
 
 
@@ -98,6 +110,10 @@ def check_system(config: Config) -> None:
     if type(config.model) is not system.model_config or type(config.decoding) is not system.decoding_config:
         raise UserError(
             f"--system {config.system}: begin with one of its presets; the other options are not its own"
+        )
+    if config.data.tokenizer == "open-word" and config.system != "copying":
+        raise UserError(
+            f"--data.tokenizer open-word: {config.system} cannot say words outside its vocabulary; use word"
         )
     if config.data.batching == "packed" and not system.packs:
         raise UserError(f"--data.batching packed: {config.system} reads one sentence a row, use buckets")

@@ -1,5 +1,6 @@
 """Where sentence pairs come from: the built-in grammar, text files, or any TFDS translation set."""
 
+import functools
 import hashlib
 import importlib
 import itertools
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer import grammar
+from transformer import dialogue, grammar
 from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.store import Pair, PairSource
@@ -16,6 +17,26 @@ from transformer.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 HELD_OUT = 1000  # sentences in the built-in validation and test sets
+
+
+BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
+    "built-in": (
+        "built-in English-German",
+        sorted(Path(grammar.__file__).parent.glob("*.py")),
+        grammar.pairs,
+    ),
+    "dialogue-en": (
+        "built-in dialogues in English",
+        [Path(dialogue.__file__)],
+        functools.partial(dialogue.pairs, "en"),
+    ),
+    "dialogue-zh": (
+        "built-in dialogues in Chinese",
+        [Path(dialogue.__file__)],
+        functools.partial(dialogue.pairs, "zh"),
+    ),
+}
+"""What can be generated: a name to show, the files whose rules it follows, and how."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +58,7 @@ def open_corpus(data: DataConfig) -> Corpus:
     """
     if any(getattr(data, f"{split}_{kind}") for split in SPLITS for kind in ("source", "target", "tsv")):
         return _text_files(data)
-    if data.dataset == "built-in":
+    if data.dataset in BUILT_IN:
         return _built_in(data)
     return _tfds(data)
 
@@ -51,14 +72,13 @@ def _built_in(data: DataConfig) -> Corpus:
     sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
-    files = sorted(Path(grammar.__file__).parent.glob("*.py"))
-    rules = b"".join(file.read_bytes() for file in files)
-    place = _place(data, "built-in", sizes, rules)
+    name, files, pairs = BUILT_IN[data.dataset]
+    place = _place(data, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:
-        return lambda: itertools.islice(grammar.pairs(seed=0, split=name), sizes[name])
+        return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
 
-    return Corpus("built-in English-German", store.prepare(place, {s: split(s) for s in SPLITS}), place)
+    return Corpus(name, store.prepare(place, {s: split(s) for s in SPLITS}), place)
 
 
 def _text_files(data: DataConfig) -> Corpus:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from transformer.config import DataConfig, SpecialIds
 from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
 from transformer.data.corpora import Corpus
-from transformer.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from transformer.data.tokenizer import Tokenizer
+from transformer.data.tokenizers import load_tokenizer, train_tokenizer
 
 Progress = Callable[[str, Iterable, int | None], Iterable]
 """(what is being done, items, how many) -> the same items, shown going by."""

@@ -6,22 +6,18 @@ once made, so threads may share one; they hold no generator of their own.
 """
 
 import contextlib
-import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import sentencepiece
 
 from transformer.config import SpecialIds
 from transformer.data.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
-from transformer.data.vocabulary import SPACE, escape, to_utf8, train_sentencepiece, unescape
+from transformer.data.vocabulary import SPACE, escape, to_utf8, unescape
 from transformer.errors import UserError
 
 _STANDARD_IDS = SpecialIds()
@@ -72,6 +68,10 @@ class Tokenizer(ABC):
         Raises ValueError for an id outside the vocabulary.
         """
 
+    def knowing(self, source: str) -> "Tokenizer":
+        """This tokenizer, able to write the words of a source sentence that it has no ids for."""
+        return self
+
     def save(self, path: Path) -> None:
         """Write everything into one file; whoever reads at that moment sees the old or the new."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,51 +96,6 @@ class Tokenizer(ABC):
         if outside := [index for index in checked if not 0 <= index < self.vocab_size]:
             raise ValueError(f"ids outside the vocabulary of {self.vocab_size}: {outside[:10]}")
         return checked
-
-
-def train_tokenizer(
-    texts: Iterable[str],
-    kind: Literal["unigram", "bpe", "char", "whitespace"],
-    vocab_size: int,
-    special: SpecialIds = _STANDARD_IDS,
-) -> Tokenizer:
-    """Learn a vocabulary of `vocab_size` ids (char, whitespace: at most that many) from lines.
-
-    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson
-    2018), with bytes for characters that are too rare. The same lines give the same vocabulary.
-    Raises UserError for an empty corpus, text that is not Unicode, and a size that cannot be.
-    """
-    if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
-        raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
-    if kind == "whitespace":
-        return _train_whitespace(texts, vocab_size, special)
-    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special))
-
-
-def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:
-    """The tokenizer in a file: any SentencePiece model, or what `WhitespaceTokenizer` saved.
-
-    Raises UserError where the file is missing, is something else, or has other ids than `special`.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
-    try:
-        read = _read_whitespace if content.startswith(b"{") else SentencePieceTokenizer
-        tokenizer: Tokenizer = read(content)
-    except (ValueError, KeyError, TypeError, RuntimeError, UserError):
-        raise UserError(f"{path}: neither a SentencePiece model nor a saved whitespace vocabulary") from None
-    if tokenizer.special != special:
-        raise UserError(
-            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but needed are "
-            f"{_listed(special)}: train a tokenizer here, or one elsewhere with these ids"
-        )
-    return tokenizer
-
-
-def _listed(special: SpecialIds) -> str:
-    return ", ".join(f"{name} {index}" for name, index in asdict(special).items())
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -240,69 +195,3 @@ def _kind(processor: sentencepiece.SentencePieceProcessor) -> str:
             if attempt("a", nbest_size=2):
                 return kind
     return "char"  # or whole words: either has one segmentation
-
-
-class WhitespaceTokenizer(Tokenizer):
-    """Words as they stand between spaces, the most frequent first; `@@ ` joints are undone.
-
-    For text that subword-nmt (Sennrich et al. 2016) or the like has already cut.
-    """
-
-    cut_beforehand = True
-
-    def __init__(self, words: list[str], special: SpecialIds) -> None:
-        self.special = special
-        self.vocab_size = len(words) + 4
-        self._words = words
-        names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
-        if len(names) < 4 or not all(0 <= index < self.vocab_size for index in names):
-            raise UserError(
-                f"{_listed(special)}: special ids must be different and below {self.vocab_size}, "
-                "the size of this vocabulary"
-            )
-        free = [index for index in range(self.vocab_size) if index not in names]
-        self._ids = dict(zip(words, free, strict=True))
-        self._pieces = names | dict(zip(free, words, strict=True))
-
-    def encode(self, text: str) -> list[int]:
-        return [self._ids.get(word, self.special.unk) for word in _WORD.findall(text)]
-
-    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        raise UserError(
-            "--data.subword-sampling: whitespace words are not cut any further, so there is "
-            "nothing to sample: choose --data.tokenizer unigram or bpe"
-        )
-
-    def decode(self, ids: Iterable[int]) -> str:
-        silent = {self.special.pad, self.special.bos, self.special.eos}
-        words = [self._pieces[index] for index in self._checked(ids) if index not in silent]
-        return self.plain(" ".join(words))
-
-    def plain(self, text: str) -> str:
-        return re.sub(r"@@( |\Z)", "", text)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._pieces[index] for index in self._checked(ids)]
-
-    def content(self) -> bytes:
-        content = {"kind": "whitespace", "special": asdict(self.special), "words": self._words}
-        return json.dumps(content, ensure_ascii=False, indent=0).encode(errors="surrogatepass")
-
-
-def _read_whitespace(content: bytes) -> WhitespaceTokenizer:
-    saved = json.loads(content.decode(errors="surrogatepass"))
-    if saved["kind"] != "whitespace" or not all(isinstance(word, str) for word in saved["words"]):
-        raise ValueError("not a whitespace vocabulary")
-    return WhitespaceTokenizer(saved["words"], SpecialIds(**saved["special"]))
-
-
-def _train_whitespace(texts: Iterable[str], vocab_size: int, special: SpecialIds) -> WhitespaceTokenizer:
-    counts = Counter(word for text in texts for word in _WORD.findall(text))
-    if not counts:
-        raise UserError("the training text is empty: a tokenizer needs lines to learn from")
-    if vocab_size < 5:
-        raise UserError(
-            f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: set it to at least 5"
-        )
-    # Equal counts stay in the order of their first appearance.
-    return WhitespaceTokenizer([word for word, _ in counts.most_common(vocab_size - 4)], special)

@@ -127,7 +127,9 @@ class Translator:
             for row, line in enumerate(lines):
                 pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
                 found[line - first_line] = [
-                    self._hypothesis(ids, float(score)) for ids, score in pairs if np.isfinite(score)
+                    self._hypothesis(ids, float(score), sources[line - first_line])
+                    for ids, score in pairs
+                    if np.isfinite(score)
                 ]
                 if not found[line - first_line]:
                     raise UserError(
@@ -176,7 +178,8 @@ class Translator:
 
     def subwords(self, source: str) -> list[str]:
         """A source sentence as the model sees it: the columns of an alignment, but for <eos>."""
-        return self.tokenizers[0].pieces(self.tokenizers[0].encode(source))
+        tokenizer = self.tokenizers[0].knowing(source)
+        return tokenizer.pieces(tokenizer.encode(source))
 
     # From text to batches
 
@@ -222,8 +225,8 @@ class Translator:
 
     # From batches to text
 
-    def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float) -> Hypothesis:
-        tokenizer, special = self.tokenizers[1], self.config.model.special
+    def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float, source: str) -> Hypothesis:
+        tokenizer, special = self.tokenizers[1].knowing(source), self.config.model.special
         words = [int(index) for index in ids if index not in (special.pad, special.eos)]
         return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), score)
 

@@ -144,12 +144,23 @@ class Transformer(EncoderDecoder):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        source_segments, target_segments = segments or (None, None)
-        memory = self.encode(source, segments=source_segments, deterministic=deterministic)
+        memory = self.encode(source, segments=segments and segments[0], deterministic=deterministic)
+        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+
+    def decode(
+        self,
+        memory: Memory,
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        """The decoder stack."""
         time = target.shape[1]
         self_mask = causal_mask(time) & window_mask(time, self.config.window)
         cross_mask, positions = memory.mask, jnp.arange(time)
-        if source_segments is not None and target_segments is not None:
+        if segments is not None:
+            source_segments, target_segments = segments
             self_mask &= segment_mask(target_segments, target_segments)
             cross_mask = segment_mask(target_segments, source_segments)
             positions = positions_in(target_segments)
@@ -179,6 +190,11 @@ class Transformer(EncoderDecoder):
 
         `rng` is for models that draw while decoding; this one does not.
         """
+        hidden, cache = self.hidden_step(cache, tokens)
+        return self.output(hidden), cache
+
+    def hidden_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n m"], Cache]:
+        """`decode_step` before its `output`."""
         cache, mask = cache.begin_step(self.config.window)
         x = self.target_positions(self.embed_target(tokens), cache.step[None])
         extended = []
@@ -187,7 +203,7 @@ class Transformer(EncoderDecoder):
             extended.append(keys_values)
         keys, values = zip(*extended, strict=True)
         cache = cache.replace(step=cache.step + 1, keys=keys, values=values)  # type: ignore[attr-defined]
-        return self.output(self.decoder_norm(x) if self.config.norm == "pre" else x), cache
+        return self.decoder_norm(x) if self.config.norm == "pre" else x, cache
 
 
 def cross_attention(

@@ -41,21 +41,26 @@ class ParallelTransformer(Transformer):
         return self.decode(memory, target, deterministic=deterministic)
 
     def decode(
-        self, memory: Memory, draft: Int[Array, "b t"], *, deterministic: bool = True
+        self,
+        memory: Memory,
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         """The decoder's last states, at every place of the draft."""
         copied = self.config.fed == "fertility"
-        embedded = self.source_embedding(draft) if copied else self.embed_target(draft)
-        places = draft.shape[1]
-        mask = padding_mask(draft, self.config.special.pad) & window_mask(places, self.config.window)
+        embedded = self.source_embedding(target) if copied else self.embed_target(target)
+        places = target.shape[1]
+        mask = padding_mask(target, self.config.special.pad) & window_mask(places, self.config.window)
         x = self.target_positions(embedded, jnp.arange(places), deterministic)
         for layer in self.decoder:
             x = layer(x, memory.states, mask, memory.mask, deterministic)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
-    def logits(self, memory: Memory, draft: Int[Array, "b t"]) -> Float[Array, "b t v"]:
+    def logits(self, memory: Memory, target: Int[Array, "b t"]) -> Float[Array, "b t v"]:
         """Of every word at every place of the draft."""
-        return self.output(self.decode(memory, draft))
+        return self.output(self.decode(memory, target))
 
     def plan(self, memory: Memory) -> Float[Array, "b *_"] | None:
         """What is predicted before any word, as logits: `[b, 2 length_span + 1]` of target minus

@@ -20,7 +20,7 @@ from transformer.data.corpora import Corpus, open_corpus
 from transformer.data.pipeline import TrainingData, corpus_tokenizers, prepare
 from transformer.decoding.translator import Translator
 from transformer.errors import Stopped, UserError
-from transformer.evaluation import bleu, chrf
+from transformer.evaluation import bleu, chrf, exact_match
 from transformer.parallel import device_batches, pmap_step, replicate
 from transformer.run import Run
 from transformer.systems import check_system, find_system
@@ -65,6 +65,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     if run is None:
         tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
         config = _with_vocabulary(config, tokenizers)
+        find_system(config.system).objective(config)  # refuses what it cannot learn, before there is a run
         run = Run.create(run_dir or _new_directory(config), config, tokenizers, corpus.place.name)
     else:
         run.check_corpus(corpus.place.name)
@@ -319,7 +320,11 @@ class Loop:
         translations = self._translator(variables).translate(sources)
         references = [self.run.tokenizers[1].plain(text) for text in references]
         tokenize = self.config.training.bleu_tokenize
-        scores = {"bleu": bleu(translations, references, tokenize), "chrf": chrf(translations, references)}
+        scores = {
+            "bleu": bleu(translations, references, tokenize),
+            "chrf": chrf(translations, references),
+            "exact": exact_match(translations, references),
+        }
         results = {"split": split, "checkpoint": step, "sentences": len(sources)}
         results |= {name: score.as_dict() for name, score in scores.items()}
         text = json.dumps(results, indent=2) + "\n"
@@ -335,6 +340,7 @@ class Loop:
                 ("time", f"{int(seconds // 60)} min {seconds % 60:.0f} s"),
                 (f"{split} BLEU", f"{scores['bleu'].value:.2f}   {scores['bleu'].signature}"),
                 (f"{split} chrF", f"{scores['chrf'].value:.2f}   {scores['chrf'].signature}"),
+                (f"{split} exact", scores["exact"].detail.removeprefix("exact match = ")),
                 ("written to", str(self.run.path)),
             ],
         )

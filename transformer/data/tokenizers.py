@@ -1,0 +1,58 @@
+"""Which tokenizer: one learned from text, or one in a file."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+from transformer.config import SpecialIds
+from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.data.vocabulary import train_sentencepiece
+from transformer.data.words import KINDS, read_vocabulary
+from transformer.errors import UserError
+
+_STANDARD_IDS = SpecialIds()
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    special: SpecialIds = _STANDARD_IDS,
+) -> Tokenizer:
+    """Learn a vocabulary of `vocab_size` ids (of characters and words: at most that many) from lines.
+
+    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson
+    2018), with bytes for characters that are too rare. The same lines give the same vocabulary.
+    Raises UserError for an empty corpus, text that is not Unicode, and a size that cannot be.
+    """
+    if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
+        raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
+    if kind in KINDS:
+        return KINDS[kind].train(texts, vocab_size, special)
+    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special))
+
+
+def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:
+    """The tokenizer in a file: any SentencePiece model, or a vocabulary that was saved here.
+
+    Raises UserError where the file is missing, is something else, or has other ids than `special`.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
+    try:
+        read = read_vocabulary if content.startswith(b"{") else SentencePieceTokenizer
+        tokenizer: Tokenizer = read(content)
+    except (ValueError, KeyError, TypeError, RuntimeError, UserError):
+        raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
+    if tokenizer.special != special:
+        raise UserError(
+            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but needed are "
+            f"{_listed(special)}: train a tokenizer here, or one elsewhere with these ids"
+        )
+    return tokenizer
+
+
+def _listed(special: SpecialIds) -> str:
+    return ", ".join(f"{name} {index}" for name, index in asdict(special).items())

@@ -1,0 +1,183 @@
+"""Vocabularies of whole words: of text that is cut into subwords already, or of plain text.
+
+The plain ones cut Chinese and Japanese into characters, everything else into words and signs.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+
+import numpy as np
+
+from transformer.config import SpecialIds
+from transformer.data.tokenizer import Tokenizer
+from transformer.errors import UserError
+
+_WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
+_CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PIECE = re.compile(rf"[{_CHARACTER}]|[^\W{_CHARACTER}]+(?:['’-][^\W{_CHARACTER}]+)*|.", re.DOTALL)
+_SPELLED = re.compile(rf"[^\W{_CHARACTER}]|<unk>")
+_SIGNS = frozenset(",.;:!?")
+_GLUE = "<glue>"  # stands where a space would be expected and is not; no piece of text is like it
+_NAMES = 2**24
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A list of words, most frequent first, each one id; how text is cut and joined is for the
+    subclasses to say."""
+
+    kind: str
+
+    def __init__(self, words: list[str], special: SpecialIds) -> None:
+        self.special = special
+        self.vocab_size = len(words) + 4
+        self._words = words
+        names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
+        if len(names) < 4 or not all(0 <= index < self.vocab_size for index in names):
+            raise UserError(
+                f"{special}: special ids must be different and below {self.vocab_size}, "
+                "the size of this vocabulary"
+            )
+        free = [index for index in range(self.vocab_size) if index not in names]
+        self._ids = dict(zip(words, free, strict=True))
+        self._pieces: dict[int, str] = names | dict(zip(free, words, strict=True))
+
+    @classmethod
+    @abstractmethod
+    def cut(cls, text: str) -> list[str]:
+        """The words of a line."""
+
+    @abstractmethod
+    def join(self, words: list[str]) -> str:
+        """The line of the words."""
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "VocabularyTokenizer":
+        """The most frequent words of the text; equal counts stay in the order of first appearance."""
+        counts = Counter(word for text in texts for word in cls.cut(text))
+        if not counts:
+            raise UserError("the training text is empty: a tokenizer needs lines to learn from")
+        if vocab_size < 5:
+            raise UserError(
+                f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: "
+                "set it to at least 5"
+            )
+        return cls([word for word, _ in counts.most_common(vocab_size - 4)], special)
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.get(word, self.special.unk) for word in self.cut(text)]
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        raise UserError(
+            "--data.subword-sampling: whole words are not cut any further, so there is "
+            "nothing to sample: choose --data.tokenizer unigram or bpe"
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        silent = {self.special.pad, self.special.bos, self.special.eos}
+        return self.join(self.pieces(index for index in ids if index not in silent))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces[index] for index in self._checked(ids)]
+
+    def content(self) -> bytes:
+        content = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode(errors="surrogatepass")
+
+
+class WhitespaceTokenizer(VocabularyTokenizer):
+    """Words as they stand between spaces; `@@ ` joints are undone.
+
+    For text that subword-nmt (Sennrich et al. 2016) or the like has already cut.
+    """
+
+    kind = "whitespace"
+    cut_beforehand = True
+
+    @classmethod
+    def cut(cls, text: str) -> list[str]:
+        return _WORD.findall(text)
+
+    def join(self, words: list[str]) -> str:
+        return self.plain(" ".join(words))
+
+    def plain(self, text: str) -> str:
+        return re.sub(r"@@( |\Z)", "", text)
+
+
+class WordTokenizer(VocabularyTokenizer):
+    """Words, signs and Chinese or Japanese characters of plain text.
+
+    A space is a piece only where it surprises: between two spelled words one is expected, and
+    after a sign like a comma. So a name is the same word wherever in a sentence it stands, and
+    text of known words comes back as it was.
+    """
+
+    kind = "word"
+
+    @classmethod
+    def cut(cls, text: str) -> list[str]:
+        pieces = _PIECE.findall(text)
+        kept: list[str] = []
+        for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
+            if piece == " " and _spaced(before, after):
+                continue
+            kept += [_GLUE, piece] if _spaced(before, piece) else [piece]
+        return kept
+
+    def join(self, words: list[str]) -> str:
+        text: list[str] = []
+        for before, word in itertools.pairwise(["", *words]):
+            text += [" "] * _spaced(before, word) + [word] * (word != _GLUE)
+        return "".join(text)
+
+
+def _spaced(left: str, right: str) -> bool:
+    """Whether one would expect a space between two pieces."""
+    return bool(_SPELLED.match(right)) and (bool(_SPELLED.match(left)) or left in _SIGNS)
+
+
+class OpenWordTokenizer(WordTokenizer):
+    """Words, of which those without an id keep their identity, for models that copy.
+
+    An unknown word's id is vocab_size plus a hash of the word, the same in source and target.
+    """
+
+    kind = "open-word"
+
+    def __init__(self, words: list[str], special: SpecialIds, names: Iterable[str] = ()) -> None:
+        super().__init__(words, special)
+        self._names = {self._name(word): word for word in names if word not in self._ids}
+
+    def _name(self, word: str) -> int:
+        digest = hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=4).digest()
+        return self.vocab_size + int.from_bytes(digest, "big") % _NAMES
+
+    def encode(self, text: str) -> list[int]:
+        known = self._ids
+        return [known[word] if word in known else self._name(word) for word in self.cut(text)]
+
+    def knowing(self, source: str) -> "OpenWordTokenizer":
+        return OpenWordTokenizer(self._words, self.special, self.cut(source))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        known = self._pieces | self._names
+        return [known.get(int(index), "<unk>") for index in ids]
+
+
+KINDS: dict[str, type[VocabularyTokenizer]] = {
+    tokenizer.kind: tokenizer for tokenizer in (WhitespaceTokenizer, WordTokenizer, OpenWordTokenizer)
+}
+
+
+def read_vocabulary(content: bytes) -> VocabularyTokenizer:
+    """The tokenizer whose `content` this is. Raises ValueError, KeyError or TypeError for others."""
+    saved = json.loads(content.decode(errors="surrogatepass"))
+    if not all(isinstance(word, str) for word in saved["words"]):
+        raise ValueError("not a vocabulary")
+    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]))

@@ -1,0 +1,101 @@
+"""A built-in corpus to copy on: people introduce themselves, and are answered by name.
+
+    Hello, I am Kuroro.        Hello Kuroro, nice to meet you.
+    你好，我是库洛洛。             库洛洛你好，很高兴认识你。
+
+The answer is a function of the greeting. Names are drawn from tens of thousands, and no name (in
+Chinese, no character of a name) of one split occurs in another: a hash of it decides whose it is.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterator
+
+Pair = tuple[str, str]
+SHARES = {"validation": 1, "test": 1, "train": 6}  # of eight names
+
+# What is said, and what is answered: {a} and {b} are names, {x} a word from the list beside it.
+ENGLISH = (
+    ("{x}, I am {a}.", "{x} {a}, nice to meet you.", "Hello|Hi|Good morning|Good evening"),
+    ("{x}, my name is {a}.", "{x} {a}, I am glad to meet you.", "Hello|Hi|Good morning|Good evening"),
+    ("They call me {a}.", "Then I will call you {a} too.", ""),
+    ("I am {a} and I like {x}.", "I like {x} too, {a}.", "music|tea|books|rain|chess|the sea"),
+    ("This is {a}, and I am {b}.", "Nice to meet you both, {b} and {a}.", ""),
+    ("Is {a} here {x}? It is {b}.", "No {b}, {a} is not here {x}.", "today|now"),
+    ("Please tell {a} that {b} called.", "I will tell {a} that you called, {b}.", ""),
+    ("{a} and {b} are my friends.", "Are {a} and {b} coming too?", ""),
+    ("My {x} is called {a}.", "Does {a} the {x} bite?", "dog|cat|horse|bird"),
+    ("Goodbye, {a} has to leave {x}.", "Goodbye {a}, see you {x}.", "today|tomorrow"),
+)
+CHINESE = (
+    ("{x}，我是{a}。", "{a}{x}，很高兴认识你。", "你好|早上好|晚上好"),
+    ("{x}，我的名字叫{a}。", "{x}，{a}，见到你真好。", "你好|早上好|晚上好"),
+    ("大家都叫我{a}。", "那我也叫你{a}吧。", ""),
+    ("我是{a}，我喜欢{x}。", "{a}，我也喜欢{x}。", "音乐|喝茶|看书|下雨|下棋"),
+    ("这是{a}，我是{b}。", "{b}和{a}，很高兴认识你们。", ""),
+    ("{a}在吗？我是{b}。", "{b}，{a}现在不在。", ""),
+    ("请告诉{a}，{b}来过。", "好的{b}，我会告诉{a}你来过。", ""),
+    ("{a}和{b}是我的朋友。", "{a}和{b}今天也来吗？", ""),
+    ("我的{x}叫{a}。", "你的{x}{a}真可爱。", "狗|猫|马|鸟"),
+    ("再见，{a}要走了。", "再见{a}，明天见。", ""),
+)
+PATTERNS = {"en": ENGLISH, "zh": CHINESE}
+
+_ONSETS = [*"bcdfghjklmnprstvwyz", "br", "ch", "dr", "fl", "gr", "kl", "sh", "st", "tr"]
+_VOWELS = [*"aeiou", "ai", "ea", "ee", "ia", "io", "oo", "ou"]
+_ENDS = ["", "", "n", "r", "s", "l", "th", "m"]
+_CHARACTERS = (
+    "安柏碧博彩灿昌超琛辰诚楚川春慈聪翠达丹德迪蒂蝶东端敦尔恩法凡芳菲斐风枫凤弗芙福甘刚戈格根冠光广贵桂国哈海涵汉翰豪浩合河荷赫鹤"
+    "亨恒弘红宏洪虎华怀辉惠慧吉季加佳嘉坚健江娇杰洁捷金锦晋京晶景静娟军君俊卡凯康柯科克孔库坤奎兰岚浪雷蕾黎李力立丽利莉连莲良"
+    "亮列林霖琳玲灵凌龙隆露卢鲁陆路伦罗洛绿玛麦曼茂梅美蒙孟梦米密苗敏铭墨默姆木慕娜南楠尼妮宁诺欧帕潘佩彭鹏平普琪奇琦启千倩乔"
+    "钦琴青清庆琼秋泉群然仁荣容如儒瑞睿若萨塞森沙珊善尚绍申诗石实世舒曙树双顺思斯松苏素塔泰谭唐涛特滕廷通婷维伟卫文雯沃武希西"
+    "熙霞贤香祥翔萧晓欣新馨星雄秀旭轩雪勋雅亚妍岩彦燕扬阳杨瑶耀叶依怡宜义艺毅银英颖瑛永勇宇玉育钰裕元园媛远岳悦云芸韵泽占"
+    "哲贞珍振正之芝志智忠仲竹庄卓姿子紫宗祖尊佐"
+)
+
+
+def split_of(name: str) -> str:
+    """Which split an English name, or a character of Chinese ones, belongs to."""
+    digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
+    share = int.from_bytes(digest, "big") % sum(SHARES.values())
+    for split, many in SHARES.items():
+        share -= many
+        if share < 0:
+            return split
+    raise AssertionError("shares add up")
+
+
+def pairs(language: str, split: str, seed: int = 0) -> Iterator[Pair]:
+    """Greetings and answers without end, the same for the same seed; no greeting twice.
+
+    Args:
+      language: "en" or "zh".
+      split: "train", "validation" or "test"; their names are disjoint.
+    """
+    chance = random.Random(f"{language} {split} {seed}")
+    names = _english_names(chance, split) if language == "en" else _chinese_names(chance, split)
+    seen = set()
+    while True:
+        said, answered, words = chance.choice(PATTERNS[language])
+        a, b = itertools.islice(names, 2)
+        word = chance.choice(words.split("|"))
+        source = said.format(a=a, b=b, x=word)
+        if source not in seen and a != b:
+            seen.add(source)
+            yield source, answered.format(a=a, b=b, x=word)
+
+
+def _english_names(chance: random.Random, split: str) -> Iterator[str]:
+    while True:
+        syllables = chance.choice((1, 2, 2, 3))
+        parts = (chance.choice(_ONSETS) + chance.choice(_VOWELS) for _ in range(syllables))
+        name = ("".join(parts) + chance.choice(_ENDS)).capitalize()
+        if len(name) > 2 and split_of(name) == split:
+            yield name
+
+
+def _chinese_names(chance: random.Random, split: str) -> Iterator[str]:
+    characters = [character for character in _CHARACTERS if split_of(character) == split]
+    while True:
+        yield "".join(chance.choice(characters) for _ in range(chance.choice((2, 2, 3))))
