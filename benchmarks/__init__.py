@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat: `python -m benchmarks.NAME`."""

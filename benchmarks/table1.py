@@ -1,0 +1,278 @@
+"""The paper's Table 1, measured: what one layer costs, and how far apart it leaves two words.
+
+`python -m benchmarks.table1` times one layer of each kind, forward, for growing lengths n and widths d,
+asks the compiler for its memory, counts its sequential operations in the traced program, and finds
+the longest path between two positions from where gradients reach. It writes a table and plots.
+"""
+
+import argparse
+import functools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxprs_in_params
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.baselines.convolutional import GatedConvolution, reach
+from transformer.baselines.recurrent import make_cell
+from transformer.config import TransformerConfig
+from transformer.model.attention import MultiHeadAttention, window_mask
+
+LENGTHS, WIDTHS = (16, 32, 64, 128, 256, 512, 1024), (64, 128, 256, 512)
+LENGTH, WIDTH, ROWS = 128, 128, 4  # what stays while the other grows; sentences at a time
+CUTS = (("length", "width", WIDTH), ("width", "length", LENGTH))  # along what, and what stays at what
+WINDOW, KERNEL = 8, 3
+ORDER = ("self-attention", "restricted", "recurrent", "convolutional", "dilated")
+FORMULAS = {
+    "self-attention": ("n² d", "1", "1"),
+    "restricted": ("r n d", "1", "n / r"),
+    "recurrent": ("n d²", "n", "n"),
+    "convolutional": ("k n d²", "1", "n / k"),
+    "dilated": ("k n d²", "1", "log_k n"),
+}
+"""Table 1: complexity of a layer, sequential operations, longest path (section 4)."""
+
+
+class Attention(nn.Module):
+    """Self-attention, over everything or a window."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        layer = MultiHeadAttention(self.config)
+        return layer(x, layer.keys_values(x), window_mask(x.shape[1], self.config.window))
+
+
+class Recurrence(nn.Module):
+    """A GRU over the positions."""
+
+    config: RecurrentConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.RNN(make_cell(self.config, self.config.d_model))(x)
+
+
+class Step(nn.Module):
+    """One step of that GRU at every position at once, from the state of the position before: the
+    sequential operation that a recurrent layer repeats."""
+
+    config: RecurrentConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+        return make_cell(self.config, self.config.d_model)(before, x)[1]
+
+
+class Convolution(nn.Module):
+    """A gated convolution that looks as far back as ahead; `layer` settles its dilation."""
+
+    config: ConvolutionalConfig
+    layer: int = 0
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        side = reach(self.config, self.layer) // 2
+        return GatedConvolution(self.config, self.layer)(jnp.pad(x, ((0, 0), (side, side), (0, 0))), True)
+
+
+def layer(kind: str, width: int) -> nn.Module:
+    """One layer of the kind."""
+    sizes: dict[str, Any] = {"vocab_size": 1, "d_model": width, "dropout": 0.0}
+    match kind:
+        case "self-attention":
+            return Attention(TransformerConfig(**sizes, num_heads=width // 32))
+        case "restricted":
+            return Attention(TransformerConfig(**sizes, num_heads=width // 32, window=WINDOW))
+        case "recurrent":
+            return Recurrence(RecurrentConfig(**sizes))
+        case _:
+            return Convolution(ConvolutionalConfig(**sizes, kernel_width=KERNEL))
+
+
+@dataclass
+class Cost:
+    """What one layer takes at one size."""
+
+    kind: str
+    length: int
+    width: int
+    milliseconds: float
+    megabytes: float
+    sequential: int
+
+
+def cost(kind: str, length: int, width: int, repeats: int) -> Cost:
+    """Median time of a forward pass, memory beside arguments and result, sequential operations."""
+    model = layer(kind, width)
+    x = jax.random.normal(jax.random.key(0), (ROWS, length, width))
+    variables = model.init(jax.random.key(1), x)
+    program = jax.jit(model.apply).lower(variables, x).compile()
+    memory = program.memory_analysis().temp_size_in_bytes / 2**20
+    jax.block_until_ready(program(variables, x))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(program(variables, x))
+        times.append(1e3 * (time.perf_counter() - start))
+    sequential = sequential_operations(jax.make_jaxpr(model.apply)(variables, x).jaxpr)
+    return Cost(kind, length, width, statistics.median(times), memory, sequential)
+
+
+def sequential_operations(program: Any) -> int:
+    """How often the longest loop of a traced program runs its body; 1 without loops."""
+    longest = 1
+    for equation in program.eqns:
+        turns = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        inner = [sequential_operations(body) for body in jaxprs_in_params(equation.params)]
+        longest = max([longest, turns * max(inner, default=1)])
+    return longest
+
+
+@functools.cache
+def touched(model: nn.Module, length: int, width: int) -> np.ndarray:
+    """[i, j]: whether the output at position i has a gradient to the input at position j."""
+    x = jax.random.normal(jax.random.key(0), (1, length, width))
+    variables = model.init(jax.random.key(1), x)
+
+    def outputs(x: jax.Array) -> jax.Array:
+        return model.apply(variables, x)[0].sum(axis=-1)  # type: ignore[index]
+
+    return np.asarray(jnp.abs(jax.jit(jax.jacrev(outputs))(x)[:, 0]).sum(axis=-1) > 0)
+
+
+def longest_path(kind: str, length: int, width: int = 32) -> int:
+    """How many operations, one after the other, until the last position depends on the first."""
+    depends = np.eye(length, dtype=bool)
+    for path, model in enumerate(operations(kind, length, width), start=1):
+        depends = touched(model, length, width) @ depends
+        if depends[-1, 0]:
+            return path
+    raise AssertionError("operations never end")
+
+
+def operations(kind: str, length: int, width: int) -> Iterator[nn.Module]:
+    """The operations that follow each other: layers, or the steps inside a recurrent one."""
+    sizes: dict[str, Any] = {"vocab_size": 1, "d_model": width, "dropout": 0.0}
+    depth = 0
+    while True:
+        if kind == "recurrent":
+            yield Step(RecurrentConfig(**sizes))
+        elif kind == "dilated":
+            rest = length - 1 - (KERNEL**depth - 1) // 2  # what the layers before do not bridge
+            distance = min(KERNEL**depth, max(rest, 1))
+            yield Convolution(ConvolutionalConfig(**sizes, kernel_width=KERNEL, dilation=(distance,)))
+        else:
+            yield layer(kind, width)
+        depth += 1
+
+
+def measure(lengths: tuple[int, ...], widths: tuple[int, ...], repeats: int) -> list[Cost]:
+    """Every kind of layer at every length, and at every width; kinds take turns."""
+    sizes = [(length, WIDTH) for length in lengths] + [(LENGTH, width) for width in widths]
+    work = [(kind, *size) for size in dict.fromkeys(sizes) for kind in ORDER[:4]]
+    return [cost(*one, repeats) for one in track(work, "layers", console=Console(stderr=True))]
+
+
+def growth(costs: list[Cost], kind: str, along: str) -> float:
+    """The exponent with which time grows, over the upper half of the sizes: log-log slope."""
+    other, fixed = next((other, fixed) for name, other, fixed in CUTS if name == along)
+    mine = [c for c in costs if c.kind == kind and getattr(c, other) == fixed]
+    mine = sorted(mine, key=lambda c: getattr(c, along))[-3:]
+    x, y = (np.log([getattr(c, name) for c in mine]) for name in (along, "milliseconds"))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> None:
+    """Time and memory against n and d, sequential operations and longest path against n."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), layout="constrained")
+    for kind in ORDER:
+        for column, (along, other, fixed) in enumerate(
+            (("length", "width", WIDTH), ("width", "length", LENGTH))
+        ):
+            mine = [c for c in costs if c.kind == kind and getattr(c, other) == fixed]
+            mine.sort(key=lambda c: getattr(c, along))
+            sizes = [getattr(c, along) for c in mine]
+            if mine:
+                axes[0, column].plot(sizes, [c.milliseconds for c in mine], marker="o", label=kind)
+                axes[1, column].plot(sizes, [max(c.megabytes, 1e-3) for c in mine], marker="o", label=kind)
+            if mine and along == "length":
+                axes[0, 2].plot(sizes, [c.sequential for c in mine], marker="o", label=kind)
+        axes[1, 2].plot(list(paths[kind]), list(paths[kind].values()), marker="o", label=kind, color=None)
+    titles = (
+        ("time of one layer, ms", "time of one layer, ms", "sequential operations"),
+        ("memory of one layer, MiB", "memory of one layer, MiB", "longest path between two words"),
+    )
+    names = ((f"length n (d = {WIDTH})", f"width d (n = {LENGTH})", "length n"),) * 2
+    for row, column in np.ndindex(2, 3):
+        axis: Any = axes[row, column]
+        axis.set(xscale="log", yscale="log", title=titles[row][column], xlabel=names[row][column])
+        axis.grid(alpha=0.3)
+    axes[1, 2].legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures, prints the table, writes OUTPUT.json and OUTPUT.png."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.table1", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("table1"), help="writes OUTPUT.json, OUTPUT.png")
+    parser.add_argument("--repeats", type=int, default=15, help="passes timed for each size")
+    parser.add_argument("--quick", action="store_true", help="a few small sizes only")
+    given = parser.parse_args(arguments)
+    lengths, widths = (LENGTHS, WIDTHS) if not given.quick else ((16, 32, 64), (64, 96, 128))
+    costs = measure(lengths, widths, given.repeats)
+    reached = [length for length in lengths if length <= 128]
+    paths = {kind: {length: longest_path(kind, length) for length in reached} for kind in ORDER}
+
+    table = Table("layer", "work", "time ~ n^", "time ~ d^", "steps (n)", "steps", "path (n)", "path")
+    for kind in ORDER:
+        complexity, sequential, path = FORMULAS[kind]
+        mine = [c for c in costs if c.kind == kind and c.width == WIDTH]
+        largest = max(mine, key=lambda c: c.length) if mine else None
+        table.add_row(
+            kind,
+            complexity,
+            f"{growth(costs, kind, 'length'):.2f}" if mine else "",
+            f"{growth(costs, kind, 'width'):.2f}" if mine else "",
+            f"{largest.sequential} ({largest.length})" if largest else "",
+            sequential,
+            f"{paths[kind][reached[-1]]} ({reached[-1]})",
+            path,
+        )
+    Console().print(table)
+    about = {
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "rows": ROWS,
+        "window r": WINDOW,
+        "kernel k": KERNEL,
+    }
+    result = {"about": about, "costs": [asdict(c) for c in costs], "paths": paths}
+    given.output.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    plot(costs, paths, given.output.with_suffix(".png"))
+    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    main()
