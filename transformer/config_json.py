@@ -23,12 +23,12 @@ def from_json(text: str) -> Config:
     """
     try:
         values = json.loads(text)
-        system = find_system(values["system"])
-        parts = {"model": system.model_config, "decoding": system.decoding_config}
-        return _build(
-            Config, {**values, **{name: _build(kind, values[name]) for name, kind in parts.items()}}
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        system = find_system(values.get("system", "transformer"))
+        for name, kind in {"model": system.model_config, "decoding": system.decoding_config}.items():
+            if isinstance(values.get(name), dict):
+                values[name] = _build(kind, values[name])
+        return _build(Config, values)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"not a config of this version: {error}") from error
 
 

@@ -108,9 +108,9 @@ def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
         training=TrainingConfig(
-            steps=600,
+            steps=900,
             label_smoothing=0.0,
-            evaluate_every=200,
+            evaluate_every=300,
             evaluate_sentences=200,
             bleu_tokenize="zh" if language == "zh" else "13a",
         ),

@@ -1,0 +1,41 @@
+"""What Table 1 says of layers is true of these, counted and followed by gradients; nothing is timed."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import table1
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("self-attention", 1), ("restricted", 2), ("recurrent", 15), ("convolutional", 15), ("dilated", 4)],
+)
+def test_longest_paths_over_sixteen_words(kind, path):
+    # restricted: 15 / 8; convolutional: one neighbour on each side; dilated: 1 + 3 + 9 < 15
+    assert table1.longest_path(kind, 16) == path
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("self-attention", 1), ("convolutional", 1), ("recurrent", 24)])
+def test_sequential_operations(kind, steps):
+    model, x = table1.layer(kind, 32), jnp.zeros((1, 24, 32))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), x)
+    assert table1.sequential_operations(jax.make_jaxpr(model.apply)(shapes, x).jaxpr) == steps
+
+
+def test_it_writes_a_table_and_plots(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(table1, "measure", lambda lengths, widths, repeats: costs)
+    costs = [
+        table1.Cost(kind, length, width, length**2 * width * 1e-3, 1.0, 1)
+        for kind in table1.ORDER[:4]
+        for length, width in ((32, 128), (64, 128), (128, 128), (128, 64), (128, 256))
+    ]
+    assert table1.growth(costs, "restricted", "length") == pytest.approx(2)
+    assert table1.growth(costs, "restricted", "width") == pytest.approx(1)
+    monkeypatch.setattr(table1, "longest_path", lambda kind, length: length)
+    table1.main(["--quick", "--output", str(tmp_path / "out")])
+    assert "written to" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "out.json").read_text())["costs"]) == len(costs)
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
