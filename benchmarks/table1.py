@@ -203,33 +203,43 @@ def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> Non
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), layout="constrained")
+
+    def draw(axis: Any, kind: str, x: list[int], y: list[float]) -> None:
+        style = {"marker": "o", "color": f"C{ORDER.index(kind)}", "label": kind}
+        # dashes, so that of two lines in one place both are seen
+        axis.plot(x, y, linestyle="--" if kind in ("restricted", "convolutional") else "-", **style)
+
     for kind in ORDER:
-        for column, (along, other, fixed) in enumerate(
-            (("length", "width", WIDTH), ("width", "length", LENGTH))
-        ):
-            mine = [c for c in costs if c.kind == kind and getattr(c, other) == fixed]
-            mine.sort(key=lambda c: getattr(c, along))
+        for column, (along, other, fixed) in enumerate(CUTS):
+            mine = sorted(
+                (c for c in costs if c.kind == kind and getattr(c, other) == fixed),
+                key=lambda c: getattr(c, along),
+            )
+            if not mine:
+                continue
             sizes = [getattr(c, along) for c in mine]
-            if mine:
-                axes[0, column].plot(sizes, [c.milliseconds for c in mine], marker="o", label=kind)
-                axes[1, column].plot(sizes, [max(c.megabytes, 1e-3) for c in mine], marker="o", label=kind)
-            if mine and along == "length":
-                axes[0, 2].plot(sizes, [c.sequential for c in mine], marker="o", label=kind)
-        axes[1, 2].plot(list(paths[kind]), list(paths[kind].values()), marker="o", label=kind, color=None)
-    titles = (
-        ("time of one layer, ms", "time of one layer, ms", "sequential operations"),
-        ("memory of one layer, MiB", "memory of one layer, MiB", "longest path between two words"),
-    )
-    names = ((f"length n (d = {WIDTH})", f"width d (n = {LENGTH})", "length n"),) * 2
+            draw(axes[0, column], kind, sizes, [c.milliseconds for c in mine])
+            draw(axes[1, column], kind, sizes, [c.megabytes for c in mine])
+            if along == "length":
+                draw(axes[0, 2], kind, sizes, [c.sequential for c in mine])
+        draw(axes[1, 2], kind, list(paths[kind]), list(paths[kind].values()))
+    titles = ("time of one layer, ms", "sequential operations"), ("memory of one layer, MiB", "longest path")
+    names = (f"length n (d = {WIDTH})", f"width d (n = {LENGTH})", "length n")
     for row, column in np.ndindex(2, 3):
         axis: Any = axes[row, column]
-        axis.set(xscale="log", yscale="log", title=titles[row][column], xlabel=names[row][column])
+        axis.set(xscale="log", yscale="log", title=titles[row][column == 2], xlabel=names[column])
+        sizes = sorted({int(x) for line in axis.lines for x in line.get_xdata()})
+        axis.set_xticks(sizes, [str(size) for size in sizes])
+        axis.xaxis.set_minor_locator(ticker.NullLocator())
+        axis.yaxis.set_minor_locator(ticker.NullLocator())
+        axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f"{y:g}"))
         axis.grid(alpha=0.3)
-    axes[1, 2].legend()
-    figure.savefig(path, dpi=120)
+    figure.legend(*axes[1, 2].get_legend_handles_labels(), loc="outside lower center", ncols=len(ORDER))
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -259,7 +269,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"{paths[kind][reached[-1]]} ({reached[-1]})",
             path,
         )
-    Console().print(table)
+    Console(width=100).print(table)
     about = {
         "jax": jax.__version__,
         "python": platform.python_version(),
