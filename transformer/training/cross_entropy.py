@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-SLICE = {"cpu": 2**22}
+SLICE = {"cpu": 2**20}
 """How many logits exist at a time: on a CPU what its caches hold; elsewhere enough to be busy."""
 
 
