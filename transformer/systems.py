@@ -46,6 +46,8 @@ class System:
     decoding_config: type[DecodingConfig] = DecodingConfig
     packs: bool = False
     """Whether it can keep several sentences in a row apart."""
+    copies: bool = False
+    """Whether it can say words outside its vocabulary."""
 
 
 SYSTEMS = {
@@ -89,6 +91,7 @@ SYSTEMS = {
         alignment=pointers,
         scores=copying_scores,
         model_config=CopyingConfig,
+        copies=True,
     ),
 }
 
@@ -111,7 +114,7 @@ def check_system(config: Config) -> None:
         raise UserError(
             f"--system {config.system}: begin with one of its presets; the other options are not its own"
         )
-    if config.data.tokenizer == "open-word" and config.system != "copying":
+    if config.data.tokenizer == "open-word" and not system.copies:
         raise UserError(
             f"--data.tokenizer open-word: {config.system} cannot say words outside its vocabulary; use word"
         )

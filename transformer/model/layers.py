@@ -19,8 +19,7 @@ def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, ".
     """True with probability 1 - rate, met within 2^-17: sixteen bits decide each element.
 
     The bits are a hash of the element's number (two rounds of multiply and xor-shift, keyed by both
-    words of the key). jax.random's threefry, which dropout has no need of, takes a tenth of a small
-    model's training time on a CPU; this is ten times faster.
+    words of the key). Dropout has no need of what jax.random's threefry promises and takes its time for.
     """
     first, second = jax.random.key_data(key).astype(jnp.uint32)[-2:]
     size = math.prod(shape)

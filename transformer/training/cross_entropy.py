@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4), of logits or straight from what precedes them.
 
 The logits are the largest array of a training step, `[tokens, vocabulary]`: written and read again
-for the softmax, the loss and its gradient they take half the time of a small model's step on a CPU.
+for the softmax, the loss and its gradient they are the most of a small model's step on a CPU.
 `output_cross_entropy` never holds more than a slice of them.
 """
 
