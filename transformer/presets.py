@@ -48,9 +48,19 @@ def _tiny() -> Config:
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=1.5e-3, warmup_steps=1000, epsilon=1e-8),
         training=TrainingConfig(
-            steps=16_000, evaluate_every=400, evaluate_sentences=500, keep_last=10, bleu_tokenize="none"
+            steps=12_000, evaluate_every=400, evaluate_sentences=500, keep_last=10, bleu_tokenize="none"
         ),
         decoding=DecodingConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
+    )
+
+
+def _multi30k() -> Config:
+    """Multi30k from raw text: the model of `tiny`, subwords sampled anew (docs/recipes/multi30k.md)."""
+    tiny = _tiny()
+    return replace(
+        tiny,
+        data=replace(tiny.data, tokenizer="bpe", vocab_size=8000, subword_sampling=0.1),
+        training=replace(tiny.training, steps=10_000, bleu_tokenize="13a"),
     )
 
 
@@ -139,6 +149,7 @@ def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **m
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
+    "multi30k": _multi30k(),
     "tiny-convolutional": _baseline(
         "convolutional", ConvolutionalConfig(d_model=144, num_layers=4, kernel_width=3, dropout=0.2)
     ),
