@@ -40,6 +40,8 @@ class ModelConfig:
     pre-softmax only; none: three matrices."""
     target_vocab_size: int | None = None
     """Rows of the target embedding where vocabularies are separate. None: vocab_size."""
+    output_bias: bool = False
+    """A bias on the logits (the paper has none; imported models do)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
     special: SpecialIds = SpecialIds()
@@ -69,6 +71,11 @@ class ModelConfig:
         return self.target_vocab_size or self.vocab_size
 
     @property
+    def decoder_depth(self) -> int:
+        """How many layers the decoder has."""
+        return self.num_layers
+
+    @property
     def longest(self) -> int | None:
         """The longest sentence that the network can hold. None: any."""
         return None
@@ -78,6 +85,9 @@ class ModelConfig:
 class TransformerConfig(ModelConfig):
     """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
 
+    decoder_layers: int | None = None
+    """Layers of the decoder, where it has fewer than the encoder (Kasai et al. 2021: as good, and
+    faster to decode with). None: num_layers."""
     d_ff: int = 2048
     num_heads: int = 8
     d_k: int | None = None
@@ -105,7 +115,7 @@ class TransformerConfig(ModelConfig):
     """Recompute each layer in the backward pass: less memory, about a third more time."""
 
     _SIZES = (*ModelConfig._SIZES, "d_ff", "num_heads", "max_positions")
-    _OPTIONAL_SIZES = (*ModelConfig._OPTIONAL_SIZES, "d_k", "d_v")
+    _OPTIONAL_SIZES = (*ModelConfig._OPTIONAL_SIZES, "decoder_layers", "d_k", "d_v")
     _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
 
     def __post_init__(self) -> None:
@@ -119,6 +129,10 @@ class TransformerConfig(ModelConfig):
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
         if self.window is not None and self.window < 0:
             raise UserError("--model.window must not be negative")
+
+    @property
+    def decoder_depth(self) -> int:
+        return self.decoder_layers or self.num_layers
 
     @property
     def key_width(self) -> int:
@@ -293,7 +307,14 @@ class DecodingConfig:
     beam_size: int = 4
     """Hypotheses kept alive; for method sample: how many are drawn."""
     length_penalty: float = 0.6
-    """alpha in ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14). 0: plain log-probability."""
+    """alpha of what log-probabilities are divided by. 0: nothing."""
+    penalty: Literal["wu", "power"] = "wu"
+    """wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as Marian and Hugging
+    Face have it. |Y| counts <eos>."""
+    stop: Literal["exact", "present", "full"] = "exact"
+    """When a sentence is done. exact: no live beam could beat the worst hypothesis kept, however long
+    it grew; present: none would at its present length (Hugging Face's default); full: as many are
+    kept as there are beams (its early_stopping=True)."""
     extra_length: int = 50
     """A translation has at most this many tokens more than its source, <eos> counted."""
     max_length: int | None = None

@@ -67,8 +67,11 @@ class Run:
             raise UserError(f"{self.path / 'config.json'}: model.vocab_size is missing")
 
     @classmethod
-    def create(cls, path: Path | str, config: Config, tokenizers: Tokenizers, corpus: str) -> "Run":
-        """A new run directory, complete but for checkpoints, or none at all.
+    def create(
+        cls, path: Path | str, config: Config, tokenizers: Tokenizers, corpus: str | None = None
+    ) -> "Run":
+        """A new run directory, complete but for checkpoints, or none at all. (Imported models have no
+        corpus.)
 
         Raises:
           UserError: the path exists already, or cannot be written.
@@ -81,7 +84,8 @@ class Run:
             tokenizers[0].save(partial / "source.model")
             if tokenizers[1] is not tokenizers[0]:
                 tokenizers[1].save(partial / "target.model")
-            (partial / "corpus").write_text(corpus + "\n", encoding="utf-8")
+            if corpus:
+                (partial / "corpus").write_text(corpus + "\n", encoding="utf-8")
             (partial / "config.json").write_text(to_json(config), encoding="utf-8")
             os.replace(partial, path)
         except OSError as error:
@@ -101,6 +105,11 @@ class Run:
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""
         path = self.path / "corpus"
+        if not path.exists() and self.steps():
+            raise UserError(
+                f"{self.path} holds a model that was not trained here: to train it further, give "
+                f"--init-from {self.path} and another --run-dir"
+            )
         if not path.exists() or path.read_text(encoding="utf-8", errors="replace").strip() != corpus:
             raise UserError(
                 f"{self.path}: the training text is not what it was when this run began; bring the old "
@@ -151,6 +160,13 @@ class Run:
             self._manager.save(int(state.step), args=items, metrics=metrics)
         except Exception as error:
             raise self._not_saved(error) from error
+
+    def store_model(self, step: int, variables: Any) -> None:
+        """Keeps variables as the checkpoint of a step, to decode with and to begin from; there is
+        nothing in it to resume."""
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save((self._place(step) / "model").absolute(), variables)
+        _seal(self._place(step))
 
     def finish_saving(self) -> None:
         """Waits until checkpoints begun are complete, and seals them with the hashes of their files.

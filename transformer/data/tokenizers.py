@@ -1,10 +1,12 @@
 """Which tokenizer: one learned from text, or one in a file."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from pathlib import Path
 
 from transformer.config import SpecialIds
+from transformer.data.marian import MarianTokenizer
 from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.vocabulary import train_sentencepiece
 from transformer.data.words import KINDS, read_vocabulary
@@ -42,9 +44,8 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:
-        read = read_vocabulary if content.startswith(b"{") else SentencePieceTokenizer
-        tokenizer: Tokenizer = read(content)
-    except (ValueError, KeyError, TypeError, RuntimeError, UserError):
+        tokenizer = _read(content)
+    except (ValueError, KeyError, TypeError, RuntimeError, RecursionError, UserError):
         raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
     if tokenizer.special != special:
         raise UserError(
@@ -52,6 +53,13 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
             f"{_listed(special)}: train a tokenizer here, or one elsewhere with these ids"
         )
     return tokenizer
+
+
+def _read(content: bytes) -> Tokenizer:
+    if not content.startswith(b"{"):
+        return SentencePieceTokenizer(content)
+    saved = json.loads(content.decode(errors="surrogatepass"))
+    return MarianTokenizer.read(saved) if saved["kind"] == MarianTokenizer.kind else read_vocabulary(saved)
 
 
 def _listed(special: SpecialIds) -> str:

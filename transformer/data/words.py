@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
+from typing import Any
 
 import numpy as np
 
@@ -175,9 +176,8 @@ KINDS: dict[str, type[VocabularyTokenizer]] = {
 }
 
 
-def read_vocabulary(content: bytes) -> VocabularyTokenizer:
-    """The tokenizer whose `content` this is. Raises ValueError, KeyError or TypeError for others."""
-    saved = json.loads(content.decode(errors="surrogatepass"))
+def read_vocabulary(saved: dict[str, Any]) -> VocabularyTokenizer:
+    """The tokenizer of a parsed `content`. Raises ValueError, KeyError or TypeError for others."""
     if not all(isinstance(word, str) for word in saved["words"]):
         raise ValueError("not a vocabulary")
     return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]))

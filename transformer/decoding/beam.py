@@ -1,8 +1,8 @@
 """Beam search (section 6.1), compiled whole, on a cache of fixed size that is never gathered.
 
-A hypothesis is scored log P(Y | X) / lp(|Y|), Wu et al. 2016, Eq. 14. |Y| counts <eos>. The search
-is exact in when it stops: log-probabilities only fall, so a sentence is done as soon as no live
-beam could beat the worst hypothesis kept, even at the best length it can still reach.
+A hypothesis is scored log P(Y | X) / lp(|Y|), Wu et al. 2016, Eq. 14. |Y| counts <eos>. Unless told
+otherwise, the search is exact in when it stops: log-probabilities only fall, so a sentence is done as
+soon as no live beam could beat the worst hypothesis kept, even at the best length it can still reach.
 """
 
 import functools
@@ -32,6 +32,12 @@ class SearchResult:
 def wu_penalty(alpha: float) -> LengthPenalty:
     """lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14)."""
     return lambda length: ((5 + length) / 6) ** alpha
+
+
+@functools.lru_cache
+def power_penalty(alpha: float) -> LengthPenalty:
+    """lp(Y) = |Y|^alpha, as Marian and Hugging Face have it."""
+    return lambda length: length**alpha
 
 
 @struct.dataclass
@@ -74,7 +80,7 @@ def chunks(longest: int) -> tuple[int, ...]:
 
 
 @functools.partial(
-    jax.jit, static_argnames=("model", "beam_size", "length_penalty", "max_length", "extra_length")
+    jax.jit, static_argnames=("model", "beam_size", "length_penalty", "stop", "max_length", "extra_length")
 )
 def beam_search(
     model: nn.Module,
@@ -83,6 +89,7 @@ def beam_search(
     *,
     beam_size: int = 4,
     length_penalty: float | LengthPenalty = 0.6,
+    stop: str = "exact",
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
@@ -94,6 +101,7 @@ def beam_search(
       source_ids: each sentence closed by <eos>, then <pad>.
       beam_size: hypotheses kept alive, and returned.
       length_penalty: alpha of `wu_penalty`, or a function of |Y|, monotonic, to divide by.
+      stop: "exact", "present" or "full", see `DecodingConfig.stop`.
       max_length: no translation is longer, <eos> counted. None: no limit but the next.
       extra_length: nor longer than its source, <eos> counted, by more than this.
     """
@@ -101,6 +109,18 @@ def beam_search(
     penalty = length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
     limits, longest = length_limits(source_ids, special.pad, extra_length, max_length)
     batch, n = source_ids.shape[0], beam_size
+
+    def enough(finished: _Finished, live: Float[Array, "b n"], length: Int[Array, ""]) -> Bool[Array, " b"]:
+        """Whether what is finished will do."""
+        worst = finished.scores.min(axis=1)
+        match stop:
+            case "full":
+                return worst > NEVER
+            case "present":
+                best_penalty = penalty(length.astype(jnp.float32))
+            case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
+                best_penalty = jnp.maximum(penalty(length + 1.0), penalty(jnp.maximum(limits, length + 1.0)))
+        return worst >= live.max(axis=1) / best_penalty
 
     def step(search: _Search, cache: Any) -> tuple[_Search, Any]:
         logits, cache = model.apply(variables, cache, search.newest, method="decode_step")
@@ -123,9 +143,6 @@ def beam_search(
 
         live, going_on = jax.lax.top_k(jnp.where(ended, NEVER, scores), n)
         parent, token = (jnp.take_along_axis(x, going_on, axis=1) for x in (parent, token))
-        # the penalty is monotonic: the best reachable length is the next one or the last one
-        reachable = jnp.maximum(penalty(length + 1.0), penalty(jnp.maximum(limits, length + 1.0)))
-        hopeless = finished.scores.min(axis=1) >= live.max(axis=1) / reachable
         search = _Search(
             step=length,
             live=live,
@@ -133,7 +150,7 @@ def beam_search(
             tokens=search.tokens.at[search.step].set(token),
             parents=search.parents.at[search.step].set(parent),
             finished=finished,
-            done=search.done | hopeless | (length >= limits),
+            done=search.done | enough(finished, live, length) | (length >= limits),
         )
         return search, cache.select(parent)
 

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Int
 
 from transformer.config import DecodingConfig
-from transformer.decoding.beam import SearchResult, beam_search
+from transformer.decoding.beam import SearchResult, beam_search, power_penalty, wu_penalty
 from transformer.decoding.sampling import greedy_search, sample
 
 
@@ -42,11 +42,13 @@ def autoregressive_search(
                 **limits,
             )
         case _:
+            penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty]
             return beam_search(
                 model,
                 variables,
                 source,
                 beam_size=options.beam_size,
-                length_penalty=options.length_penalty,
+                length_penalty=penalty(options.length_penalty),
+                stop=options.stop,
                 **limits,
             )

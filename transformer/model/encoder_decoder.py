@@ -28,6 +28,8 @@ class EncoderDecoder(nn.Module):
             self.target_embedding = Embedding(c, c.output_size)
         if c.share_embeddings == "none":
             self.output_embedding = Embedding(c, c.output_size)
+        if c.output_bias:
+            self.output_bias = self.param("output_bias", nn.initializers.zeros_init(), (c.output_size,))
 
     def __call__(
         self,
@@ -62,10 +64,22 @@ class EncoderDecoder(nn.Module):
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
         table = self.unembedding().astype(hidden.dtype)
-        return jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+        logits = jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+        return logits + self.output_bias if self.config.output_bias else logits
+
+    def output_factors(
+        self, hidden: Float[Array, "b t m"]
+    ) -> tuple[Float[Array, "b t f"], Float[Array, "v f"]]:
+        """What `output` is the product of: the loss multiplies it slice by slice. A bias is one more
+        column of the matrix, by which every state is 1."""
+        table = self.unembedding()
+        if not self.config.output_bias:
+            return hidden, table
+        ones = jnp.ones((*hidden.shape[:2], 1), hidden.dtype)
+        return jnp.concatenate([hidden, ones], -1), jnp.concatenate([table, self.output_bias[:, None]], -1)
 
     def unembedding(self) -> Float[Array, "v m"]:
-        """The matrix before the softmax: `output` is its product with `hidden`."""
+        """The matrix before the softmax."""
         match self.config.share_embeddings:
             case "all":
                 return self.source_embedding.table

@@ -113,7 +113,7 @@ class Transformer(EncoderDecoder):
         encoder_layer = nn.remat(EncoderLayer, static_argnums=(3,)) if c.remat else EncoderLayer
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(5,)) if c.remat else DecoderLayer
         self.encoder = [encoder_layer(c) for _ in range(c.num_layers)]
-        self.decoder = [decoder_layer(c) for _ in range(c.num_layers)]
+        self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
         if c.norm == "pre":
             self.encoder_norm, self.decoder_norm = LayerNorm(c), LayerNorm(c)
         self.source_positions, self.target_positions = Positions(c), Positions(c)
@@ -177,8 +177,8 @@ class Transformer(EncoderDecoder):
         return Cache(
             step=jnp.zeros((), jnp.int32),
             ancestors=jnp.zeros((batch, beam_size, columns), bool),
-            keys=(keys,) * c.num_layers,
-            values=(values,) * c.num_layers,
+            keys=(keys,) * c.decoder_depth,
+            values=(values,) * c.decoder_depth,
             source=tuple(layer.source_keys_values(memory.states) for layer in self.decoder),
             source_mask=memory.mask,
         )
@@ -212,6 +212,6 @@ def cross_attention(
     """How much each target position looked at each source position, with teacher forcing: the mean
     over the decoder's layers and heads. Every row sums to 1."""
     _, sown = model.apply(variables, source, target, mutable=["intermediates"])
-    layers = (sown["intermediates"][f"decoder_{i}"] for i in range(model.config.num_layers))
+    layers = (sown["intermediates"][f"decoder_{i}"] for i in range(model.config.decoder_depth))
     weights = [layer["cross_attention"]["weights"][0] for layer in layers]
     return jnp.stack(weights).mean(axis=(0, 2))

@@ -54,15 +54,16 @@ def parallel_objective(config: Config) -> Objective:
                 open_places = words if rng is None else draw_places(jax.random.fold_in(rng, 1), words)
                 draft = jnp.where(open_places, c.special.bos, target)
 
-        def run(model: ParallelTransformer) -> tuple[Array, Array, Array | None]:
+        def run(model: ParallelTransformer) -> tuple[tuple[Array, Array], Array | None]:
             memory = model.encode(source, deterministic=rng is None)
             hidden = model.decode(memory, draft, deterministic=rng is None)
-            return hidden[:, : target.shape[1]], model.unembedding(), model.plan(memory)
+            return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
 
         rngs = None if rng is None else {"dropout": rng}
-        hidden, table, plan = model.apply(variables, rngs=rngs, method=run)  # type: ignore[misc]
+        found: Any = model.apply(variables, rngs=rngs, method=run)
+        factors, plan = found
         weights = open_places.astype(jnp.float32)
-        loss, nll, correct = output_cross_entropy(hidden, table, target, weights, smoothing)
+        loss, nll, correct = output_cross_entropy(*factors, target, weights, smoothing)
         planned = jnp.zeros(())
         if fertility is not None:
             read = (source != c.special.pad).astype(jnp.float32)

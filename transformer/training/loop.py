@@ -330,7 +330,7 @@ class Loop:
         text = json.dumps(results, indent=2) + "\n"
         (self.run.path / "results.json").write_text(text, encoding="utf-8")
         m = self.config.model
-        network = f"{self.config.system}, {m.num_layers}+{m.num_layers} layers, d_model {m.d_model}"
+        network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
         self.watch.result(
             "Trained",
             [

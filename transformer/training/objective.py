@@ -44,21 +44,22 @@ def translation_objective(smoothing: float) -> Objective:
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
         words = (target != special.pad).astype(jnp.float32)
-        hidden, table = model.apply(
+        factors = model.apply(
             variables,
             batch["source"],
             shift_right(target, special.bos, segments and segments[1]),
             segments=segments,
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
-            method=_hidden_and_unembedding,
+            method=_output_factors,
         )
-        loss, nll, correct = output_cross_entropy(hidden, table, target, words, smoothing)
+        loss, nll, correct = output_cross_entropy(*factors, target, words, smoothing)
         metrics = {"nll": nll, "correct": correct}
         return loss, words.sum(), metrics, variables
 
     return objective
 
 
-def _hidden_and_unembedding(model: Any, *inputs: Any, **options: Any) -> tuple[Array, Array]:
-    return model.hidden(*inputs, **options), model.unembedding()
+def _output_factors(model: Any, *inputs: Any, **options: Any) -> tuple[Array, Array]:
+    factors: tuple[Array, Array] = model.output_factors(model.hidden(*inputs, **options))
+    return factors

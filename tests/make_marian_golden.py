@@ -1,0 +1,152 @@
+"""Makes tests/data/marian*: small random Marian models as Hugging Face stores them, and what
+Hugging Face says of some sentences with them. Run once, by hand:
+
+    pip install 'transformers==5.23.0' torch safetensors sentencepiece
+    python tests/make_marian_golden.py
+
+The tests then need neither torch nor transformers.
+"""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import sentencepiece
+import torch
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+PLACE = Path(__file__).parent / "data"
+TEXT = {
+    "en": [
+        "a dog runs over the green field",
+        "two men ride their bikes on the street",
+        "the woman reads a book in the park",
+        "children play with a ball near the water",
+    ],
+    "de": [
+        "ein hund rennt über das grüne feld",
+        "zwei männer fahren fahrrad auf der straße",
+        "die frau liest ein buch im park",
+        "kinder spielen mit einem ball am wasser",
+    ],
+}
+SOURCES = ["a dog reads a book", ">>de<< two children near the park", "the xylophone", "men run", "Ω"]
+SEARCHES = [
+    {"num_beams": 4, "length_penalty": 1.0, "early_stopping": False},
+    {"num_beams": 3, "length_penalty": 0.3, "early_stopping": True},
+    {"num_beams": 4, "length_penalty": 2.0, "early_stopping": "never"},
+]
+
+
+def train_spm(lines: list[str], path: Path) -> list[str]:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=48,
+        hard_vocab_limit=False,
+        bos_id=-1,
+        pad_id=-1,
+        unk_id=0,
+        eos_id=1,
+    )
+    path.write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return [processor.id_to_piece(index) for index in range(2, processor.vocab_size())]
+
+
+def make(name: str, separate: bool, **sizes) -> None:
+    folder = PLACE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    # a language's model comes with pieces that the vocabulary lacks, as in OPUS-MT
+    pieces = [
+        train_spm(TEXT[lang], folder / file)[:-2]
+        for lang, file in (("en", "source.spm"), ("de", "target.spm"))
+    ]
+    if not separate:
+        pieces = [sorted(set(pieces[0] + pieces[1] + [">>de<<"]))]
+    words = [["</s>", "<unk>", *some] for some in pieces]
+    size = max(map(len, words)) + 1
+    words = [[*some, *(f"unused{n}" for n in range(size - 1 - len(some))), "<pad>"] for some in words]
+    for file, some in zip(("vocab.json", "target_vocab.json"), words, strict=False):
+        text = json.dumps({word: index for index, word in enumerate(some)}, ensure_ascii=False)
+        (folder / file).write_text(text + "\n")
+    config = MarianConfig(
+        vocab_size=size,
+        decoder_vocab_size=size,
+        share_encoder_decoder_embeddings=not separate,
+        scale_embedding=True,
+        max_position_embeddings=64,
+        pad_token_id=size - 1,
+        decoder_start_token_id=size - 1,
+        eos_token_id=0,
+        forced_eos_token_id=0,
+        dropout=0.0,
+        d_model=16,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        **sizes,
+    )
+    torch.manual_seed(1)
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        for key, x in model.named_parameters():
+            if "embed_positions" not in key:
+                spread = 0.7 if "embed" in key or "shared" in key else 0.35 if "weight" in key else 0.1
+                x.copy_(torch.randn_like(x) * spread + ("norm.weight" in key))
+        model.final_logits_bias.normal_(0, 0.5)
+        tables = {
+            model.get_input_embeddings(),
+            model.model.decoder.embed_tokens,
+            model.model.encoder.embed_tokens,
+        }
+        for table in tables:
+            table.weight[size - 1] = 0
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    names = {"target_vocab_file": str(folder / "target_vocab.json")} if separate else {}
+    tokenizer = MarianTokenizer(
+        str(folder / "source.spm"),
+        str(folder / "target.spm"),
+        str(folder / "vocab.json"),
+        separate_vocabs=separate,
+        **names,
+    )
+    inputs = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    targets = torch.randint(2, size - 1, (len(SOURCES), 6))
+    targets[:, 0] = size - 1
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    golden = {
+        "sources": SOURCES,
+        "source_ids": inputs["input_ids"].tolist(),
+        "target_ids": targets.tolist(),
+        "logits": [[[round(x, 5) for x in row] for row in rows] for rows in logits.tolist()],
+        "searches": [],
+    }
+    for options in SEARCHES:
+        found = model.generate(
+            **inputs,
+            **options,
+            max_length=13,
+            num_return_sequences=options["num_beams"],
+            bad_words_ids=[[size - 1]],
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        said = [[index for index in row if index != size - 1] for row in found.sequences.tolist()]
+        texts = tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
+        golden["searches"].append(
+            {"options": options, "ids": said, "texts": texts, "scores": found.sequences_scores.tolist()}
+        )
+    text = json.dumps(golden, ensure_ascii=False)
+    (folder / "golden.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    make("marian", separate=False, encoder_layers=2, decoder_layers=1, activation_function="swish")
+    make("marian-separate", separate=True, encoder_layers=1, decoder_layers=2, activation_function="relu")

@@ -1,0 +1,64 @@
+"""`python -m transformer.interop import|export`: models of other programs as a command."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer.cli import guarded
+
+
+@dataclass(frozen=True)
+class Import:
+    """A Marian (OPUS-MT) model as Hugging Face stores it becomes a run directory."""
+
+    folder: tyro.conf.Positional[Path]
+    """With config.json, model.safetensors, vocab.json, source.spm and target.spm."""
+    run_dir: tyro.conf.Positional[Path]
+    """A new one, for decode.py, Translator.load and train.py --init-from."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A model trained here becomes a folder that Hugging Face's transformers loads as a Marian model."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """What training wrote."""
+    folder: tyro.conf.Positional[Path]
+    """A new one."""
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+
+
+Command = (
+    Annotated[Import, tyro.conf.subcommand("import")] | Annotated[Export, tyro.conf.subcommand("export")]
+)
+
+
+def main(arguments: list[str]) -> None:
+    """Imports or exports.
+
+    Raises:
+      UserError: as `import_marian` and `export_marian`.
+    """
+    given: Import | Export = tyro.cli(
+        Command,  # type: ignore[arg-type]
+        args=arguments,
+        prog="python -m transformer.interop",
+        description="Bring a Marian model in, or a model of ours out.",
+    )
+    from transformer.interop.folders import export_marian, import_marian
+
+    if isinstance(given, Import):
+        run = import_marian(given.folder, given.run_dir)
+        print(f"Written to {run.path}")
+        print(f'Try: echo "..." | python decode.py {run.path}')
+    else:
+        folder = export_marian(given.run_dir, given.folder, given.checkpoint)
+        print(f"Written to {folder}")
+        print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
+
+
+if __name__ == "__main__":
+    raise SystemExit(guarded("interop", main))

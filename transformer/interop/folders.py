@@ -1,0 +1,242 @@
+"""A Marian folder into a run directory and back: config.json, model.safetensors, vocabularies."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig
+from transformer.data.marian import MarianTokenizer
+from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.errors import UserError
+from transformer.interop.marian import (
+    config_from_marian,
+    config_to_marian,
+    params_from_marian,
+    params_to_marian,
+)
+from transformer.run import Run
+
+POSITIONS = 1024  # of an exported model: the longest sentence it can read or write
+CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
+TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
+
+
+def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
+    """Writes a run directory from a Marian model as Hugging Face stores it.
+
+    Nothing in the folder is executed: pickles (pytorch_model.bin) are not read.
+
+    Args:
+      folder: with config.json, model.safetensors, vocab.json, source.spm, target.spm (and
+        target_vocab.json, where vocabularies are separate).
+      run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
+
+    Raises:
+      UserError: a file is missing, damaged or of another kind of model; run_dir exists.
+    """
+    folder = Path(folder)
+    Run.check_free(Path(run_dir))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    described = _json(folder / CONFIG)
+    vocabularies = [_json(folder / VOCABULARY)]
+    if (folder / TARGET_VOCABULARY).exists():
+        vocabularies.append(_json(folder / TARGET_VOCABULARY))
+    with _naming(folder / CONFIG):
+        unk = vocabularies[0].get("<unk>")
+        if not isinstance(unk, int):
+            raise UserError(f"{folder / VOCABULARY} has no <unk>")
+        model = config_from_marian(described, unk)
+    tokenizers = tuple(
+        _marian_tokenizer(folder / spm, vocabulary, size, model.special)
+        for spm, vocabulary, size in zip(
+            SENTENCEPIECE,
+            (vocabularies[0], vocabularies[-1]),
+            (model.vocab_size, model.output_size),
+            strict=True,
+        )
+    )
+    with _tensors(folder / WEIGHTS) as read, _naming(folder / WEIGHTS):
+        params = params_from_marian(model, read)
+    if not params["output_bias"].any():
+        del params["output_bias"]
+        model = replace(model, output_bias=False)
+    data = DataConfig(dataset="imported", joint_vocabulary=model.share_embeddings == "all")
+    config = Config(model=model, data=data, decoding=_decoding(folder, described))
+    run = Run.create(run_dir, config, tokenizers)  # type: ignore[arg-type]
+    run.store_model(0, {"params": params})
+    return run
+
+
+def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best") -> Path:
+    """Writes a model trained here as Hugging Face stores Marian models; `transformers` loads the
+    folder, and CTranslate2 converts it.
+
+    <pad> and <bos> are never said, and have no probability there: what little this model gives them is
+    shared among the words. Layer norms there have an epsilon of 1e-5.
+
+    Args:
+      run_dir: what training wrote.
+      folder: a new one.
+      checkpoint: as `Translator.load`.
+
+    Raises:
+      UserError: Marian has no such model or vocabulary; the folder exists.
+    """
+    from transformer.decoding.translator import model_shapes
+
+    run, folder = Run(run_dir), Path(folder)
+    config, tokenizers = run.config.model, run.tokenizers
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists: name a new folder")
+    if run.config.system != "transformer" or not isinstance(config, TransformerConfig):
+        raise UserError(f"{run.path} holds a {run.config.system} model, which Marian does not have")
+    models = [_sentencepiece(tokenizer, run.path) for tokenizer in tokenizers]
+    kept = [_kept(tokenizer, config.special) for tokenizer in tokenizers]
+    size = max(map(len, kept)) + 1
+    orders = tuple(ids + [-1] * (size - len(ids)) for ids in kept)  # <pad> is the last one
+    described = config_to_marian(config, size, POSITIONS)
+    described |= {"num_beams": run.config.decoding.beam_size, "max_length": POSITIONS // 2}
+    params = run.variables(checkpoint, model_shapes(run.config))["params"]
+    tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
+
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+        for spm, model in zip(SENTENCEPIECE, models, strict=True):
+            (partial / spm).write_bytes(model)
+        separate = config.share_embeddings != "all"
+        names = (VOCABULARY, TARGET_VOCABULARY) if separate else (VOCABULARY,)
+        for name, tokenizer, order in zip(names, tokenizers, orders, strict=False):
+            _write_json(partial / name, _numbered(tokenizer, order))
+        languages = run.config.data.source_language, run.config.data.target_language
+        about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
+        _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
+        _write_json(partial / CONFIG, described)
+        os.replace(partial, folder)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+# Reading
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors that name the file they are about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not the config of a Marian model ({error})") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; a Marian folder has one") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return found
+
+
+@contextmanager
+def _tensors(path: Path) -> Iterator[Any]:
+    """A function from a tensor's name to the tensor, or None."""
+    if not path.exists():
+        pickled = path.with_name("pytorch_model.bin").exists()
+        reason = (
+            ": pytorch_model.bin is a pickle, which could execute anything when read. Where you trust it, "
+            "load it with transformers' MarianMTModel.from_pretrained and save_pretrained it again"
+        )
+        raise UserError(f"{path}: no such file{reason if pickled else '; a Marian folder has one'}")
+    try:
+        with safe_open(path, framework="flax") as file:
+            names = set(file.keys())
+
+            def read(name: str) -> np.ndarray | None:
+                return np.asarray(file.get_tensor(name), np.float32) if name in names else None
+
+            yield read
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _marian_tokenizer(
+    spm: Path, vocabulary: dict[str, Any], size: int, special: SpecialIds
+) -> MarianTokenizer:
+    words: list[str | None] = [None] * size
+    for word, index in vocabulary.items():
+        if not isinstance(index, int) or not 0 <= index < size:
+            raise UserError(f"{spm.parent}: the id of {word!r} is {index!r}, not one below {size}")
+        words[index] = word
+    try:
+        return MarianTokenizer(spm.read_bytes(), words, special)
+    except OSError as error:
+        raise UserError(f"{spm} cannot be read: {error.strerror}") from error
+    except RuntimeError as error:
+        raise UserError(f"{spm} is not a SentencePiece model") from error
+
+
+def _decoding(folder: Path, described: dict[str, Any]) -> DecodingConfig:
+    """The search its makers meant: the penalty and the rule to stop are Hugging Face's."""
+    path = folder / "generation_config.json"
+    meant = {**described, **(_json(path) if path.exists() else {})}
+    with _naming(path if path.exists() else folder / CONFIG):
+        return DecodingConfig(
+            beam_size=int(meant.get("num_beams") or 4),
+            length_penalty=float(meant.get("length_penalty", 1.0)),
+            penalty="power",
+            stop="full" if meant.get("early_stopping") is True else "present",
+            max_length=max(1, int(meant.get("max_length") or 512) - 1),  # there <pad>, the start, is counted
+        )
+
+
+# Writing
+
+
+def _kept(tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
+    """Ids in Marian's order, without <pad> and <bos>: </s>, <unk>, then words."""
+    first = [special.eos, special.unk]
+    apart = {*first, special.pad, special.bos}
+    return first + [index for index in range(tokenizer.vocab_size) if index not in apart]
+
+
+def _numbered(tokenizer: Tokenizer, order: list[int]) -> dict[str, int]:
+    """vocab.json: every piece and its number."""
+    pieces = [
+        tokenizer.pieces([index])[0] if index >= 0 else f"<unused {n}>" for n, index in enumerate(order)
+    ]
+    return {piece: number for number, piece in enumerate([*pieces[:-1], "<pad>"])}
+
+
+def _sentencepiece(tokenizer: Tokenizer, run: Path) -> bytes:
+    """The SentencePiece model."""
+    match tokenizer:
+        case MarianTokenizer():
+            return tokenizer.model
+        case SentencePieceTokenizer():
+            return tokenizer.content()
+        case _:
+            raise UserError(f"{run}: its vocabulary is not SentencePiece's, which Marian's has to be")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,296 @@
+"""Marian models as Hugging Face stores them, and ours: the same network, written down differently.
+
+| | Marian | here |
+|---|---|---|
+| d_model axis | sines, then cosines | interleaved as in the paper: the axis is permuted |
+| projections | `[out, in]`, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
+| decoding begins | with <pad>, whose vector is zero | with <bos> |
+| logits | `final_logits_bias` | `output_bias`, where it is not all zero |
+
+A <bos> with a vector of its own is written out as zero too: <bos> is always the decoder's first
+position, so its vector is added to that position in the decoder's table of positions.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import SpecialIds, TransformerConfig
+from transformer.errors import UserError
+from transformer.model.layers import sinusoids
+from transformer.model.transformer import Transformer
+
+Tensors = dict[str, np.ndarray]
+NEVER_SAID = -1e4  # the logit of what is no word: nothing in a softmax, and still a float16
+BIAS, POSITIONS = "final_logits_bias", "model.decoder.embed_positions.weight"
+ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu_new": "gelu"}
+
+_MODULES = {
+    "encoder": "model.encoder.layers.",
+    "decoder": "model.decoder.layers.",
+    "self_attention": "self_attn.",
+    "cross_attention": "encoder_attn.",
+    "self_residual": "self_attn_layer_norm.",
+    "cross_residual": "encoder_attn_layer_norm.",
+    "feed_forward_residual": "final_layer_norm.",
+}
+_PARAMETERS: dict[str, tuple[str, int | None]] = {
+    # what it is called there, and which of its axes here is d_model
+    "query": ("q_proj.weight", 0),
+    "key": ("k_proj.weight", 0),
+    "value": ("v_proj.weight", 0),
+    "out": ("out_proj.weight", 2),
+    "query_bias": ("q_proj.bias", None),
+    "key_bias": ("k_proj.bias", None),
+    "value_bias": ("v_proj.bias", None),
+    "out_bias": ("out_proj.bias", 0),
+    "norm.norm.scale": ("weight", 0),
+    "norm.norm.bias": ("bias", 0),
+    "inner.kernel": ("fc1.weight", 0),
+    "inner.bias": ("fc1.bias", None),
+    "outer.kernel": ("fc2.weight", 1),
+    "outer.bias": ("fc2.bias", 0),
+}
+_TABLES = {  # under the first of these names that is there: Hugging Face writes what is shared once
+    "source_embedding": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
+    "target_embedding": ("model.decoder.embed_tokens.weight", "lm_head.weight", "model.shared.weight"),
+    "output_embedding": ("lm_head.weight",),
+}
+
+
+def config_from_marian(config: Mapping[str, Any], unk: int) -> TransformerConfig:
+    """The model that a Marian config.json describes; `unk` is in its vocabulary only.
+
+    Raises:
+      UserError: it is not Marian's, or has something that no model here has.
+    """
+    if config.get("model_type") != "marian":
+        raise UserError(f"model_type is {config.get('model_type')!r}, not 'marian'")
+    for ours in ("attention_heads", "ffn_dim"):
+        if config[f"encoder_{ours}"] != config[f"decoder_{ours}"]:
+            raise UserError(f"encoder_{ours} and decoder_{ours} differ, which no model here can have")
+    if not config.get("scale_embedding"):
+        raise UserError("scale_embedding is false; embeddings are always scaled here")
+    if config["activation_function"] not in ACTIVATIONS:
+        raise UserError(
+            f"activation_function {config['activation_function']!r}: known are {', '.join(ACTIVATIONS)}"
+        )
+    shared = config.get("share_encoder_decoder_embeddings", True)
+    tied = config.get("tie_word_embeddings", True)
+    return TransformerConfig(
+        vocab_size=config["vocab_size"],
+        target_vocab_size=None if shared else config.get("decoder_vocab_size") or config["vocab_size"],
+        share_embeddings="none" if not tied else "all" if shared else "target",
+        num_layers=config["encoder_layers"],
+        decoder_layers=config["decoder_layers"],
+        d_model=config["d_model"],
+        d_ff=config["encoder_ffn_dim"],
+        num_heads=config["encoder_attention_heads"],
+        dropout=float(config.get("dropout", 0.1)),
+        attention_dropout=float(config.get("attention_dropout", 0.0)),
+        activation_dropout=float(config.get("activation_dropout", 0.0)),
+        activation=ACTIVATIONS[config["activation_function"]],  # type: ignore[arg-type]
+        norm_epsilon=1e-5,
+        attention_bias=True,
+        output_bias=True,
+        special=SpecialIds(
+            pad=config["pad_token_id"],
+            bos=config["decoder_start_token_id"],
+            eos=config["eos_token_id"],
+            unk=unk,
+        ),
+    )
+
+
+def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarray | None]) -> Any:
+    """The parameters of `Transformer(config)`.
+
+    Args:
+      config: what `config_from_marian` made.
+      read: the tensor of a name, or None where there is none.
+
+    Raises:
+      UserError: a tensor is missing, or has another shape.
+    """
+    order = _order(config.d_model)
+
+    def convert(path: Any, shape: Any) -> np.ndarray:
+        names, axis = _counterpart(path)
+        name, x = next(((name, x) for name in names if (x := read(name)) is not None), (names[0], None))
+        if x is None and name == BIAS:
+            return np.zeros(shape.shape, np.float32)
+        if x is None:
+            raise UserError(f"there is no tensor {name}")
+        expected = _shape_there(name, shape.shape, axis)
+        if x.shape != expected:
+            raise UserError(f"{name} has shape {list(x.shape)}, by config.json it should be {list(expected)}")
+        x = (x.T if _transposed(name) else x).reshape(shape.shape)
+        return x.copy() if axis is None else np.take(x, order, axis)
+
+    params = jax.tree_util.tree_map_with_path(convert, _shapes(config))
+    if (positions := read(POSITIONS)) is not None:
+        _take_back_start(params, config, positions)
+    return params
+
+
+def _take_back_start(params: Any, config: TransformerConfig, positions: np.ndarray) -> None:
+    """Gives <bos> the vector that `params_to_marian` added to the decoder's first position."""
+    added = positions - _positions(*positions.shape)
+    if np.abs(added[1:]).max(initial=0) > 1e-3:
+        raise UserError(f"{POSITIONS} is not made of sinusoids")
+    if np.abs(added[0]).max() > 1e-4:
+        start = added[0][_order(config.d_model)] / math.sqrt(config.d_model)
+        _target_table(params, config)[config.special.bos] += start
+
+
+def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int) -> dict[str, Any]:
+    """config.json for Hugging Face.
+
+    Raises:
+      UserError: Marian has no such model.
+    """
+    cannot = {
+        "pre-norm": config.norm == "pre",
+        "learned positions": config.positions == "learned",
+        "a window": config.window is not None,
+        "a d_k or d_v of its own": config.num_heads * config.key_width != config.d_model
+        or config.num_heads * config.value_width != config.d_model,
+        "three separate embeddings": config.share_embeddings == "none",
+    }
+    if has := [name for name, there in cannot.items() if there]:
+        raise UserError(f"this model has {' and '.join(has)}, which Marian cannot have")
+    activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation]
+    sizes = {
+        "layers": (config.num_layers, config.decoder_depth),
+        "attention_heads": (config.num_heads,) * 2,
+        "ffn_dim": (config.d_ff,) * 2,
+        "layerdrop": (0.0, 0.0),
+    }
+    sides = {
+        f"{side}_{name}": two[i]
+        for name, two in sizes.items()
+        for i, side in enumerate(("encoder", "decoder"))
+    }
+    pad, eos = vocab_size - 1, 0
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": vocab_size,
+        "decoder_vocab_size": vocab_size,
+        "d_model": config.d_model,
+        **sides,
+        "activation_function": activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+        "tie_word_embeddings": True,
+        "static_position_embeddings": True,
+        "max_position_embeddings": positions,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+        "eos_token_id": eos,
+        "forced_eos_token_id": eos,
+        "bos_token_id": eos,
+        "num_beams": 4,
+        "bad_words_ids": [[pad]],
+    }
+
+
+def params_to_marian(
+    params: Any, config: TransformerConfig, orders: tuple[list[int], list[int]], positions: int
+) -> Tensors:
+    """The tensors of model.safetensors.
+
+    Args:
+      params: the parameters of `Transformer(config)`.
+      orders: for source and target, which id here stands at each of theirs; -1 for none.
+      positions: rows of the table of positions.
+    """
+    back = np.argsort(_order(config.d_model))
+    full = replace(config, attention_bias=True, output_bias=True)
+    tensors: Tensors = {}
+
+    def convert(path: Any, shape: Any) -> None:
+        names, axis = _counterpart(path)
+        name = names[-1] if names == _TABLES["source_embedding"] and not _shared(config) else names[0]
+        x = params
+        for key in path:  # biases that this model does not have are zero
+            x = x.get(key.key, {})
+        x = np.asarray(x if hasattr(x, "shape") else np.zeros(shape.shape), np.float32)
+        x = x if axis is None else np.take(x, back, axis)
+        if name == BIAS or names in _TABLES.values():
+            x = _reordered(x, orders[names != _TABLES["source_embedding"]], NEVER_SAID if name == BIAS else 0)
+        there = _shape_there(name, x.shape, axis)
+        x = x.reshape(tuple(reversed(there))).T if _transposed(name) else x.reshape(there)
+        tensors[name] = np.ascontiguousarray(x)
+
+    jax.tree_util.tree_map_with_path(convert, _shapes(full))
+    tensors[POSITIONS] = _positions(positions, config.d_model)
+    start = np.asarray(_target_table(params, config)[config.special.bos])[back]
+    tensors[POSITIONS][0] += start * math.sqrt(config.d_model)
+    return tensors
+
+
+def _reordered(rows: np.ndarray, order: list[int], filler: float) -> np.ndarray:
+    found = rows[np.maximum(order, 0)]
+    found[np.asarray(order) < 0] = filler
+    return found
+
+
+def _counterpart(path: Any) -> tuple[tuple[str, ...], int | None]:
+    """The names there of a parameter here, and its d_model axis here."""
+    keys = [key.key for key in path]
+    if keys[0] in _TABLES:
+        return _TABLES[keys[0]], 1
+    if keys[0] == "output_bias":
+        return (BIAS,), None
+    stack, layer = keys[0].split("_")
+    leaf, axis = _PARAMETERS[".".join(keys[2:])]
+    return (f"{_MODULES[stack]}{layer}.{_MODULES.get(keys[1], '')}{leaf}",), axis
+
+
+def _transposed(name: str) -> bool:
+    """Whether it is the matrix of a linear layer, which PyTorch stores [out, in]."""
+    return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
+
+
+def _shape_there(name: str, shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    size = math.prod(shape)
+    if name == BIAS:
+        return 1, size
+    if not _transposed(name):
+        return shape if len(shape) == 2 else (size,)
+    return (size // shape[0], shape[0]) if axis == 0 else (shape[-1], size // shape[-1])
+
+
+def _shared(config: TransformerConfig) -> bool:
+    return config.share_embeddings == "all"
+
+
+def _target_table(params: Any, config: TransformerConfig) -> Any:
+    return params["source_embedding" if _shared(config) else "target_embedding"]["table"]
+
+
+def _shapes(config: TransformerConfig) -> Any:
+    ids = jnp.ones((1, 2), jnp.int32)
+    return jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids)["params"]
+
+
+def _order(d_model: int) -> np.ndarray:
+    """Where each interleaved coordinate stands when sines come first, then cosines."""
+    return np.arange(d_model).reshape(2, -1).T.reshape(-1)
+
+
+def _positions(count: int, d_model: int) -> np.ndarray:
+    """Sinusoids, sines first."""
+    return np.array(sinusoids(jnp.arange(count), d_model))[:, np.argsort(_order(d_model))]
