@@ -35,7 +35,7 @@ SOURCES = ["a dog reads a book", ">>de<< two children near the park", "the xylop
 SEARCHES = [
     {"num_beams": 4, "length_penalty": 1.0, "early_stopping": False},
     {"num_beams": 3, "length_penalty": 0.3, "early_stopping": True},
-    {"num_beams": 4, "length_penalty": 2.0, "early_stopping": "never"},
+    {"num_beams": 4, "length_penalty": 0.5, "early_stopping": "never"},
 ]
 
 
@@ -50,13 +50,15 @@ def train_spm(lines: list[str], path: Path) -> list[str]:
         pad_id=-1,
         unk_id=0,
         eos_id=1,
+        normalization_rule_name="identity",  # the usual one takes 240 kB
     )
     path.write_bytes(model.getvalue())
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [processor.id_to_piece(index) for index in range(2, processor.vocab_size())]
 
 
-def make(name: str, separate: bool, **sizes) -> None:
+def make(name: str, separate: bool, seed: int, end: float, **sizes) -> None:
+    """`end`, added to the logit of </s>, and the seed were chosen so that sentences end by themselves."""
     folder = PLACE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -91,21 +93,17 @@ def make(name: str, separate: bool, **sizes) -> None:
         decoder_attention_heads=2,
         **sizes,
     )
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     model = MarianMTModel(config).eval()
     with torch.no_grad():
         for key, x in model.named_parameters():
             if "embed_positions" not in key:
-                spread = 0.7 if "embed" in key or "shared" in key else 0.35 if "weight" in key else 0.1
+                spread = 0.4 if "embed" in key or "shared" in key else 0.35 if "weight" in key else 0.1
                 x.copy_(torch.randn_like(x) * spread + ("norm.weight" in key))
         model.final_logits_bias.normal_(0, 0.5)
-        tables = {
-            model.get_input_embeddings(),
-            model.model.decoder.embed_tokens,
-            model.model.encoder.embed_tokens,
-        }
-        for table in tables:
-            table.weight[size - 1] = 0
+        model.final_logits_bias[0, 0] += end
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_tokens.weight[size - 1] = 0
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     names = {"target_vocab_file": str(folder / "target_vocab.json")} if separate else {}
@@ -128,17 +126,19 @@ def make(name: str, separate: bool, **sizes) -> None:
         "logits": [[[round(x, 5) for x in row] for row in rows] for rows in logits.tolist()],
         "searches": [],
     }
-    for options in SEARCHES:
+    for options in SEARCHES[: 1 if separate else None]:
         found = model.generate(
             **inputs,
             **options,
-            max_length=13,
+            max_length=40,
             num_return_sequences=options["num_beams"],
             bad_words_ids=[[size - 1]],
             output_scores=True,
             return_dict_in_generate=True,
         )
         said = [[index for index in row if index != size - 1] for row in found.sequences.tolist()]
+        # at the limit the reference counts </s> as certain; nothing here gets there
+        assert all(row[-1] == 0 and len(row) < 39 for row in said), max(map(len, said))
         texts = tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
         golden["searches"].append(
             {"options": options, "ids": said, "texts": texts, "scores": found.sequences_scores.tolist()}
@@ -148,5 +148,21 @@ def make(name: str, separate: bool, **sizes) -> None:
 
 
 if __name__ == "__main__":
-    make("marian", separate=False, encoder_layers=2, decoder_layers=1, activation_function="swish")
-    make("marian-separate", separate=True, encoder_layers=1, decoder_layers=2, activation_function="relu")
+    make(
+        "marian",
+        separate=False,
+        seed=5,
+        end=4,
+        encoder_layers=2,
+        decoder_layers=1,
+        activation_function="swish",
+    )
+    make(
+        "marian-separate",
+        separate=True,
+        seed=1,
+        end=6,
+        encoder_layers=1,
+        decoder_layers=2,
+        activation_function="relu",
+    )

@@ -112,7 +112,9 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+        # safetensors would write the memory of an array, whatever its order
+        contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        save_file(contiguous, partial / WEIGHTS, metadata={"format": "pt"})
         for spm, model in zip(SENTENCEPIECE, models, strict=True):
             (partial / spm).write_bytes(model)
         separate = config.share_embeddings != "all"

@@ -232,7 +232,7 @@ def params_to_marian(
             x = _reordered(x, orders[names != _TABLES["source_embedding"]], NEVER_SAID if name == BIAS else 0)
         there = _shape_there(name, x.shape, axis)
         x = x.reshape(tuple(reversed(there))).T if _transposed(name) else x.reshape(there)
-        tensors[name] = np.ascontiguousarray(x)
+        tensors[name] = x
 
     jax.tree_util.tree_map_with_path(convert, _shapes(full))
     tensors[POSITIONS] = _positions(positions, config.d_model)

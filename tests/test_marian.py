@@ -1,0 +1,256 @@
+"""Marian models come in and go out as the same network: what Hugging Face says of small random models
+(tests/make_marian_golden.py) is said here too.
+
+Tolerances: the reference's logits are sums of some hundred float32 products of size 1, rounded to five
+places. Its scores add up log-probabilities of such logits.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from transformer.config import Config, DataConfig, DecodingConfig, TransformerConfig
+from transformer.data.tokenizers import train_tokenizer
+from transformer.decoding.translator import Translator
+from transformer.errors import UserError
+from transformer.interop.__main__ import main
+from transformer.interop.folders import export_marian, import_marian
+from transformer.model.transformer import Transformer
+from transformer.run import Run
+
+DATA = Path(__file__).parent / "data"
+STOP = {False: "present", True: "full", "never": "exact"}
+
+
+@pytest.fixture(scope="module", params=["marian", "marian-separate"])
+def imported(request, tmp_path_factory):
+    folder, run_dir = DATA / request.param, tmp_path_factory.mktemp("imported") / "run"
+    import_marian(folder, run_dir)
+    golden = json.loads((folder / "golden.json").read_text())
+    return SimpleNamespace(folder=folder, run_dir=run_dir, golden=golden, translator=Translator.load(run_dir))
+
+
+def logits_of(translator, source, target):
+    return np.asarray(translator.model.apply(translator.variables, np.asarray(source), np.asarray(target)))
+
+
+def test_logits_are_those_of_the_reference(imported):
+    golden = imported.golden
+    found = logits_of(imported.translator, golden["source_ids"], golden["target_ids"])
+    np.testing.assert_allclose(found, golden["logits"], atol=1e-4, rtol=0)
+    assert np.std(golden["logits"]) > 1  # logits that are all alike would prove nothing
+
+
+def test_text_is_cut_and_numbered_as_by_the_reference(imported):
+    tokenizer, special = imported.translator.tokenizers[0], imported.translator.model.config.special
+    expected = [[index for index in row if index != special.pad] for row in imported.golden["source_ids"]]
+    assert [[*tokenizer.encode(text), special.eos] for text in imported.golden["sources"]] == expected
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_n_best_is_that_of_the_reference(imported, number):
+    if number >= len(imported.golden["searches"]):
+        pytest.skip("the other model shows the other rules")
+    search, translator = imported.golden["searches"][number], imported.translator
+    options, special = search["options"], translator.model.config.special
+    beams = options["num_beams"]
+    found = translator.search(
+        imported.golden["sources"],
+        beam_size=beams,
+        length_penalty=options["length_penalty"],
+        penalty="power",
+        stop=STOP[options["early_stopping"]],
+        max_length=39,
+        extra_length=99,
+        rows=8,
+        buckets=(20,),
+    )
+    hypotheses = [hypothesis for several in found for hypothesis in several]
+    assert len(hypotheses) == len(search["ids"])
+    words = translator.tokenizers[1].words
+    expected = [tuple(words[i] for i in ids if i not in (special.pad, special.eos)) for ids in search["ids"]]
+    assert [hypothesis.tokens for hypothesis in hypotheses] == expected
+    np.testing.assert_allclose([h.score for h in hypotheses], search["scores"], atol=1e-4)
+    for hypothesis, text in zip(hypotheses, search["texts"], strict=True):
+        if "<unk>" not in hypothesis.tokens:  # which the reference leaves out of its text
+            assert hypothesis.text == text
+
+
+def test_what_was_imported_goes_out_and_comes_back(imported, tmp_path):
+    export_marian(imported.run_dir, tmp_path / "out")
+    import_marian(tmp_path / "out", tmp_path / "again")
+    golden, again = imported.golden, Translator.load(tmp_path / "again")
+    found = logits_of(again, golden["source_ids"], golden["target_ids"])
+    np.testing.assert_allclose(found[..., :-1], np.array(golden["logits"])[..., :-1], atol=1e-4)
+    np.testing.assert_array_equal(found[..., -1], -1e4)  # <pad>
+    before, after = (
+        load_file(imported.folder / "model.safetensors"),
+        load_file(tmp_path / "out/model.safetensors"),
+    )
+    assert set(before) <= set(after)
+    for name in set(before) - {"final_logits_bias"}:
+        np.testing.assert_array_equal(before[name], after[name])
+    for name in ("source.spm", "target.spm"):
+        assert (tmp_path / "out" / name).read_bytes() == (imported.folder / name).read_bytes()
+    for name in {path.name for path in imported.folder.glob("*vocab.json")}:
+        assert json.loads((tmp_path / "out" / name).read_text()) == json.loads(
+            (imported.folder / name).read_text()
+        )
+
+
+TEXT = ["ein kleiner hund rennt über die wiese", "zwei frauen lesen im park", "kinder spielen ball"] * 3
+
+
+@pytest.fixture(scope="module", params=["joint", "separate"])
+def ours(request, tmp_path_factory, tiny, random_variables):
+    joint = request.param == "joint"
+    tokenizers = tuple(train_tokenizer(TEXT, "bpe", size) for size in (290, 290 if joint else 297))
+    sizes = {} if joint else {"target_vocab_size": 297, "share_embeddings": "target"}
+    config = tiny(vocab_size=290, norm_epsilon=1e-5, **sizes)
+    run_dir = tmp_path_factory.mktemp("ours") / "run"
+    run = Run.create(
+        run_dir,
+        Config(
+            model=config,
+            data=DataConfig(joint_vocabulary=joint),
+            decoding=DecodingConfig(rows=4, buckets=(20,)),
+        ),
+        (tokenizers[0], tokenizers[0] if joint else tokenizers[1]),
+    )
+    run.store_model(0, random_variables(Transformer(config)))
+    return run_dir
+
+
+def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
+    """<bos> has a vector of its own here and none there: it went into the table of positions."""
+    export_marian(ours, tmp_path / "out")
+    import_marian(tmp_path / "out", tmp_path / "back")
+    before, after = Translator.load(ours), Translator.load(tmp_path / "back")
+    logits = []
+    for translator in (before, after):
+        special = translator.model.config.special
+        sides = [[tokenizer.encode(text) for text in TEXT[:3]] for tokenizer in translator.tokenizers]
+        source, target = (
+            np.array([[*ids, special.eos, *[special.pad] * 40][:40] for ids in side]) for side in sides
+        )
+        target = np.concatenate([np.full((3, 1), special.bos), target[:, :-1]], axis=1)
+        found = logits_of(translator, source, target)
+        kept = [translator.tokenizers[1].encode(word)[-1] for word in ["hund", "park", "im", "ball"]]
+        logits.append(found[:, :8][..., [special.eos, special.unk, *kept]])
+    np.testing.assert_allclose(logits[0], logits[1], atol=2e-5)
+    assert np.std(logits[0]) > 0.5
+    np.testing.assert_array_equal(load_file(tmp_path / "out/model.safetensors").get("lm_head.weight", 0), 0)
+
+
+def test_commands(tmp_path, capsys):
+    main(["import", str(DATA / "marian"), str(tmp_path / "run")])
+    main(["export", str(tmp_path / "run"), str(tmp_path / "out")])
+    said = capsys.readouterr().out
+    assert f"Written to {tmp_path / 'run'}" in said
+    assert f"Written to {tmp_path / 'out'}" in said
+    assert Translator.load(tmp_path / "run").translate(["a dog", ""], max_length=4, buckets=(20,))[1] == ""
+
+
+def test_the_makers_search_is_the_default(imported):
+    assert imported.translator.config.decoding == replace(
+        DecodingConfig(), beam_size=4, length_penalty=1.0, penalty="power", stop="present", max_length=511
+    )
+
+
+# --- bad input ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(shutil.copytree(DATA / "marian", tmp_path / "marian"))
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def pickled(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def tensors_changed(change):
+    def apply(folder):
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return apply
+
+
+DAMAGE = {
+    "config.json: no such file": without("config.json"),
+    "vocab.json: no such file": without("vocab.json"),
+    "target.spm cannot be read": without("target.spm"),
+    "model.safetensors: no such file; a Marian": without("model.safetensors"),
+    "is a pickle": pickled,
+    "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99),
+    "not a SentencePiece model": lambda f: (f / "source.spm").write_bytes(b"{}"),
+    "config.json cannot be read": lambda f: (f / "config.json").write_text("[" * 9),
+    "is not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
+    "model_type is 'bart'": lambda f: edit(f / "config.json", model_type="bart"),
+    "not the config of a Marian": lambda f: edit(f / "config.json", d_model=None),
+    "scale_embedding is false": lambda f: edit(f / "config.json", scale_embedding=False),
+    "activation_function 'tanh'": lambda f: edit(f / "config.json", activation_function="tanh"),
+    "_ffn_dim differ": lambda f: edit(f / "config.json", decoder_ffn_dim=8),
+    "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
+    "by config.json it should be": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
+    "the id of '</s>' is -5": lambda f: edit(f / "vocab.json", **{"</s>": -5}),
+    "has no <unk>": lambda f: edit(f / "vocab.json", **{"<unk>": None}),
+    "no tensor model.decoder.layers.0.fc1.weight": tensors_changed(
+        lambda x: x.pop("model.decoder.layers.0.fc1.weight")
+    ),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGE)
+def test_damaged_folders_are_refused_whole(folder, message):
+    DAMAGE[message](folder)
+    with pytest.raises(UserError) as caught:
+        import_marian(folder, folder.parent / "run")
+    assert message in str(caught.value)
+    assert "marian" in str(caught.value)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["marian"]
+
+
+def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
+    texts = train_tokenizer(TEXT, "bpe", 290)
+    words = train_tokenizer(TEXT, "word", 290)
+    models = {
+        "pre-norm and learned positions": (tiny(vocab_size=290, norm="pre", positions="learned"), texts),
+        "a d_k or d_v of its own": (tiny(vocab_size=290, d_k=3), texts),
+        "not SentencePiece's": (tiny(vocab_size=words.vocab_size), words),
+    }
+    for number, (message, (model, tokenizer)) in enumerate(models.items()):
+        Run.create(tmp_path / str(number), Config(model=model), (tokenizer, tokenizer))
+        with pytest.raises(UserError, match=message):
+            export_marian(tmp_path / str(number), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten(imported, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    with pytest.raises(UserError, match="exists"):
+        import_marian(imported.folder, tmp_path / "there")
+    with pytest.raises(UserError, match="exists"):
+        export_marian(imported.run_dir, tmp_path / "there")
+
+
+def test_the_config_type_is_the_transformers(imported):
+    assert isinstance(imported.translator.config.model, TransformerConfig)
+    assert imported.translator.config.model.decoder_depth != imported.translator.config.model.num_layers
