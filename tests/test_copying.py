@@ -23,7 +23,7 @@ from transformer.data.words import OpenWordTokenizer, WordTokenizer
 from transformer.decoding.beam import beam_search, wu_penalty
 from transformer.model.encoder_decoder import shift_right
 from transformer.presets import PRESETS
-from transformer.training.loop import train
+from transformer.training.train import train
 from transformer.training.watch import Watch
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3

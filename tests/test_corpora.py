@@ -159,7 +159,7 @@ def test_tensorflow_is_never_imported(tmp_path):
         "from transformer.data.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
-        "import transformer.training.loop, transformer.decoding.translator\n"
+        "import transformer.training.train, transformer.decoding.translator\n"
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

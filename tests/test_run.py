@@ -29,7 +29,7 @@ from transformer.config_json import from_json, to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.training import loop
-from transformer.training.loop import train
+from transformer.training.train import train
 from transformer.training.watch import Watch
 
 
@@ -344,6 +344,7 @@ import resource, signal, sys
 from transformer.config_json import from_json
 from transformer.errors import UserError
 from transformer.training import loop
+from transformer.training.train import train
 from transformer.training.watch import Watch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -357,7 +358,7 @@ def evaluate(self):
 
 loop.Loop._evaluate = evaluate
 try:
-    loop.train(from_json(sys.argv[1]), sys.argv[2], watch=Watch(quiet=True))
+    train(from_json(sys.argv[1]), sys.argv[2], watch=Watch(quiet=True))
 except UserError as error:
     print(error)
     sys.exit(2)

@@ -19,7 +19,7 @@ from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
 from transformer.distill import ABOUT, distill
 from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
-from transformer.training.loop import train
+from transformer.training.train import train
 from transformer.training.watch import Watch
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}

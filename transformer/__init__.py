@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformer.model.transformer import Transformer as Transformer
     from transformer.presets import PRESETS as PRESETS
     from transformer.run import Run as Run
-    from transformer.training.loop import train as train
+    from transformer.training.train import train as train
 
 _HOMES = {
     "config": (
@@ -44,7 +44,7 @@ _HOMES = {
     "model.transformer": ("Transformer",),
     "presets": ("PRESETS",),
     "run": ("Run",),
-    "training.loop": ("train",),
+    "training.train": ("train",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

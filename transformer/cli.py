@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from transformer.errors import Stopped, UserError
 from transformer.presets import PRESETS
 
 USAGE, INTERRUPTED = 2, 130
+FINE_TUNE = "fine-tune"
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
@@ -62,16 +64,43 @@ def _train(arguments: list[str]) -> None:
         preset, *arguments = arguments
         if preset not in PRESETS:
             raise UserError(f"no preset {preset!r}: choose one of {', '.join(PRESETS)}")
-    given = _parse_train(arguments, PRESETS[preset or "quickstart"])
+    arguments = [re.sub("^--init-from(?==|$)", "--training.init-from", word) for word in arguments]
+    parent = _value_of("--training.init-from", arguments)
+    if parent and preset is None:
+        preset = FINE_TUNE
+    default = PRESETS[preset or "quickstart"]
+    given = _parse_train(arguments, _begun_from(parent, default) if parent else default)
+    if preset == FINE_TUNE and given.config.training.init_from is None:
+        raise UserError("fine-tune needs --init-from RUN: what to begin with")
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
         from transformer.run import Run
 
         given = _parse_train(arguments, Run(given.run_dir).config)
     print_config(given.config, PRESETS[preset or "quickstart"])
 
-    from transformer.training.loop import train
+    from transformer.training.train import train
 
     train(given.config, given.run_dir)
+
+
+def _value_of(option: str, arguments: list[str]) -> str | None:
+    """An option's value, before its command line is parsed: it changes the defaults of others."""
+    for word, following in itertools.pairwise([*arguments, ""]):
+        name, _, value = word.partition("=")
+        if name == option:
+            return value or following
+    return None
+
+
+def _begun_from(run_dir: str, default: Config) -> Config:
+    """The config with the network, the vocabulary and the search of a run to begin with."""
+    from transformer.run import Run
+
+    parent = Run(run_dir).config
+    data = dataclasses.replace(default.data, joint_vocabulary=parent.data.joint_vocabulary)
+    return dataclasses.replace(
+        default, system=parent.system, model=parent.model, decoding=parent.decoding, data=data
+    )
 
 
 def _parse_train(arguments: list[str], default: Config) -> TrainArguments:
@@ -86,7 +115,8 @@ def _parse_train(arguments: list[str], default: Config) -> TrainArguments:
             f"the options then change: {', '.join(PRESETS)}.\n\n"
             "Your own text: train.py --data.train-source a.en --data.train-target a.de "
             "--data.validation-source v.en --data.validation-target v.de\n\n"
-            "Go on with a run: train.py --run-dir runs/transformer-1"
+            "Go on with a run: train.py --run-dir runs/transformer-1\n\n"
+            "Fine-tune a trained or an imported model: train.py --init-from runs/transformer-1 --data...."
         ),
     )
 

@@ -263,6 +263,9 @@ class TrainingConfig:
 
     steps: int = 100_000
     """Updates in all."""
+    init_from: Path | None = None
+    """A run (or an imported model) to begin with instead of random parameters: its best checkpoint,
+    its vocabulary. `--init-from RUN` for short."""
     accumulate: int = 1
     """Slices in which the gradient of one update is computed: same numbers, less memory."""
     label_smoothing: float = 0.1

@@ -134,6 +134,12 @@ _DIALOGUES = {
     for copying in (True, False)
 }
 
+_FINE_TUNE = Config(
+    data=DataConfig(batch_tokens=2048),
+    optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=2e-4, warmup_steps=200),
+    training=TrainingConfig(steps=2000, evaluate_every=200),
+)
+
 _PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
 
 
@@ -157,6 +163,7 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-dot": _recurrent("dot"),
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
+    "fine-tune": _FINE_TUNE,  # a model given with --init-from, which brings its own sizes
     **_PARALLEL,
     **_DIALOGUES,
     "base": _row(),

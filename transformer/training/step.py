@@ -40,11 +40,18 @@ TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
 def init_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, seed: int, *, average: bool = False
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    *,
+    average: bool = False,
+    variables: Any = None,
 ) -> TrainState:
-    """Fresh parameters from the seed, and the optimizer's empty state."""
-    ids = jnp.ones((1, 2), jnp.int32)
-    variables = jax.jit(model.init)(jax.random.key(seed), ids, ids)
+    """Fresh parameters from the seed, or those that are given, and the optimizer's empty state."""
+    if variables is None:
+        ids = jnp.ones((1, 2), jnp.int32)
+        variables = jax.jit(model.init)(jax.random.key(seed), ids, ids)
+    variables = dict(variables)
     params = variables.pop("params")
     return TrainState(
         step=jnp.zeros((), jnp.int32),

@@ -1,0 +1,125 @@
+"""Training that begins with a model: an imported one here, whose parts are all its own."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_run import small_config
+
+from transformer import PRESETS, Run, UserError, train
+from transformer.cli import train_main
+from transformer.config_json import from_json, to_json
+from transformer.decoding.translator import model_shapes
+from transformer.interop.folders import import_marian
+from transformer.training.watch import Watch
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    return import_marian(Path(__file__).parent / "data/marian", tmp_path_factory.mktemp("parent") / "run")
+
+
+@pytest.fixture(scope="module")
+def config(parent, tmp_path_factory):
+    """Fine-tunes the parent on lines of nine words, reversed."""
+    small = small_config(tmp_path_factory.mktemp("text"))
+    return replace(
+        small,
+        model=replace(parent.config.model, dropout=0.1),
+        data=replace(small.data, max_length=40, buckets=(40,), batch_tokens=512),
+        optimizer=replace(small.optimizer, peak=1e-3),
+        training=replace(small.training, steps=8, init_from=parent.path, evaluate_sentences=4),
+        decoding=replace(parent.config.decoding, method="greedy", buckets=(40,), rows=4, extra_length=0),
+    )
+
+
+def quiet():
+    return Watch(quiet=True)
+
+
+def losses(run_dir):
+    lines = (Path(run_dir) / "metrics.jsonl").read_text().splitlines()
+    return [record["nll"] for record in map(json.loads, lines) if record["kind"] == "evaluation"]
+
+
+def assert_same(some, others):
+    for one, other in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
+    still = replace(config.training, steps=1, evaluate_every=1)
+    train(
+        replace(config, optimizer=replace(config.optimizer, peak=0.0), training=still),
+        tmp_path,
+        watch=quiet(),
+    )
+    begun, shapes = Run(tmp_path), model_shapes(parent.config)
+    assert_same(begun.variables("last", shapes), parent.variables("best", shapes))
+    assert [t.content() for t in begun.tokenizers] == [t.content() for t in parent.tokenizers]
+
+
+def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
+    train(config, tmp_path / "whole", watch=quiet())
+    before, after = losses(tmp_path / "whole")
+    assert after < 0.98 * before
+
+    import_marian(Path(__file__).parent / "data/marian", tmp_path / "parent")
+    stopped = replace(config, training=replace(config.training, init_from=tmp_path / "parent"))
+    train(replace(stopped, training=replace(stopped.training, steps=4)), tmp_path / "run", watch=quiet())
+    (tmp_path / "parent").rename(tmp_path / "gone")
+    train(stopped, tmp_path / "run", watch=quiet())
+    shapes = model_shapes(config)
+    assert_same(*(Run(tmp_path / name).variables(8, shapes) for name in ("whole", "run")))
+
+
+def test_another_network_is_refused(config, parent, tmp_path):
+    for changes in ({"d_ff": 99}, {"norm": "pre"}, {"vocab_size": 7}):
+        other = replace(config, model=replace(config.model, **changes))
+        with pytest.raises(UserError, match=f"(?s){next(iter(changes))}.*Leave out"):
+            train(other, tmp_path / "run", watch=quiet())
+    other = replace(PRESETS["tiny-recurrent"], training=config.training)
+    with pytest.raises(UserError, match="not a recurrent one"):
+        train(other, tmp_path / "run", watch=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_imported_model_is_not_trained_in_its_own_place(config, parent):
+    own = replace(config, training=parent.config.training, data=parent.config.data)
+    with pytest.raises(UserError, match="made with another config|--init-from"):
+        train(own, parent.path, watch=quiet())
+
+
+def test_the_command_takes_the_parents_network(parent, monkeypatch):
+    asked = []
+    monkeypatch.setattr("transformer.training.train.train", lambda config, run_dir: asked.append(config))
+    for option in ([f"--init-from={parent.path}"], ["fine-tune", "--init-from", str(parent.path)]):
+        monkeypatch.setattr(
+            sys, "argv", ["train.py", *option, "--model.dropout", "0.3", "--data.train-tsv", "a"]
+        )
+        assert train_main() == 0
+    for config in asked:
+        assert config.model == replace(parent.config.model, dropout=0.3)
+        assert config.decoding == parent.config.decoding
+        assert config.optimizer == PRESETS["fine-tune"].optimizer
+        assert config.training.init_from == parent.path
+        assert config.data.train_tsv == Path("a")
+        assert from_json(to_json(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fine-tune"], "needs --init-from"),
+        (["--init-from", "nowhere"], "nowhere: no such run directory"),
+        (["tiny", "--init-from=nowhere"], "nowhere: no such run directory"),
+    ],
+)
+def test_bad_commands(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    assert train_main() == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""What a model in training is worth: loss and BLEU on the validation set, all scores on the test set."""
+
+import math
+import time
+from typing import Any
+
+import jax
+
+from transformer.config import Config
+from transformer.data.batching import fixed_batches
+from transformer.data.pipeline import TrainingData
+from transformer.decoding.translator import Translator
+from transformer.evaluation import Score, bleu, chrf, exact_match
+from transformer.parallel import device_batches, pmap_step
+from transformer.systems import find_system
+from transformer.training.step import make_eval_step
+
+Sample = tuple[str, str, str]
+"""Source, reference, translation."""
+
+
+class Evaluator:
+    """Scores variables of the config's model."""
+
+    def __init__(self, config: Config, data: TrainingData) -> None:
+        self.config, self.data = config, data
+        system = find_system(config.system)
+        self._step = pmap_step(make_eval_step(system.model(config.model), system.objective(config)))
+
+    def validate(self, variables: Any) -> tuple[dict[str, Any], list[Sample]]:
+        """Loss over the whole validation set, BLEU over its first sentences, and some to look at."""
+        start, t = time.monotonic(), self.config.training
+        pairs = self.data.corpus.splits["validation"]
+        nll, words = 0.0, 0.0
+        fixed = fixed_batches(pairs, self.data.tokenizers, self.config.data)
+        for batch in device_batches(fixed, pad=self.config.model.special.pad):
+            sums = jax.device_get(self._step(variables, batch))
+            nll, words = nll + float(sums["nll"]), words + float(sums["weight"])
+        some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
+        sources, references, translations = self._translated(variables, some)
+        score = bleu(translations, references, t.bleu_tokenize)
+        shown = _of_various_lengths(sources, t.samples)
+        record = {
+            "nll": nll / words,
+            "perplexity": math.exp(min(nll / words, 700)),
+            "bleu": score.value,
+            "signature": score.signature,
+            "seconds": time.monotonic() - start,
+            "samples": [translations[index] for index in shown],
+        }
+        return record, [(sources[i], references[i], translations[i]) for i in shown]
+
+    def test(self, variables: Any) -> tuple[str, list[str], dict[str, Score]]:
+        """The split that is there to test on, its sources, and its scores."""
+        splits = self.data.corpus.splits
+        split = "test" if "test" in splits else "validation"
+        sources, references, translations = self._translated(variables, list(splits[split]))
+        scores = {
+            "bleu": bleu(translations, references, self.config.training.bleu_tokenize),
+            "chrf": chrf(translations, references),
+            "exact": exact_match(translations, references),
+        }
+        return split, sources, scores
+
+    def _translated(
+        self, variables: Any, pairs: list[tuple[str, str]]
+    ) -> tuple[list[str], list[str], list[str]]:
+        sources = [source for source, _ in pairs]
+        references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
+        translator = Translator(self.config, variables, self.data.tokenizers)
+        return sources, references, translator.translate(sources)
+
+
+def _of_various_lengths(sentences: list[str], count: int) -> list[int]:
+    """Indices of `count` sentences, from one of middling length to one of the longest."""
+    order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))
+    shares = [0.5 + 0.45 * rank / max(count - 1, 1) for rank in range(count)]
+    return [order[int(share * len(order))] for share in shares]

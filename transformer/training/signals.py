@@ -1,0 +1,36 @@
+"""Stopping when asked to: after the step, with everything saved."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+class StopRequest:
+    """The signal that asked to stop; 0 while none did."""
+
+    signal = 0
+
+
+@contextlib.contextmanager
+def stop_requests(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask to stop after the step; a second one ends at once."""
+    request = StopRequest()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        request.signal = number
+        # not what it was before: a job started in the background began with SIGINT ignored
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        say("Stopping after this step; again to stop without saving.")
+
+    before = {}
+    try:
+        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not the main thread: somebody else's program handles signals
+        pass
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,172 @@
+"""From a config to a trained run: where it goes, what it begins with, and whether it goes on."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.config import Config, differences
+from transformer.data.batching import Tokenizers
+from transformer.data.corpora import Corpus, open_corpus
+from transformer.data.pipeline import corpus_tokenizers, prepare
+from transformer.errors import UserError
+from transformer.run import Run
+from transformer.systems import check_system, find_system
+from transformer.training.loop import Loop
+from transformer.training.watch import Watch
+
+CHANGEABLE = (
+    "training.steps",
+    "training.patience",
+    "training.keep_last",
+    "training.samples",
+    "data.cache_dir",
+)
+"""Options that a resumed run may be given anew: they change no number already computed."""
+
+
+ADAPTABLE = (
+    "model.dropout",
+    "model.attention_dropout",
+    "model.activation_dropout",
+    "model.dtype",
+    "model.attention",
+    "model.remat",
+)
+"""Options of the model in which a run may differ from the one it begins with: they have no parameters."""
+
+
+def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None) -> Path:
+    """Trains what the config describes, and evaluates the best checkpoint on the test set.
+
+    Args:
+      config: everything.
+      run_dir: where to; a run that is there already goes on where it stopped. None: a new
+        directory under runs/.
+      watch: what shows the progress. None: standard output, from the first host.
+
+    Returns:
+      The run directory.
+
+    Raises:
+      UserError: bad input; the run directory belongs to another config; the loss became
+        non-finite; a checkpoint could not be written.
+      Stopped: SIGINT or SIGTERM arrived; the state was saved.
+    """
+    watch = watch or Watch(quiet=jax.process_index() > 0)
+    start = time.monotonic()
+    check_system(config)
+    run = _existing(run_dir, config)
+    if run:
+        config = dataclasses.replace(config, model=run.config.model)
+    parent = Run(config.training.init_from) if config.training.init_from and not run else None
+    if parent:
+        config = _sized_like_parent(config, parent)
+    corpus = open_corpus_shown(config, watch)
+    if run is None:
+        if parent:
+            tokenizers = parent.tokenizers
+        else:
+            tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
+            config = _with_vocabulary(config, tokenizers)
+        find_system(config.system).objective(config)  # refuses what it cannot learn, before there is a run
+        run = Run.create(run_dir or _new_directory(config), config, tokenizers, corpus.place.name)
+    else:
+        run.check_corpus(corpus.place.name)
+    data = prepare(
+        corpus,
+        run.tokenizers,
+        config.data,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        progress=watch.progress,
+    )
+    loop = Loop(config, run, data, watch, parent)
+    loop.train()
+    loop.report(time.monotonic() - start)
+    return run.path
+
+
+def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
+    """`open_corpus`, saying so: the first time takes a while."""
+    watch.say("Preparing the corpus ...")
+    start = time.monotonic()
+    corpus = open_corpus(config.data)
+    sizes = ", ".join(f"{name} {len(pairs):,}" for name, pairs in corpus.splits.items())
+    watch.say(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
+    return corpus
+
+
+def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
+    """The run that is there already, if it is of this config."""
+    if run_dir is None:
+        return None
+    if not Path(run_dir, "config.json").exists():
+        Run.check_free(Path(run_dir))
+        return None
+    run = Run(run_dir)
+    given = dataclasses.replace(config, model=_sized_like(config, run.config))
+    # a cosine's whole course depends on where it ends
+    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
+    free = set(CHANGEABLE) - fixed
+    changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
+    if changed:
+        raise UserError(
+            f"{run_dir} was made with another config: " + "; ".join(changed) + ". Leave these options "
+            "out to go on with it, or choose another --run-dir"
+        )
+    return run
+
+
+def _sized_like(config: Config, other: Config) -> Any:
+    """The model config with the sizes that were taken from the tokenizers then."""
+    model = config.model
+    if not model.vocab_size:
+        model = dataclasses.replace(
+            model, vocab_size=other.model.vocab_size, target_vocab_size=other.model.target_vocab_size
+        )
+    return model
+
+
+def _sized_like_parent(config: Config, parent: Run) -> Config:
+    """The config with the vocabulary's size of the model it begins with.
+
+    Raises:
+      UserError: it describes another network.
+    """
+    if config.system != parent.config.system:
+        raise UserError(
+            f"--init-from {parent.path} holds a {parent.config.system} model, not a {config.system} one: "
+            "leave out the preset"
+        )
+    model = _sized_like(config, parent.config)
+    wanted = dataclasses.replace(parent.config, model=model)
+    changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in ADAPTABLE]
+    if changed:
+        raise UserError(
+            f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these options"
+        )
+    return dataclasses.replace(config, model=model)
+
+
+def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
+    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
+    model = config.model
+    if model.vocab_size and model.vocab_size != source:
+        raise UserError(
+            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
+        )
+    separate = None if config.data.joint_vocabulary else target
+    return dataclasses.replace(
+        config, model=dataclasses.replace(model, vocab_size=source, target_vocab_size=separate)
+    )
+
+
+def _new_directory(config: Config) -> Path:
+    """runs/<system>-<n>, the first n that is free."""
+    number = 1
+    while (path := Path("runs") / f"{config.system}-{number}").exists():
+        number += 1
+    return path
