@@ -142,6 +142,19 @@ def test_one_program_for_each_bucket(translator: Translator, compiled: list[str]
     assert compiled
 
 
+def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
+    warm = make_translator(word_tokenizer)
+    before = len(programs)
+    assert warm.warm_up(beam_size=2, extra_length=3) == len(DECODING.buckets)
+    assert programs[before:] == [(4, 8), (4, 16)]  # what it has not searched with yet
+    compiled.clear()
+    lines = [" ".join(WORDS[:count]) for count in range(12)] * 9  # of mixed lengths
+    assert len(list(warm.stream(lines, window=40, beam_size=2, extra_length=3))) == len(lines)
+    assert len(programs) == before + 2
+    assert compiled == []
+    assert {length for length, _ in warm.programs} == {8, 16}
+
+
 def test_n_best(translator: Translator) -> None:
     everything = plain(translator.search(SENTENCES))
     for count in (1, 2, 3):

@@ -169,6 +169,8 @@ class DecodeArguments:
     """Translations of each sentence: for text and scores, as many lines each."""
     alignments: bool = False
     """json: with what each token looked at in the source."""
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Say at the end how many programs were compiled, for which lengths, and where they are kept."""
 
 
 def decode_main() -> int:
@@ -237,8 +239,21 @@ def _translate_lines(given: DecodeArguments) -> None:
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.say(f"{speed}, written to {given.output}")
+    if given.verbose:
+        watch.say(_programs(translator))
     if given.reference:
         _print_scores(best, given, translator)
+
+
+def _programs(translator: Any) -> str:
+    from transformer.compilation import keep_programs
+
+    lengths = sorted(length for length, _ in translator.programs)
+    kept = keep_programs()
+    return (
+        f"{len(lengths)} compiled programs, for sources padded to {', '.join(map(str, lengths)) or '-'}; "
+        + (f"kept in {kept}" if kept else "not kept for the next time")
+    )
 
 
 def _check_files(given: DecodeArguments) -> int | None:

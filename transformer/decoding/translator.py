@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Tokenizers
+from transformer.decoding.beam import SearchResult
 from transformer.errors import UserError
 from transformer.parallel import deal_rows
 from transformer.run import Run
@@ -48,6 +50,9 @@ class Translator:
     sentence alone and batches always have the same number of rows, so the same compiled program
     sees it whatever else is asked. There is one such program for each length in
     `decoding.buckets`.
+
+    Attributes:
+      programs: what was compiled so far: a padded length and the options of the search.
     """
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
@@ -55,6 +60,7 @@ class Translator:
         self.variables = variables
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
+        self.programs: set[tuple[int, DecodingConfig]] = set()
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best") -> "Translator":
@@ -67,6 +73,7 @@ class Translator:
         Raises:
           UserError: the directory or the checkpoint is missing or damaged.
         """
+        keep_programs()
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
         return cls(run.config, variables, run.tokenizers)
@@ -102,27 +109,12 @@ class Translator:
           UserError: n_best is more than the search keeps, an option has no sensible value, or the
             model's parameters are not numbers.
         """
-        settings = dataclasses.replace(self.config.decoding, **options)
-        kept = 1 if settings.method == "greedy" else settings.beam_size
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
-        if n_best is not None and not 1 <= n_best <= kept:
-            raise UserError(
-                f"--n-best {n_best}: must be at least 1 and at most {kept}, what this search keeps; see "
-                "--decoding.beam-size and --decoding.method"
-            )
-        if settings.method == "beam" and 2 * settings.beam_size > self.config.model.output_size:
-            raise UserError(
-                f"--decoding.beam-size {settings.beam_size} is more than half the vocabulary of "
-                f"{self.config.model.output_size}"
-            )
-        settings = self._within_positions(settings)
+        settings = self._settings(n_best, options)
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         for batch, lines in self._source_batches(sources, settings, first_line):
-            numbers = np.resize(lines, len(batch))
-            result = self.system.search(
-                self.model, self.variables, *deal_rows(batch, numbers.astype(np.int32)), settings
-            )
+            result = self._searched(batch, lines, settings)
             tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
             for row, line in enumerate(lines):
                 pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
@@ -140,6 +132,47 @@ class Translator:
                 places = [line - first_line for line in lines]
                 self._align(batch, tokens[:, :n_best], places, found)
         return found
+
+    def _searched(
+        self, batch: Int[np.ndarray, "rows s"], lines: list[int], settings: DecodingConfig
+    ) -> SearchResult:
+        """The search for a full batch, of which the first rows come from these lines."""
+        self.programs.add((batch.shape[1], settings))
+        numbers = np.resize(lines, len(batch)).astype(np.int32)
+        return self.system.search(self.model, self.variables, *deal_rows(batch, numbers), settings)
+
+    def _settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
+        """The options of a search. Raises UserError where they make no sense for this model."""
+        settings = dataclasses.replace(self.config.decoding, **options)
+        kept = 1 if settings.method == "greedy" else settings.beam_size
+        if n_best is not None and not 1 <= n_best <= kept:
+            raise UserError(
+                f"--n-best {n_best}: must be at least 1 and at most {kept}, what this search keeps; see "
+                "--decoding.beam-size and --decoding.method"
+            )
+        if settings.method == "beam" and 2 * settings.beam_size > self.config.model.output_size:
+            raise UserError(
+                f"--decoding.beam-size {settings.beam_size} is more than half the vocabulary of "
+                f"{self.config.model.output_size}"
+            )
+        return self._within_positions(settings)
+
+    def warm_up(self, **options: Any) -> int:
+        """Compiles all that `search` with these options can need, so that no later call waits for it.
+
+        Args:
+          options: any field of `DecodingConfig`.
+
+        Returns:
+          How many programs there are: one for each bucket.
+        """
+        settings = self._settings(None, options)
+        special = self.config.model.special
+        for length in settings.buckets:
+            batch = np.full((settings.rows, length), special.pad, np.int32)
+            batch[:, 0] = special.eos
+            jax.block_until_ready(self._searched(batch, [1], settings).scores)
+        return len(settings.buckets)
 
     def stream(
         self, lines: Iterable[str], *, window: int = WINDOW, first_line: int = 1, **options: Any

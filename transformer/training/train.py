@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from transformer.compilation import keep_programs
 from transformer.config import Config, differences
 from transformer.data.batching import Tokenizers
 from transformer.data.corpora import Corpus, open_corpus
@@ -57,6 +58,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     """
     watch = watch or Watch(quiet=jax.process_index() > 0)
     start = time.monotonic()
+    keep_programs()
     check_system(config)
     run = _existing(run_dir, config)
     if run:

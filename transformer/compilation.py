@@ -1,0 +1,48 @@
+"""Compiled programs kept between processes: only the first start pays for compiling."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+from transformer.data.store import cache_root
+
+WORTH_KEEPING = 0.2  # seconds that compiling took
+
+
+def keep_programs() -> Path | None:
+    """Turns JAX's persistent compilation cache on, for this process and all programs it compiles.
+
+    The folder is $TRANSFORMER_COMPILED, or `compiled/` beside the prepared corpora; "off" turns it off.
+    Where JAX has been told of a folder already ($JAX_COMPILATION_CACHE_DIR), that one stays. It may be
+    deleted at any time.
+
+    Returns:
+      The folder; None where nothing is kept.
+    """
+    told: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    asked = os.environ.get("TRANSFORMER_COMPILED")
+    if told or asked == "off":
+        return Path(told) if told else None
+    # a home directory may be shared by machines, and a program compiled for one stop another
+    folder = (Path(asked).expanduser() if asked else cache_root(None) / "compiled") / _processor()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a read-only home costs time, not the work
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
+    return folder
+
+
+def _processor() -> str:
+    """A name for what this machine's processor can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        features = platform.processor()
+    digest = hashlib.blake2b(features.encode(), digest_size=4).hexdigest()
+    return f"{platform.machine() or 'unknown'}-{digest}"
