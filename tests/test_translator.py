@@ -15,6 +15,7 @@ from reference_search import log_p_of, next_log_p, random_variables
 from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
+from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
@@ -140,6 +141,15 @@ def test_one_program_for_each_bucket(translator: Translator, compiled: list[str]
     # the listener does hear what it is there for
     jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()
     assert compiled
+
+
+def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -> None:
+    judge = make_translator(word_tokenizer)
+    hypothesis = Hypothesis("größew1ß", ("größe@@", "w1ß"), 0.0)
+    assert judge.as_trained(hypothesis) == "größe@@ w1ß"
+    (judged,) = next(iter(rescored(["w2ß语"], [[hypothesis]], judge)))
+    (log_p,) = judge.score(["w2ß语"], ["größe@@ w1ß"])
+    assert judged.score == pytest.approx(float(log_p), rel=1e-5)  # length_penalty is 0
 
 
 def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:

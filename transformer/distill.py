@@ -100,7 +100,7 @@ def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConf
         found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
         with open(partial, "a", encoding="utf-8", newline="\n") as file:
             for best in watch.progress("translated", found, len(train) - done):
-                file.write(_line(best[0], translator) + "\n")
+                file.write(" ".join(translator.as_trained(best[0]).split("\n")) + "\n")
         os.replace(partial, translations)
     watch.say(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
@@ -144,13 +144,6 @@ def _whole_lines(path: Path) -> int:
     if whole != content:
         path.write_bytes(whole)
     return whole.count(b"\n")
-
-
-def _line(hypothesis: Any, translator: Any) -> str:
-    """A translation as a training file has it: where words were cut beforehand, still cut."""
-    cut = translator.tokenizers[1].cut_beforehand
-    text = " ".join(hypothesis.tokens) if cut else hypothesis.text
-    return " ".join(text.split("\n"))
 
 
 if __name__ == "__main__":

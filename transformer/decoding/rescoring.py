@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 
-from transformer.decoding.beam import wu_penalty
+from transformer.decoding.search import length_penalty
 from transformer.decoding.translator import WINDOW, Hypothesis, Translator
 
 
@@ -23,14 +23,16 @@ def rescored(
       window: sentences scored at a time.
     """
     pairs = zip(sources, found, strict=True)
-    penalty = wu_penalty(judge.config.decoding.length_penalty)
+    penalty = length_penalty(judge.config.decoding)
     while chunk := list(itertools.islice(pairs, window)):
-        asked = [(source, hypothesis.text) for source, several in chunk for hypothesis in several]
+        asked = [
+            (source, judge.as_trained(hypothesis)) for source, several in chunk for hypothesis in several
+        ]
         log_p = iter(judge.score([source for source, _ in asked], [text for _, text in asked]))
         for _, several in chunk:
             judged = []
             for hypothesis in several:
-                length = len(judge.tokenizers[1].encode(hypothesis.text)) + 1
+                length = len(judge.tokenizers[1].encode(judge.as_trained(hypothesis))) + 1
                 score = float(next(log_p)) / float(penalty(length))  # type: ignore[arg-type]
                 judged.append(dataclasses.replace(hypothesis, score=score))
             yield sorted(judged, key=lambda hypothesis: -hypothesis.score)

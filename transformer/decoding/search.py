@@ -7,8 +7,13 @@ import jax
 from jaxtyping import Array, Int
 
 from transformer.config import DecodingConfig
-from transformer.decoding.beam import SearchResult, beam_search, power_penalty, wu_penalty
+from transformer.decoding.beam import LengthPenalty, SearchResult, beam_search, power_penalty, wu_penalty
 from transformer.decoding.sampling import greedy_search, sample
+
+
+def length_penalty(options: DecodingConfig) -> LengthPenalty:
+    """What log-probabilities are divided by, as a function of |Y|."""
+    return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
 
 
 def autoregressive_search(
@@ -42,13 +47,12 @@ def autoregressive_search(
                 **limits,
             )
         case _:
-            penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty]
             return beam_search(
                 model,
                 variables,
                 source,
                 beam_size=options.beam_size,
-                length_penalty=penalty(options.length_penalty),
+                length_penalty=length_penalty(options),
                 stop=options.stop,
                 **limits,
             )

@@ -214,6 +214,11 @@ class Translator:
         tokenizer = self.tokenizers[0].knowing(source)
         return tokenizer.pieces(tokenizer.encode(source))
 
+    def as_trained(self, hypothesis: Hypothesis) -> str:
+        """A translation as this model's training text has it: where words were cut beforehand, still cut."""
+        cut = self.tokenizers[1].cut_beforehand
+        return " ".join(hypothesis.tokens) if cut else hypothesis.text
+
     # From text to batches
 
     def _ids(self, text: str, tokenizer: Any, longest: int, line: int) -> list[int]:

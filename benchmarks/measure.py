@@ -1,0 +1,138 @@
+"""Timing side by side: every contestant in a process of its own, all of them warm, by turns."""
+
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Somebody who does the work: `make(**options)` prepares, in the contestant's own process, and gives
+    the function that is timed. What that returns is compared by the caller."""
+
+    name: str
+    make: Callable[..., Callable[[], Any]]
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A contestant's seconds for each round, its output, and its process's peak memory in bytes."""
+
+    name: str
+    seconds: list[float]
+    output: Any
+    memory: int
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+
+def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 2) -> list[Measurement]:
+    """Runs all contestants by turns, so that what disturbs the machine disturbs all of them.
+
+    Args:
+      contestants: who.
+      rounds: how often each is timed.
+      warm_up: how often each runs before that, untimed.
+
+    Raises:
+      RuntimeError: a contestant failed; the message is its own.
+    """
+    context = multiprocessing.get_context("spawn")
+    processes, pipes = [], []
+    try:
+        for contestant in contestants:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, contestant), daemon=True)
+            before = {name: os.environ.get(name) for name in contestant.environment}
+            os.environ.update(contestant.environment)  # a spawned process takes it from its parent
+            process.start()
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+            processes.append(process)
+            pipes.append(ours)
+            for _ in range(1 + warm_up):
+                _ask(ours, contestant)
+        seconds: list[list[float]] = [[] for _ in contestants]
+        last: list[tuple[Any, int]] = [(None, 0)] * len(contestants)
+        for turn in range(rounds):
+            for offset in range(len(contestants)):
+                index = (turn + offset) % len(contestants)
+                elapsed, *last[index] = _ask(pipes[index], contestants[index])
+                seconds[index].append(elapsed)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return [
+        Measurement(contestant.name, times, output, memory)
+        for contestant, times, (output, memory) in zip(contestants, seconds, last, strict=True)
+    ]
+
+
+def _ask(pipe: Any, contestant: Contestant) -> tuple[float, Any, int]:
+    pipe.send("go")
+    try:
+        answer = pipe.recv()
+    except EOFError:
+        answer = "its process ended"
+    if isinstance(answer, str):
+        raise RuntimeError(f"{contestant.name}: {answer}")
+    return answer
+
+
+def _serve(pipe: Any, contestant: Contestant) -> None:
+    """A contestant's process: the first "go" prepares, every other one is timed."""
+    run = None
+    while True:
+        pipe.recv()
+        try:
+            start, output = time.perf_counter(), None
+            if run is None:
+                run = contestant.make(**contestant.options)
+            else:
+                output = run()
+            elapsed = time.perf_counter() - start
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            pipe.send((elapsed, output, peak))
+        except Exception as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+            return
+
+
+def machine() -> dict[str, str]:
+    """What the figures were made on."""
+    names = ("jax", "flax", "torch", "transformers", "ctranslate2")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": f"{len(models)} x {models[0] if models else platform.processor()}",
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def save(path: str, results: dict[str, Any]) -> None:
+    """Writes the results as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(results, file, indent=1, ensure_ascii=False)
+        file.write("\n")

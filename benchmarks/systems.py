@@ -1,0 +1,204 @@
+"""Every system on one corpus: how good, how long to train, how fast to decode.
+
+`python -m benchmarks.systems WORK` trains an autoregressive teacher, lets it translate its training text,
+trains every parallel decoder on the original and on the teacher's text and the baselines on the original,
+then decodes the test set with each of them and writes a table. The corpus is the built-in one, or with
+--corpus a folder of train, validation and test in two languages (`train.en`, ...). Everything is kept in
+WORK: stopped, the same command goes on; `--only NAME ...` trains some runs in a process of its own.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import machine, save
+from transformer import PRESETS, Config, Run, Translator, train
+from transformer.data.corpora import open_corpus
+from transformer.decoding.rescoring import rescored
+from transformer.decoding.translator import model_shapes
+from transformer.distill import distill
+from transformer.evaluation import bleu
+
+TEACHER, DISTILLED = "teacher", "distilled"
+FED = ("length", "bos", "fertility", "masked")
+BUILT_IN = 30_000  # training pairs: the teacher has to translate them all
+AVERAGED = 3  # checkpoints
+BASELINES = ("convolutional", "recurrent", "recurrent-dot", "recurrent-hard", "recurrent-fixed")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, and with how many updates."""
+
+    work: Path
+    corpus: Path | None
+    family: str
+    updates: int
+    languages: tuple[str, str] = ("en", "de")
+
+    def names(self) -> list[str]:
+        """The runs, the teacher first."""
+        students = [f"{fed}{suffix}" for fed in FED for suffix in ("", f"-{DISTILLED}")]
+        return [TEACHER, *students, *(BASELINES if self.family == "tiny" else ())]
+
+    def config(self, name: str) -> Config:
+        """The config of a run."""
+        system = name.removesuffix(f"-{DISTILLED}")
+        preset = PRESETS[self.family if name == TEACHER else f"{self.family}-{system}"]
+        files = self._files(self.work / DISTILLED if name.endswith(DISTILLED) else self.corpus)
+        data = replace(preset.data, **files)
+        if name not in (TEACHER, *BASELINES):
+            data = replace(data, source_tokenizer=self.work / TEACHER / "source.model")
+        model = preset.model
+        if system == "fertility":
+            model = replace(model, teacher=self.work / TEACHER)  # type: ignore[call-arg]
+        every = max(1, self.updates // 10)
+        training = replace(
+            preset.training,
+            steps=self.updates,
+            evaluate_every=every,
+            evaluate_sentences=100,
+            keep_last=AVERAGED,
+        )
+        warmup = min(preset.optimizer.warmup_steps, max(1, self.updates // 4))
+        optimizer = replace(preset.optimizer, warmup_steps=warmup)
+        return replace(preset, data=data, model=model, training=training, optimizer=optimizer)
+
+    def _files(self, folder: Path | None) -> dict[str, Any]:
+        if folder is None:
+            return {"built_in_size": BUILT_IN}
+        return {
+            f"{split}_{side}": folder / f"{split}.{language}"
+            for split in ("train", "validation", "test")
+            for side, language in zip(("source", "target"), self.languages, strict=True)
+        }
+
+    def build(self, name: str) -> None:
+        """Trains a run to its end, and lets the teacher translate."""
+        run_dir, about = self.work / name, self.work / f"{name}.json"
+        if not about.exists():
+            start = time.monotonic()
+            train(self.config(name), run_dir)
+            seconds = time.monotonic() - start
+            run = Run(run_dir)
+            run.store_average(run.averaged(None, model_shapes(run.config)))
+            save(str(about), {"seconds": seconds})
+        if name == TEACHER:
+            search = replace(Run(run_dir).config.decoding, beam_size=4, rows=64)
+            distill(run_dir, self.work / DISTILLED, "average", search)
+
+
+def ways(plan: Plan, name: str) -> Iterator[tuple[str, str, Callable[[list[str]], list[str]]]]:
+    """How a run is decoded: (run, way, sources -> translations)."""
+    translator = Translator.load(plan.work / name, "average")
+
+    def way(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
+        return name, label, lambda sources: translator.translate(sources, rows=64, **options)
+
+    def judged(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
+        def translate(sources: list[str]) -> list[str]:
+            found = translator.search(sources, rows=64, **options)
+            return [several[0].text for several in rescored(sources, found, judge)]
+
+        judge = Translator.load(plan.work / TEACHER, "average")
+        return name, label, translate
+
+    system = name.removesuffix(f"-{DISTILLED}")
+    if name == TEACHER:
+        yield way("beam 4", beam_size=4)
+        yield way("greedy", method="greedy")
+    elif system in BASELINES:
+        yield way("beam 4", beam_size=4)
+    elif system == "masked":
+        for iterations in (1, 4, 10):
+            yield way(f"{iterations} iterations", iterations=iterations, beam_size=1)
+        yield way("10 iterations, 3 lengths", iterations=10, beam_size=3)
+    else:
+        yield way("at once", beam_size=1)
+        if system != "bos":
+            yield judged("9 candidates, teacher's choice", beam_size=9)
+
+
+def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
+    """BLEU and sentences a second of every way of every run on the test set."""
+    teacher = Run(plan.work / TEACHER)
+    test = list(open_corpus(teacher.config.data).splits["test"])
+    sources = [source for source, _ in test]
+    references = [teacher.tokenizers[1].plain(target) for _, target in test]
+    rows = []
+    for name in names:
+        config = Run(plan.work / name).config
+        for run, label, translate in ways(plan, name):
+            translations = translate(sources)  # compiles
+            seconds = []
+            for _ in range(rounds):
+                start = time.monotonic()
+                translate(sources)
+                seconds.append(time.monotonic() - start)
+            score = bleu(translations, references, config.training.bleu_tokenize)
+            rows.append(
+                {
+                    "run": run,
+                    "way": label,
+                    "bleu": score.value,
+                    "signature": score.signature,
+                    "sentences_per_second": len(sources) / statistics.median(seconds),
+                    "training_minutes": json.loads((plan.work / f"{run}.json").read_text())["seconds"] / 60,
+                    "parameters": _size(plan.work / run),
+                }
+            )
+    return rows
+
+
+def _size(run_dir: Path) -> int:
+    return sum(x.size for x in jax.tree.leaves(model_shapes(Run(run_dir).config)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Trains what is missing, decodes, prints the table and writes WORK/systems.json."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
+    parser.add_argument("work", type=Path, help="where runs, the distilled corpus and the table go")
+    parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
+    parser.add_argument("--updates", type=int, default=3000, help="of every training")
+    parser.add_argument("--only", nargs="+", help="train these runs and stop")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each decoding is timed")
+    given = parser.parse_args(arguments)
+    family = "tiny" if given.corpus else "quickstart"
+    plan = Plan(given.work, given.corpus, family, given.updates)
+    given.work.mkdir(parents=True, exist_ok=True)
+    unknown = sorted(set(given.only or ()) - set(plan.names()))
+    if unknown:
+        parser.error(f"no run {', '.join(unknown)}: there are {', '.join(plan.names())}")
+    for name in given.only or plan.names():
+        plan.build(name)
+    if given.only:
+        return
+    rows = measure(plan, plan.names(), given.rounds)
+    table = Table("run", "way", "BLEU", "sentences/s", "trained (min)", "parameters")
+    for row in rows:
+        table.add_row(
+            row["run"],
+            row["way"],
+            f"{row['bleu']:.2f}",
+            f"{row['sentences_per_second']:.0f}",
+            f"{row['training_minutes']:.1f}",
+            f"{row['parameters']:,}",
+        )
+    Console(width=110).print(table)
+    settings = {key: str(value) for key, value in dataclasses.asdict(plan).items()}
+    save(str(given.work / "systems.json"), {"about": machine() | settings, "rows": rows})
+    print(f"{rows[0]['signature']}\nwritten to {given.work / 'systems.json'}")
+
+
+if __name__ == "__main__":
+    main()
