@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,19 @@ def _serve(pipe: Any, contestant: Contestant) -> None:
         except Exception as error:
             pipe.send(f"{type(error).__name__}: {error}")
             return
+
+
+def seconds_of(command: list[str]) -> float:
+    """How long a whole process takes.
+
+    Raises:
+      RuntimeError: it failed; the message is its own.
+    """
+    start = time.perf_counter()
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {ended.stderr[-1000:]}")
+    return time.perf_counter() - start
 
 
 def machine() -> dict[str, str]:

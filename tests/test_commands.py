@@ -181,6 +181,7 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (["RUN", "--beam-size", "0"], b"", "--beam-size must be at least 1"),
         (["RUN", "--temperature", "0"], b"", "--temperature must be positive"),
         (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),
+        (["RUN", "--bleu-tokenize", "char"], b"x\n", "--bleu-tokenize needs --reference"),
         (["RUN", "--output", "."], b"x\n", "--output . is a folder: name a file"),
         (["RUN", "--temperature", "nan"], b"x\n", "--temperature must be positive"),
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be at least 0"),

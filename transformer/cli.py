@@ -218,6 +218,8 @@ def _translate_lines(given: DecodeArguments) -> None:
 
     if given.alignments and given.format != "json":
         raise UserError("--alignments needs --format json: text has no place for them")
+    if given.bleu_tokenize and not given.reference:
+        raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
     total = _check_files(given)
     translator = Translator.load(given.run_dir, given.checkpoint)
     lines = read_lines(given.input) if given.input else _standard_input()
@@ -386,6 +388,8 @@ def _average(arguments: list[str]) -> None:
     from transformer.run import Run
 
     run = Run(given.run_dir)
+    if given.last is not None and given.last > len(run.steps()):
+        raise UserError(f"--last {given.last}: {run.path} has {len(run.steps())} checkpoints")
     steps = list(given.steps) or run.steps()[-(given.last or run.config.training.keep_last) :]
     place = run.store_average(run.averaged(steps, model_shapes(run.config)))
     print(f"Averaged steps {', '.join(map(str, steps))} into {place}")

@@ -1,0 +1,192 @@
+"""`python -m benchmarks`: ours and its peers side by side, on the same weights and inputs.
+
+Every contestant runs in a process of its own; they take turns, and medians are compared. Before times are
+printed, outputs are: the networks must agree on the loss of a batch, the searches on the translations.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Measurement, machine, save, seconds_of, side_by_side
+
+AGREE = 0.9  # of the sentences; float32 sums in another order decide the rest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contestant in a section: its median, its peak memory, and how many times faster ours is."""
+
+    section: str
+    name: str
+    seconds: float
+    rate: float
+    unit: str
+    memory: int
+    ratio: float
+    agreement: float
+
+
+def rows_of(section: str, found: list[Measurement], work: float, unit: str, agree: list[float]) -> list[Row]:
+    """The rows of a section, ours first; `work` units are done in each round."""
+    return [
+        Row(section, m.name, m.median, work / m.median, unit, m.memory, m.median / found[0].median, share)
+        for m, share in zip(found, agree, strict=True)
+    ]
+
+
+def training(given: argparse.Namespace, size: str) -> list[Row]:
+    """A training step: dropout, label smoothing and Adam included."""
+    from benchmarks import training as section
+
+    case = section.CASES[size]
+    if given.quick:
+        case = replace(case, num_layers=1, vocab_size=200, rows=8)
+    losses = section.losses_without_dropout(case)
+    if abs(losses["transformer"] - losses["torch"]) > 1e-4 * losses["torch"]:
+        raise RuntimeError(f"the networks disagree: {losses}")
+    found = side_by_side(section.contestants(case), given.rounds)
+    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [1.0] * len(found))
+
+
+def sentences(run_dir: Path, count: int) -> list[str]:
+    """Test sentences of mixed lengths: every so many of the run's test set."""
+    from transformer import Run
+    from transformer.data.corpora import open_corpus
+
+    splits = open_corpus(Run(run_dir).config.data).splits
+    pairs = list(splits.get("test", splits["validation"]))
+    return [source for source, _ in pairs[:: max(1, len(pairs) // count)]][:count]
+
+
+def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
+    """Beam search over `count` sentences at once."""
+    from benchmarks import decoding as section
+
+    run_dir = section.model(given.work, given.model, given.steps)
+    sources = sentences(run_dir, count)
+    contestants = section.contestants(run_dir, given.work, sources)
+    found = side_by_side(contestants, given.rounds)
+    agree = [section.agreement(found[0].output, m.output) for m in found]
+    for measured, share in zip(found, agree, strict=True):
+        if share < AGREE and "int8" not in measured.name:
+            print(
+                f"note: {measured.name} translates only {share:.0%} of the sentences alike", file=sys.stderr
+            )
+    return rows_of(name, found, len(sources), "sentences/s", agree)
+
+
+def whole_file(given: argparse.Namespace) -> list[Row]:
+    """1,000 sentences by whole processes, start to end."""
+    from benchmarks import decoding as section
+
+    run_dir = section.model(given.work, given.model, given.steps)
+    commands = section.whole_process(run_dir, given.work, sentences(run_dir, 1000))
+    return processes("file of 1,000, whole process", commands, given.rounds)
+
+
+def start_up(given: argparse.Namespace) -> list[Row]:
+    """Importing, and from start to the first translation."""
+    from benchmarks import decoding as section
+
+    run_dir = section.model(given.work, given.model, given.steps)
+    text = given.work / "sentence.txt"
+    text.write_text(sentences(run_dir, 1)[0] + "\n", encoding="utf-8")
+    decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text), "--output"]
+    commands = {
+        "import transformer": [sys.executable, "-c", "import transformer"],
+        "decode.py, one sentence": [*decode, str(given.work / "translation.txt")],
+    }
+    return processes("start-up", commands, given.rounds)
+
+
+def processes(section: str, commands: dict[str, list[str]], rounds: int) -> list[Row]:
+    """Whole processes by turns, each once before that so that caches are warm."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(rounds + 1):
+        for name, command in commands.items():
+            seconds = seconds_of(command)
+            if turn:
+                times[name].append(seconds)
+    medians = {name: statistics.median(some) for name, some in times.items()}
+    first = next(iter(medians.values()))
+    return [Row(section, name, s, 1 / s, "1/s", 0, s / first, 1.0) for name, s in medians.items()]
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "train-tiny": lambda given: training(given, "tiny"),
+    "train-base": lambda given: training(given, "base"),
+    "decode": lambda given: decoding(given, 48, "beam 4, 48 sentences"),
+    "sentence": lambda given: decoding(given, 1, "beam 4, one sentence"),
+    "file": whole_file,
+    "start": start_up,
+}
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Bars: how many times as long as ours."""
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(row.section for row in rows))
+    figure, axes = pyplot.subplots(len(names), 1, figsize=(7, 1.2 + 1.6 * len(names)), layout="constrained")
+    for axis, name in zip([axes] if len(names) == 1 else axes, names, strict=True):
+        mine = [row for row in rows if row.section == name]
+        colours = [
+            "tab:orange" if row.name.startswith(("transformer", "decode")) else "tab:blue" for row in mine
+        ]
+        bars = axis.barh([row.name for row in mine], [row.ratio for row in mine], color=colours)
+        axis.bar_label(bars, [f"{row.seconds:.3g} s" for row in mine], padding=3)
+        axis.axvline(1, color="gray", linewidth=0.8)
+        axis.invert_yaxis()
+        axis.set_title(name, loc="left", fontsize=10)
+        axis.set_xlim(0, 1.15 * max(row.ratio for row in mine))
+    figure.supxlabel("time, as a multiple of ours", fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures the chosen sections, prints the table, writes OUTPUT.json and OUTPUT.png."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--output", type=Path, default=Path("performance"), help="writes OUTPUT.json, .png")
+    parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where models are kept")
+    parser.add_argument("--model", type=Path, help="a run to decode with; default: one trained at first use")
+    parser.add_argument("--steps", type=int, default=600, help="updates of the model trained at first use")
+    parser.add_argument("--rounds", type=int, default=9, help="how often everybody is timed")
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
+    given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.sections) - set(SECTIONS)):
+        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    given.work.mkdir(parents=True, exist_ok=True)
+    rows = [row for name in given.sections or SECTIONS for row in SECTIONS[name](given)]
+    table = Table("work", "who", "median s", "rate", "peak MiB", "x ours", "alike")
+    for row in rows:
+        table.add_row(
+            row.section,
+            row.name,
+            f"{row.seconds:.4f}",
+            f"{row.rate:,.1f} {row.unit}",
+            f"{row.memory / 2**20:,.0f}" if row.memory else "",
+            f"{row.ratio:.2f}",
+            f"{row.agreement:.0%}",
+        )
+    Console(width=120).print(table)
+    about = machine()
+    save(str(given.output.with_suffix(".json")), {"about": about, "rows": [vars(row) for row in rows]})
+    plot(rows, given.output.with_suffix(".png"))
+    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        raise SystemExit(f"benchmarks: {error}") from error

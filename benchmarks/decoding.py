@@ -1,0 +1,152 @@
+"""Beam search here, in CTranslate2 and in Hugging Face: the same weights, sentences and rule.
+
+The model is one that was trained here; `export_marian` takes it to the others. All divide by |Y|^alpha and
+stop when as many hypotheses are complete as there are beams, which is CTranslate2's rule.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Contestant
+
+BEAM, ALPHA, LONGEST = 4, 1.0, 100
+Said = list[list[str]]
+"""The subwords of the best translation of every sentence."""
+
+
+def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
+    """A run with a 6+6-layer network of width 512: the one given, or one trained on the built-in corpus
+    just long enough to end its sentences."""
+    from transformer import PRESETS, TransformerConfig, train
+
+    if run_dir:
+        return run_dir
+    quick = PRESETS["quickstart"]
+    config = replace(
+        quick,
+        model=TransformerConfig(norm_epsilon=1e-5),
+        data=replace(quick.data, vocab_size=8000, batch_tokens=1024),
+        optimizer=replace(quick.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
+        training=replace(quick.training, steps=steps, evaluate_every=max(1, steps // 4), label_smoothing=0.1),
+    )
+    return train(config, folder / f"built-in-{steps}")
+
+
+def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
+    """The model as Hugging Face and as CTranslate2 load it."""
+    import ctranslate2
+
+    from transformer.interop.folders import export_marian
+
+    hugging_face, converted = folder / f"{run_dir.name}-marian", folder / f"{run_dir.name}-ctranslate2"
+    if not hugging_face.exists():
+        export_marian(run_dir, hugging_face)
+    if not converted.exists():
+        ctranslate2.converters.TransformersConverter(str(hugging_face)).convert(str(converted))
+    return hugging_face, converted
+
+
+def ours(run_dir: Path, sources: list[str], **options: Any) -> Callable[[], Said]:
+    """`Translator.search`."""
+    from transformer import Translator
+
+    translator = Translator.load(run_dir)
+    rule = {"penalty": "power", "length_penalty": ALPHA, "stop": "full", "max_length": LONGEST}
+    rule |= {"beam_size": BEAM, "extra_length": LONGEST, **options}
+    return lambda: [list(several[0].tokens) for several in translator.search(sources, n_best=1, **rule)]
+
+
+def ctranslate(
+    converted: Path, hugging_face: Path, sources: list[str], inter: int, intra: int, kind: str
+) -> Callable[[], Said]:
+    """`translate_batch`, the batch cut so that every worker has its share."""
+    import ctranslate2
+
+    pieces = _pieces(hugging_face, sources)
+    translator = ctranslate2.Translator(
+        str(converted), device="cpu", inter_threads=inter, intra_threads=intra, compute_type=kind
+    )
+    share = -(-len(pieces) // inter)
+
+    def run() -> Said:
+        found = translator.translate_batch(
+            pieces,
+            beam_size=BEAM,
+            length_penalty=ALPHA,
+            max_decoding_length=LONGEST,
+            max_batch_size=share if inter > 1 else 0,
+        )
+        return [result.hypotheses[0] for result in found]
+
+    return run
+
+
+def hugging_face_generate(hugging_face: Path, sources: list[str]) -> Callable[[], Said]:
+    """`generate`."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
+
+    tokenizer = MarianTokenizer.from_pretrained(hugging_face)
+    network = MarianMTModel.from_pretrained(hugging_face).eval()
+    inputs = tokenizer(sources, return_tensors="pt", padding=True)
+    options = {"num_beams": BEAM, "length_penalty": ALPHA, "early_stopping": True, "max_length": LONGEST + 1}
+
+    def run() -> Said:
+        with torch.no_grad():
+            found = network.generate(**inputs, **options)
+        special = set(tokenizer.all_special_tokens) - {"<unk>"}
+        return [
+            [piece for piece in tokenizer.convert_ids_to_tokens(row) if piece not in special] for row in found
+        ]
+
+    return run
+
+
+def _pieces(hugging_face: Path, sources: list[str]) -> Said:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(hugging_face / "source.spm"))
+    return [[*processor.encode(source, out_type=str), "</s>"] for source in sources]
+
+
+def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
+    """Ours on one and on two devices, CTranslate2 both ways to use two cores and with int8, Hugging Face."""
+    hugging_face, converted = exported(folder, run_dir)
+    two = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"}
+    here = {"run_dir": run_dir, "sources": sources}
+    there = {"converted": converted, "hugging_face": hugging_face, "sources": sources}
+    return [
+        Contestant("transformer", ours, here),
+        Contestant("transformer, 2 devices", ours, here, two),
+        *(
+            Contestant(f"CTranslate2 {kind}, {inter} x {intra}", ctranslate, options)
+            for kind in ("float32", "int8")
+            for inter, intra in ((1, 2), (2, 1))
+            for options in [{**there, "inter": inter, "intra": intra, "kind": kind}]
+        ),
+        Contestant("Hugging Face", hugging_face_generate, {"hugging_face": hugging_face, "sources": sources}),
+    ]
+
+
+def agreement(one: Said, other: Said) -> float:
+    """The share of sentences that both translate alike, subword by subword."""
+    return sum(ours == theirs for ours, theirs in zip(one, other, strict=True)) / max(len(one), 1)
+
+
+def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, list[str]]:
+    """The command lines that translate a file from start to end, ours and CTranslate2's in Python."""
+    hugging_face, converted = exported(folder, run_dir)
+    text = folder / "sources.txt"
+    text.write_text("".join(line + "\n" for line in sources), encoding="utf-8")
+    rule = ["--penalty", "power", "--length-penalty", str(ALPHA), "--stop", "full", "--beam-size", str(BEAM)]
+    decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text)]
+    theirs = json.dumps([str(converted), str(hugging_face), str(text), str(folder / "theirs.txt")])
+    return {
+        "decode.py": [*decode, "--output", str(folder / "ours.txt"), *rule],
+        "CTranslate2": [sys.executable, "-m", "benchmarks.ctranslate2_file", theirs],
+    }

@@ -1,0 +1,58 @@
+"""The benchmark command without its peers: contestants take turns, and ours does the work it is timed for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import rows_of
+from benchmarks.decoding import agreement
+from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
+from benchmarks.training import CASES, jax_step
+
+
+def make_counter(step: int):
+    calls = []
+
+    def run() -> int:
+        calls.append(step)
+        return sum(calls)
+
+    return run
+
+
+def make_nothing():
+    raise ValueError("no such library")
+
+
+def test_everybody_is_warmed_up_and_timed_as_often():
+    found = side_by_side(
+        [Contestant(str(s), make_counter, {"step": s}) for s in (1, 10)], rounds=3, warm_up=2
+    )
+    assert [m.name for m in found] == ["1", "10"]
+    assert [m.output for m in found] == [5, 50]
+    assert all(len(m.seconds) == 3 and m.memory > 0 for m in found)
+
+
+def test_a_contestant_that_cannot_take_part_is_named():
+    with pytest.raises(RuntimeError, match="torch: ValueError: no such library"):
+        side_by_side([Contestant("torch", make_nothing)], rounds=1)
+    with pytest.raises(RuntimeError, match="exit 3"):
+        seconds_of(["sh", "-c", "echo exit 3 >&2; exit 3"])
+
+
+def test_ratios_are_to_the_first():
+    found = [Measurement("ours", [1.0, 2.0, 9.0], None, 0), Measurement("theirs", [3.0, 4.0, 5.0], None, 0)]
+    rows = rows_of("work", found, 100, "tokens/s", [1.0, agreement([["a"], ["b"]], [["a"], ["c"]])])
+    assert [row.ratio for row in rows] == [1.0, 2.0]
+    assert [row.rate for row in rows] == [50.0, 25.0]
+    assert rows[1].agreement == 0.5
+
+
+def test_our_step_learns_its_batch():
+    step = jax_step(
+        replace(CASES["tiny"], num_layers=1, vocab_size=50, rows=4, d_model=32, d_ff=32, dropout=0.0)
+    )
+    losses = [step() for _ in range(8)]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
