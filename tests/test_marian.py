@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -37,7 +38,7 @@ def imported(request, tmp_path_factory):
 
 
 def logits_of(translator, source, target):
-    return np.asarray(translator.model.apply(translator.variables, np.asarray(source), np.asarray(target)))
+    return np.asarray(translator.model.apply(translator.variables, jnp.asarray(source), jnp.asarray(target)))
 
 
 def test_logits_are_those_of_the_reference(imported):
