@@ -53,6 +53,7 @@ VARIANTS = {
         "d_v": 12,
     },
     "three matrices, gelu": {"share_embeddings": "none", "activation": "gelu"},
+    "a shallow decoder, a bias on the logits": {"decoder_layers": 1, "output_bias": True},
 }
 
 
@@ -197,6 +198,18 @@ def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, ran
         inside = np.isin(np.arange(model.config.vocab_size), words[words != 0])
         assert (moved[sentence][:, inside] > 0).all()
         assert (moved[sentence][:, ~inside] == 0).all()
+
+
+def test_logits_are_the_product_that_the_loss_multiplies_in_slices(tiny, random_variables):
+    for bias in (False, True):
+        model = Transformer(tiny(output_bias=bias))
+        hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 16), np.float32))
+        variables = random_variables(model)
+        states, table = model.apply(variables, hidden, method="output_factors")
+        logits = model.apply(variables, hidden, method="output")
+        np.testing.assert_allclose(np.einsum("btf,vf->btv", states, table), logits, atol=1e-5)
+        if bias:
+            assert np.abs(np.asarray(logits) - np.asarray(hidden) @ np.asarray(table)[:, :16].T).max() > 0.1
 
 
 # --- attention, against loops ---
