@@ -210,6 +210,10 @@ DAMAGE = {
     "_ffn_dim differ": lambda f: edit(f / "config.json", decoder_ffn_dim=8),
     "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
     "by config.json it should be": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
+    "eos_token_id is [0, 1], not an id below 60": lambda f: edit(f / "config.json", eos_token_id=[0, 1]),
+    "decoder_start_token_id is None": lambda f: edit(f / "config.json", decoder_start_token_id=None),
+    "pad_token_id is 60, not an id": lambda f: edit(f / "config.json", pad_token_id=60),
+    "not the config of a Marian model (invalid literal": lambda f: edit(f / "config.json", num_beams="a"),
     "the id of '</s>' is -5": lambda f: edit(f / "vocab.json", **{"</s>": -5}),
     "has no <unk>": lambda f: edit(f / "vocab.json", **{"<unk>": None}),
     "no tensor model.decoder.layers.0.fc1.weight": tensors_changed(

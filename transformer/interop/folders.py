@@ -143,7 +143,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: not the config of a Marian model ({error})") from error
 
 

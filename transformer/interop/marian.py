@@ -80,6 +80,9 @@ def config_from_marian(config: Mapping[str, Any], unk: int) -> TransformerConfig
         raise UserError(
             f"activation_function {config['activation_function']!r}: known are {', '.join(ACTIVATIONS)}"
         )
+    for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
+        if type(config[name]) is not int or not 0 <= config[name] < config["vocab_size"]:
+            raise UserError(f"{name} is {config[name]!r}, not an id below {config['vocab_size']}")
     shared = config.get("share_encoder_decoder_embeddings", True)
     tied = config.get("tie_word_embeddings", True)
     return TransformerConfig(
