@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig
 from transformer.data.marian import MarianTokenizer
@@ -114,7 +114,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
         partial.mkdir(parents=True)
         # safetensors would write the memory of an array, whatever its order
         contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-        save_file(contiguous, partial / WEIGHTS, metadata={"format": "pt"})
+        (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
         for spm, model in zip(SENTENCEPIECE, models, strict=True):
             (partial / spm).write_bytes(model)
         separate = config.share_embeddings != "all"

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import SpecialIds, TransformerConfig
+from transformer.config import Config, SpecialIds, TransformerConfig
+from transformer.decoding.translator import model_shapes
 from transformer.errors import UserError
 from transformer.model.layers import sinusoids
-from transformer.model.transformer import Transformer
 
 Tensors = dict[str, np.ndarray]
 NEVER_SAID = -1e4  # the logit of what is no word: nothing in a softmax, and still a float16
@@ -135,7 +135,7 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
         x = (x.T if _transposed(name) else x).reshape(shape.shape)
         return x.copy() if axis is None else np.take(x, order, axis)
 
-    params = jax.tree_util.tree_map_with_path(convert, _shapes(config))
+    params = jax.tree_util.tree_map_with_path(convert, model_shapes(Config(model=config))["params"])
     if (positions := read(POSITIONS)) is not None:
         _take_back_start(params, config, positions)
     return params
@@ -237,7 +237,7 @@ def params_to_marian(
         x = x.reshape(tuple(reversed(there))).T if _transposed(name) else x.reshape(there)
         tensors[name] = x
 
-    jax.tree_util.tree_map_with_path(convert, _shapes(full))
+    jax.tree_util.tree_map_with_path(convert, model_shapes(Config(model=full))["params"])
     tensors[POSITIONS] = _positions(positions, config.d_model)
     start = np.asarray(_target_table(params, config)[config.special.bos])[back]
     tensors[POSITIONS][0] += start * math.sqrt(config.d_model)
@@ -282,11 +282,6 @@ def _shared(config: TransformerConfig) -> bool:
 
 def _target_table(params: Any, config: TransformerConfig) -> Any:
     return params["source_embedding" if _shared(config) else "target_embedding"]["table"]
-
-
-def _shapes(config: TransformerConfig) -> Any:
-    ids = jnp.ones((1, 2), jnp.int32)
-    return jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids)["params"]
 
 
 def _order(d_model: int) -> np.ndarray:
