@@ -168,6 +168,13 @@ def test_the_makers_search_is_the_default(imported):
 # --- bad input ---
 
 
+def test_a_lost_tokenizer_is_missed(folder):
+    run = import_marian(folder, folder.parent / "run")
+    (run.path / "target.model").unlink()
+    with pytest.raises(UserError, match="target.model: the tokenizer cannot be read"):
+        Translator.load(run.path)
+
+
 @pytest.fixture
 def folder(tmp_path):
     return Path(shutil.copytree(DATA / "marian", tmp_path / "marian"))

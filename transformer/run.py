@@ -122,7 +122,9 @@ class Run:
         special = self.config.model.special
         source = load_tokenizer(self.path / "source.model", special)
         separate = self.path / "target.model"
-        return source, load_tokenizer(separate, special) if separate.exists() else source
+        if source.one_sided or not self.config.data.joint_vocabulary or separate.exists():
+            return source, load_tokenizer(separate, special)
+        return source, source
 
     # Checkpoints
 

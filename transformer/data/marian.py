@@ -31,6 +31,7 @@ class MarianTokenizer(Tokenizer):
     """
 
     kind = "marian"
+    one_sided = True
 
     def __init__(self, model: bytes, words: list[str | None], special: SpecialIds) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()

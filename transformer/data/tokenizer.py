@@ -35,6 +35,9 @@ class Tokenizer(ABC):
     cut_beforehand: bool = False
     """Whether its text comes in subwords already, so that `decode` has to undo joints."""
 
+    one_sided: bool = False
+    """Whether it cuts one of the two languages only, so that there has to be another."""
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of one line, without special ids (but `special.unk` for what is unknown).
