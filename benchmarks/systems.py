@@ -1,10 +1,11 @@
 """Every system on one corpus: how good, how long to train, how fast to decode.
 
-`python -m benchmarks.systems WORK` trains an autoregressive teacher, lets it translate its training text,
-trains every parallel decoder on the original and on the teacher's text and the baselines on the original,
-then decodes the test set with each of them and writes a table. The corpus is the built-in one, or with
---corpus a folder of train, validation and test in two languages (`train.en`, ...). Everything is kept in
-WORK: stopped, the same command goes on; `--only NAME ...` trains some runs in a process of its own.
+`python -m benchmarks.systems WORK` trains an autoregressive teacher and lets it translate its training text.
+Every parallel decoder begins with the teacher's parameters and takes a third of its updates, once on the
+original text and once on the teacher's; the baselines take as many as the teacher, on the original.
+Then each decodes the test set, and a table is written. The corpus is the built-in one, or with --corpus a
+folder of train, validation and test in two languages (`train.en`, ...). Everything is kept in WORK:
+stopped, the same command goes on; `--only NAME ...` trains some runs in a process of its own.
 """
 
 import argparse
@@ -57,20 +58,21 @@ class Plan:
         preset = PRESETS[self.family if name == TEACHER else f"{self.family}-{system}"]
         files = self._files(self.work / DISTILLED if name.endswith(DISTILLED) else self.corpus)
         data = replace(preset.data, **files)
-        if name not in (TEACHER, *BASELINES):
-            data = replace(data, source_tokenizer=self.work / TEACHER / "source.model")
+        student = name not in (TEACHER, *BASELINES)
         model = preset.model
         if system == "fertility":
             model = replace(model, teacher=self.work / TEACHER)  # type: ignore[call-arg]
-        every = max(1, self.updates // 10)
+        steps = max(1, self.updates // 3) if student else self.updates
+        every = max(1, steps // 10)
         training = replace(
             preset.training,
-            steps=self.updates,
+            steps=steps,
+            init_from=self.work / TEACHER if student else None,
             evaluate_every=every,
             evaluate_sentences=100,
             keep_last=AVERAGED,
         )
-        warmup = min(preset.optimizer.warmup_steps, max(1, self.updates // 4))
+        warmup = min(preset.optimizer.warmup_steps, max(1, steps // 4))
         optimizer = replace(preset.optimizer, warmup_steps=warmup)
         return replace(preset, data=data, model=model, training=training, optimizer=optimizer)
 
@@ -169,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
     parser.add_argument("work", type=Path, help="where runs, the distilled corpus and the table go")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
-    parser.add_argument("--updates", type=int, default=3000, help="of every training")
+    parser.add_argument("--updates", type=int, default=3000, help="of the teacher and every baseline")
     parser.add_argument("--only", nargs="+", help="train these runs and stop")
     parser.add_argument("--rounds", type=int, default=3, help="how often each decoding is timed")
     given = parser.parse_args(arguments)

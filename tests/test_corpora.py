@@ -82,6 +82,16 @@ def test_an_interrupted_preparation_is_no_corpus(tmp_path):
     assert list(whole["train"]) == [("three", "four")]
 
 
+def test_two_processes_may_prepare_the_same_corpus(tmp_path):
+    def slowly():
+        # the other one begins and ends while this one reads
+        store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])})
+        yield "one", "two"
+
+    for _ in range(2):
+        assert list(store.prepare(tmp_path / "store", {"train": slowly})["train"]) == [("one", "two")]
+
+
 def test_built_in_splits_share_no_source(tmp_path):
     corpus = open_corpus(DataConfig(built_in_size=3000, cache_dir=tmp_path))
     assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {

@@ -19,6 +19,7 @@ from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
 from transformer.distill import ABOUT, distill
 from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.systems import find_system
 from transformer.training.train import train
 from transformer.training.watch import Watch
 
@@ -101,6 +102,33 @@ def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     assert translator.translate(SENTENCES[:1]) == [found[0][0].text]
     scores = translator.score(["red cat runs"] * 2, ["runs cat red", "dog"])
     assert (scores < 0).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
+    config = dataclasses.replace(MODELS[name], num_layers=4, d_model=64, vocab_size=1000)
+    model = find_system(name.split(",")[0]).model(config)
+    ids = jax.random.randint(jax.random.key(1), (2, 8, 20), 4, 1000)
+    logits = model.apply(jax.jit(model.init)(jax.random.key(0), *ids), *ids)
+    says = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids[1])[..., None], -1)
+    assert abs(-says.mean() - np.log(1000)) < 1  # ln 2 where half of the probability points to the source
+
+
+def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
+    config = config_of("parallel, masked", base, teacher)
+    still = dataclasses.replace(config.training, init_from=teacher, steps=1, evaluate_every=1)
+    optimizer = dataclasses.replace(config.optimizer, peak=0.0)
+    run = Run(train(dataclasses.replace(config, training=still, optimizer=optimizer), tmp_path, watch=quiet))
+    above = run.variables("last", model_shapes(run.config))["params"]
+    below = Run(teacher).variables("best", model_shapes(Run(teacher).config))["params"]
+    assert set(above) - set(below) == {"length"}
+    for name in below:
+        jax.tree.map(np.testing.assert_array_equal, above[name], below[name])
+
+    copying = config_of("copying", base, teacher)
+    begun = dataclasses.replace(copying.training, init_from=run.path)
+    with pytest.raises(UserError, match="holds a parallel model, not a copying one"):
+        train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
 def test_scores_are_those_of_the_search(base, teacher, tmp_path):

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 
-from transformer.config import Config, DecodingConfig
+from transformer.config import Config, DataConfig, DecodingConfig
 from transformer.errors import Stopped, UserError
 from transformer.presets import PRESETS
 
 USAGE, INTERRUPTED = 2, 130
 FINE_TUNE = "fine-tune"
+TEXT = ("--data.train-", "--data.dataset")  # options that say what to learn
+VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # options of the data that say what it is
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
@@ -68,10 +70,16 @@ def _train(arguments: list[str]) -> None:
     parent = _value_of("--training.init-from", arguments)
     if parent and preset is None:
         preset = FINE_TUNE
-    default = PRESETS[preset or "quickstart"]
-    given = _parse_train(arguments, _begun_from(parent, default) if parent else default)
-    if preset == FINE_TUNE and given.config.training.init_from is None:
+    if preset == FINE_TUNE and not parent:
         raise UserError("fine-tune needs --init-from RUN: what to begin with")
+    default = PRESETS[preset or "quickstart"]
+    if parent:
+        default = _begun_from(parent, default, network=preset == FINE_TUNE)
+    given = _parse_train(arguments, default)
+    if parent:
+        _check_vocabulary(given.config.data, default.data)
+    if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
+        raise UserError("--init-from: on what text? Give --data.train-source and --data.train-target")
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
         from transformer.run import Run
 
@@ -92,15 +100,26 @@ def _value_of(option: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _begun_from(run_dir: str, default: Config) -> Config:
-    """The config with the network, the vocabulary and the search of a run to begin with."""
+def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
+    """The config with the vocabulary of a run to begin with, and where asked for with its network and
+    its search."""
     from transformer.run import Run
 
     parent = Run(run_dir).config
-    data = dataclasses.replace(default.data, joint_vocabulary=parent.data.joint_vocabulary)
-    return dataclasses.replace(
-        default, system=parent.system, model=parent.model, decoding=parent.decoding, data=data
-    )
+    data = dataclasses.replace(default.data, **{name: getattr(parent.data, name) for name in VOCABULARY})
+    default = dataclasses.replace(default, data=data)
+    if not network:
+        return default
+    return dataclasses.replace(default, system=parent.system, model=parent.model, decoding=parent.decoding)
+
+
+def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
+    """Raises UserError where a run that begins with another is to have a vocabulary of its own."""
+    for name in (*VOCABULARY, "source_tokenizer", "target_tokenizer"):
+        if getattr(data, name) != getattr(default, name):
+            raise UserError(
+                f"--data.{name.replace('_', '-')}: --init-from brings its own vocabulary; leave it out"
+            )
 
 
 def _parse_train(arguments: list[str], default: Config) -> TrainArguments:

@@ -265,7 +265,8 @@ class TrainingConfig:
     """Updates in all."""
     init_from: Path | None = None
     """A run (or an imported model) to begin with instead of random parameters: its best checkpoint,
-    its vocabulary. `--init-from RUN` for short."""
+    its vocabulary. A model that extends the other's, as the parallel ones extend the Transformer,
+    draws only what the other has not. `--init-from RUN` for short."""
     accumulate: int = 1
     """Slices in which the gradient of one update is computed: same numbers, less memory."""
     label_smoothing: float = 0.1

@@ -32,8 +32,8 @@ from transformer.training.objective import Objective, translation_objective
 class System:
     """What the rest of the program needs to know of a model to train it and decode with it."""
 
-    model: Callable[[Any], nn.Module]
-    """Made from its model_config."""
+    model: type[nn.Module]
+    """Made from its model_config. One that extends another's can begin with that one's parameters."""
     objective: Callable[[Config], Objective]
     search: Callable[..., SearchResult]
     """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""

@@ -19,6 +19,7 @@ from transformer.baselines.config import ConvolutionalConfig
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.layers import Dropout, sinusoids
 
+START = 0.1  # standard deviation of the embeddings at first, which all other scales build on (section 3.5)
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)
 
 
@@ -130,7 +131,7 @@ class Convolutional(EncoderDecoder):
 
     def _positioned(self, embedded: Array, positions: Array, deterministic: bool) -> Array:
         encoded = sinusoids(positions, self.config.d_model).astype(embedded.dtype)
-        return self.dropout(embedded + encoded, deterministic)
+        return self.dropout(START * (embedded + encoded), deterministic)
 
     def hidden(
         self,

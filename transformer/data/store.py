@@ -89,13 +89,23 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
     Raises:
       UserError: the place cannot be written.
     """
-    try:
-        place.mkdir(parents=True, exist_ok=True)
+
+    def opened() -> Any:
         builder = _builder_class()(data_dir=os.fspath(place), file_format="array_record")
         builder.splits = splits
+        return builder
+
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        builder = opened()
         if not builder.is_prepared():
-            with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself there
-                builder.download_and_prepare()
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself there
+                    builder.download_and_prepare()
+            except OSError:
+                builder = opened()
+                if not builder.is_prepared():  # else another process did so meanwhile
+                    raise
     except OSError as error:
         raise UserError(
             f"cannot store the corpus in {place}: {error.strerror or error}; "

@@ -54,7 +54,7 @@ class Loop:
             return replicate(self.run.restore(steps[-1], shapes))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
-        variables = parent.variables("best", model_shapes(self.config)) if parent else None
+        variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
         return replicate(init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables))
 
     def _earlier_evaluations(self) -> list[dict[str, Any]]:

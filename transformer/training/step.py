@@ -1,6 +1,6 @@
 """One update, as a pure function of one replica: sums of gradients, divided by sums of weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from flax.core import FrozenDict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
 from transformer.training.objective import Batch, Metrics, Objective
@@ -45,19 +47,19 @@ def init_state(
     seed: int,
     *,
     average: bool = False,
-    variables: Any = None,
+    variables: Mapping[str, Any] = FrozenDict(),
 ) -> TrainState:
-    """Fresh parameters from the seed, or those that are given, and the optimizer's empty state."""
-    if variables is None:
-        ids = jnp.ones((1, 2), jnp.int32)
-        variables = jax.jit(model.init)(jax.random.key(seed), ids, ids)
-    variables = dict(variables)
-    params = variables.pop("params")
+    """The parameters that are given, fresh ones from the seed where none are, and the optimizer's
+    empty state."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    fresh = jax.jit(model.init)(jax.random.key(seed), ids, ids)
+    extra = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
+    params = extra.pop("params")
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer=optimizer.init(params),
-        extra=variables,
+        extra=extra,
         # a copy: the parameters' own buffers are given away at the first step
         average=jax.tree.map(jnp.copy, params) if average else None,
     )

@@ -65,6 +65,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
         config = dataclasses.replace(config, model=run.config.model)
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
+        parent.best_step()  # refuses a run that has nothing yet
         config = _sized_like_parent(config, parent)
     corpus = open_corpus_shown(config, watch)
     if run is None:
@@ -136,19 +137,22 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
     """The config with the vocabulary's size of the model it begins with.
 
     Raises:
-      UserError: it describes another network.
+      UserError: its network is neither the parent's nor built upon it.
     """
-    if config.system != parent.config.system:
+    system, below = find_system(config.system), find_system(parent.config.system)
+    if not issubclass(system.model, below.model):
         raise UserError(
             f"--init-from {parent.path} holds a {parent.config.system} model, not a {config.system} one: "
             "leave out the preset"
         )
     model = _sized_like(config, parent.config)
-    wanted = dataclasses.replace(parent.config, model=model)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(parent.config.model)}
+    wanted = dataclasses.replace(parent.config, model=below.model_config(**common))
     changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in ADAPTABLE]
     if changed:
         raise UserError(
-            f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these options"
+            f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these "
+            "options, or the preset"
         )
     return dataclasses.replace(config, model=model)
 
