@@ -210,6 +210,14 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
+    (tmp_path / "in").write_text("a\n")
+    status, _, err = command(decode_main, run_dir, "--input", tmp_path / "in", "--output", tmp_path / "in")
+    assert status == 2
+    assert "is the file of --input, which would be lost" in err
+    assert (tmp_path / "in").read_text() == "a\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

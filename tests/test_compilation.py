@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
+import logging, sys
 import jax, jax.numpy as jnp
+logging.basicConfig(stream=sys.stdout)
 from transformer import compilation
 compilation.WORTH_KEEPING = 0.0
 print(compilation.keep_programs())
@@ -51,3 +53,10 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
 
 def test_a_read_only_home_costs_nothing_but_time() -> None:
     assert run(TRANSFORMER_CACHE="/proc/none")[0] == "None"
+
+
+def test_a_folder_asked_for_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said, path, *_ = run(TRANSFORMER_COMPILED=str(tmp_path / "file"))
+    assert said.endswith("programs are not kept: Not a directory")
+    assert path == "None"

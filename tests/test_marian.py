@@ -223,6 +223,10 @@ DAMAGE = {
     "pad_token_id is 60, not an id": lambda f: edit(f / "config.json", pad_token_id=60),
     "not the config of a Marian model (invalid literal": lambda f: edit(f / "config.json", num_beams="a"),
     "the id of '</s>' is -5": lambda f: edit(f / "vocab.json", **{"</s>": -5}),
+    "have the same id 3": lambda f: edit(f / "vocab.json", again=3),
+    "</s> is 2 in the vocabulary and 0 in config.json": lambda f: edit(
+        f / "vocab.json", **{"</s>": 2, list(json.loads((f / "vocab.json").read_text()))[2]: 0}
+    ),
     "has no <unk>": lambda f: edit(f / "vocab.json", **{"<unk>": None}),
     "no tensor model.decoder.layers.0.fc1.weight": tensors_changed(
         lambda x: x.pop("model.decoder.layers.0.fc1.weight")
@@ -253,6 +257,12 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
         with pytest.raises(UserError, match=message):
             export_marian(tmp_path / str(number), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_not_imported_yet_says_how(folder):
+    for use in (lambda: Translator.load(folder), lambda: export_marian(folder, folder.parent / "out")):
+        with pytest.raises(UserError, match="first: python -m transformer.interop import"):
+            use()
 
 
 def test_nothing_is_overwritten(imported, tmp_path):

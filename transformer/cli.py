@@ -286,6 +286,9 @@ def _check_files(given: DecodeArguments) -> int | None:
             raise UserError(f"--output {given.output} is a folder: name a file")
         if not os.access(given.output.absolute().parent, os.W_OK):
             raise UserError(f"cannot write --output {given.output}: its folder is missing or read-only")
+        for option, path in (("--input", given.input), ("--reference", given.reference)):
+            if path and path.exists() and given.output.exists() and path.samefile(given.output):
+                raise UserError(f"--output {given.output} is the file of {option}, which would be lost")
     total = sum(1 for _ in read_lines(given.input)) if given.input else None
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))

@@ -1,6 +1,7 @@
 """Compiled programs kept between processes: only the first start pays for compiling."""
 
 import hashlib
+import logging
 import os
 import platform
 from pathlib import Path
@@ -9,6 +10,7 @@ import jax
 
 from transformer.data.store import cache_root
 
+log = logging.getLogger("transformer")
 WORTH_KEEPING = 0.2  # seconds that compiling took
 
 
@@ -30,7 +32,9 @@ def keep_programs() -> Path | None:
     folder = (Path(asked).expanduser() if asked else cache_root(None) / "compiled") / _processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a read-only home costs time, not the work
+    except OSError as error:  # a read-only home costs time, not the work
+        if asked:
+            log.warning("TRANSFORMER_COMPILED=%s: compiled programs are not kept: %s", asked, error.strerror)
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)

@@ -62,7 +62,9 @@ class Run:
         try:
             self.config = from_json(text)
         except UserError as error:
-            raise UserError(f"{self.path / 'config.json'}: {error}") from error
+            foreign = '"model_type"' in text
+            hint = "; to use a Marian model, first: python -m transformer.interop import" if foreign else ""
+            raise UserError(f"{self.path / 'config.json'}: {error}{hint}") from error
         if self.config.model.vocab_size < 1:
             raise UserError(f"{self.path / 'config.json'}: model.vocab_size is missing")
 
@@ -97,19 +99,22 @@ class Run:
     def check_free(path: Path) -> None:
         """Raises UserError where no run directory could be created."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists and is not a run: choose another --run-dir")
+            raise UserError(f"{path} exists and is not a run: name another directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise UserError(f"cannot create {path}: {above} is not a folder that can be written to")
 
-    def check_corpus(self, corpus: str) -> None:
-        """Raises UserError if this is not the corpus that the run began with."""
-        path = self.path / "corpus"
-        if not path.exists() and self.steps():
+    def check_resumable(self) -> None:
+        """Raises UserError if this model came from elsewhere."""
+        if not (self.path / "corpus").exists() and self.steps():
             raise UserError(
                 f"{self.path} holds a model that was not trained here: to train it further, give "
                 f"--init-from {self.path} and another --run-dir"
             )
+
+    def check_corpus(self, corpus: str) -> None:
+        """Raises UserError if this is not the corpus that the run began with."""
+        path = self.path / "corpus"
         if not path.exists() or path.read_text(encoding="utf-8", errors="replace").strip() != corpus:
             raise UserError(
                 f"{self.path}: the training text is not what it was when this run began; bring the old "

@@ -188,7 +188,14 @@ def _marian_tokenizer(
     for word, index in vocabulary.items():
         if not isinstance(index, int) or not 0 <= index < size:
             raise UserError(f"{spm.parent}: the id of {word!r} is {index!r}, not one below {size}")
+        if words[index] is not None:
+            raise UserError(f"{spm.parent}: {words[index]!r} and {word!r} have the same id {index}")
         words[index] = word
+    for word, index in (("</s>", special.eos), ("<pad>", special.pad)):
+        if vocabulary.get(word, index) != index:
+            raise UserError(
+                f"{spm.parent}: {word} is {vocabulary[word]} in the vocabulary and {index} in {CONFIG}"
+            )
     try:
         return MarianTokenizer(spm.read_bytes(), words, special)
     except OSError as error:

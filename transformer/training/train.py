@@ -110,6 +110,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         Run.check_free(Path(run_dir))
         return None
     run = Run(run_dir)
+    run.check_resumable()
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
     # a cosine's whole course depends on where it ends
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
