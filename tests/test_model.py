@@ -185,6 +185,21 @@ def test_the_encoder_sees_its_own_sentence_without_padding(tiny, random_variable
             assert (moved[sentence, s, other, place] > 0) == seen
 
 
+@pytest.mark.parametrize(("window", "length"), [(1, 64), (5, 71), (20, 90)])
+def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random_variables, window, length):
+    model = Transformer(tiny(vocab_size=40, window=window))
+    variables = random_variables(model)
+    ids = np.random.default_rng(0).integers(4, 40, (2, 3, length))
+    ids[0, 0, length - 9 :] = 0
+    segments = np.ones((2, 3, length), np.int32)
+    segments[:, 1, 30:], segments[1, 2, 40:] = 2, 2
+    ids = jnp.asarray(ids)
+    for others in ({}, {"segments": tuple(map(jnp.asarray, segments))}):
+        # whoever asks for the weights gets them all: that path does not cut
+        whole, _ = model.apply(variables, *ids, **others, mutable=["intermediates"])
+        np.testing.assert_allclose(model.apply(variables, *ids, **others), whole, atol=2e-5)
+
+
 def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, random_variables):
     model = Transformer(tiny(share_embeddings="target"))
     variables = random_variables(model)

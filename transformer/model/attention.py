@@ -16,6 +16,7 @@ from transformer.config import TransformerConfig
 from transformer.model.layers import Dropout
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
+SMALLEST_BLOCK = 16  # of restricted attention: smaller products are no faster
 Mask = Bool[Array, "#b #h #q k"]  # True: the query may see the key
 
 
@@ -43,12 +44,28 @@ def window_mask(time: int, window: int | None) -> Bool[Array, "1 1 q k"]:
 
 
 def attention_weights(
-    query: Float[Array, "b h q d_k"], key: Float[Array, "b h k d_k"], mask: Mask
-) -> Float[Array, "b h q k"]:
+    query: Float[Array, "*heads q d_k"], key: Float[Array, "*heads k d_k"], mask: Bool[Array, "..."]
+) -> Float[Array, "*heads q k"]:
     """softmax(Q K^T / sqrt(d_k)), the first half of Eq. 1, in float32."""
-    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("...qd,...kd->...qk", query, key, preferred_element_type=jnp.float32)
     scores = jnp.where(mask, scores / math.sqrt(query.shape[-1]), jnp.finfo(jnp.float32).min)
     return jax.nn.softmax(scores)
+
+
+def local_blocks(x: Float[Array, "b h k d"], block: int) -> Float[Array, "b h _ _ d"]:
+    """Of each block of positions its own, those of the block before and those of the block after."""
+    padded = jnp.pad(x, ((0, 0), (0, 0), (block, block + -x.shape[2] % block), (0, 0)))
+    blocks = padded.reshape(*x.shape[:2], -1, block, x.shape[3])
+    return jnp.concatenate([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], axis=3)
+
+
+def local_mask(mask: Mask, block: int) -> Bool[Array, "#b #h _ _ _"]:
+    """Of `[q, k]` what the queries of each block have to do with the keys of `local_blocks`."""
+    padding = -mask.shape[2] % block
+    padded = jnp.pad(mask, ((0, 0), (0, 0), (0, padding), (block, block + padding)))
+    rows = jnp.arange(mask.shape[2] + padding).reshape(-1, block, 1)
+    columns = jnp.arange(0, len(rows) * block, block)[:, None, None] + jnp.arange(3 * block)
+    return padded[:, :, rows, columns]
 
 
 def _fused_attention(
@@ -104,10 +121,18 @@ class MultiHeadAttention(nn.Module):
         keys_values: KeysValues,
         mask: Mask,
         deterministic: bool = True,
+        window: int | None = None,
     ) -> Float[Array, "b q m"]:
-        """What the positions of `x` find. The weights are sown as `intermediates/weights`."""
+        """What the positions of `x` find. The weights are sown as `intermediates/weights`.
+
+        A `window` says that the mask lets a position see no further than so: then what lies further
+        away is not computed either, and the cost is linear in the length.
+        """
         query, (keys, values) = self._project(x, self.query, "query_bias"), keys_values
-        if self._fused(query.shape[2]):
+        block = max(window or query.shape[2], SMALLEST_BLOCK)
+        if 4 * block <= query.shape[2] and not self.is_mutable_collection("intermediates"):
+            context = self._local(query, keys, values, local_mask(mask, block), block, deterministic)
+        elif self._fused(query.shape[2]):
             implementation = "cudnn" if _cudnn_runs(self.config) else None
             context = _fused_attention(query, keys, values, mask, implementation)
         else:
@@ -117,6 +142,18 @@ class MultiHeadAttention(nn.Module):
             context = jnp.einsum("bhqk,bhkd->bhqd", weights, values)
         merged = jnp.einsum("bhqd,hdm->bqm", context, self.out.astype(x.dtype))
         return merged + self.out_bias.astype(x.dtype) if self.config.attention_bias else merged
+
+    def _local(
+        self, query: Array, keys: Array, values: Array, mask: Array, block: int, deterministic: bool
+    ) -> Array:
+        """Restricted self-attention (section 4), block by block."""
+        time = query.shape[2]
+        query = jnp.pad(query, ((0, 0), (0, 0), (0, -time % block), (0, 0)))
+        query = query.reshape(*query.shape[:2], -1, block, query.shape[3])
+        weights = attention_weights(query, local_blocks(keys, block), mask)
+        weights = self.dropout(weights, deterministic).astype(query.dtype)
+        context = jnp.einsum("...qk,...kd->...qd", weights, local_blocks(values, block))
+        return context.reshape(*context.shape[:2], -1, context.shape[4])[:, :, :time]
 
     def _fused(self, queries: int) -> bool:
         """Whether the fused kernel can do it: it has no dropout, shows no weights, wants

@@ -43,7 +43,8 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: Float[Array, "b s m"], mask: Mask, deterministic: bool) -> Float[Array, "b s m"]:
         def attend(x: Array) -> Array:
-            return self.self_attention(x, self.self_attention.keys_values(x), mask, deterministic)
+            keys_values = self.self_attention.keys_values(x)
+            return self.self_attention(x, keys_values, mask, deterministic, self.config.window)
 
         x = self.self_residual(x, attend, deterministic)
         return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
@@ -71,7 +72,8 @@ class DecoderLayer(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
         def attend(x: Array) -> Array:
-            return self.self_attention(x, self.self_attention.keys_values(x), self_mask, deterministic)
+            keys_values = self.self_attention.keys_values(x)
+            return self.self_attention(x, keys_values, self_mask, deterministic, self.config.window)
 
         x = self.self_residual(x, attend, deterministic)
         return self._rest(x, self.source_keys_values(memory), cross_mask, deterministic)
