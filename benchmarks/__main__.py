@@ -5,6 +5,7 @@ printed, outputs are: the networks must agree on the loss of a batch, the search
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Measurement, machine, save, seconds_of, side_by_side
+from benchmarks.measure import Measurement, gpu, machine, peaks, save, seconds_of, side_by_side
 
 AGREE = 0.9  # of the sentences; float32 sums in another order decide the rest
 
@@ -32,12 +33,32 @@ class Row:
     memory: int
     ratio: float
     agreement: float
+    of_peak: float | None = None
+    """Of what the GPU's arithmetic (training) or its memory (decoding) could do."""
 
 
-def rows_of(section: str, found: list[Measurement], work: float, unit: str, agree: list[float]) -> list[Row]:
-    """The rows of a section, ours first; `work` units are done in each round."""
+def rows_of(
+    section: str,
+    found: list[Measurement],
+    work: float,
+    unit: str,
+    agree: list[float],
+    least: float | None = None,
+) -> list[Row]:
+    """The rows of a section, ours first; `work` units are done in each round, for which the hardware
+    needs `least` seconds."""
     return [
-        Row(section, m.name, m.median, work / m.median, unit, m.memory, m.median / found[0].median, share)
+        Row(
+            section,
+            m.name,
+            m.median,
+            work / m.median,
+            unit,
+            m.memory,
+            m.median / found[0].median,
+            share,
+            least and least / m.median,
+        )
         for m, share in zip(found, agree, strict=True)
     ]
 
@@ -46,14 +67,16 @@ def training(given: argparse.Namespace, size: str) -> list[Row]:
     """A training step: dropout, label smoothing and Adam included."""
     from benchmarks import training as section
 
-    case = section.CASES[size]
+    case = (section.ON_GPU if given.device == "gpu" else section.CASES)[size]
     if given.quick:
         case = replace(case, num_layers=1, vocab_size=200, rows=8)
     losses = section.losses_without_dropout(case)
     if abs(losses["transformer"] - losses["torch"]) > 1e-4 * losses["torch"]:
         raise RuntimeError(f"the networks disagree: {losses}")
     found = side_by_side(section.contestants(case), given.rounds)
-    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [1.0] * len(found))
+    hardware = peaks(gpu()) if given.device == "gpu" else None
+    least = case.flops / hardware[0] if hardware else None
+    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [1.0] * len(found), least)
 
 
 def sentences(run_dir: Path, count: int) -> list[str]:
@@ -72,15 +95,22 @@ def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
 
     run_dir = section.model(given.work, given.model, given.steps)
     sources = sentences(run_dir, count)
-    contestants = section.contestants(run_dir, given.work, sources)
+    on_gpu = given.device == "gpu"
+    choose = section.contestants_on_gpu if on_gpu else section.contestants
+    contestants = choose(run_dir, given.work, sources)
     found = side_by_side(contestants, given.rounds)
     agree = [section.agreement(found[0].output, m.output) for m in found]
     for measured, share in zip(found, agree, strict=True):
-        if share < AGREE and "int8" not in measured.name:
+        if share < AGREE and "int8" not in measured.name and "bfloat16" not in measured.name:
             print(
                 f"note: {measured.name} translates only {share:.0%} of the sentences alike", file=sys.stderr
             )
-    return rows_of(name, found, len(sources), "sentences/s", agree)
+    if not on_gpu:
+        return rows_of(name, found, len(sources), "sentences/s", agree)
+    hardware = peaks(gpu())
+    least = section.bytes_needed(run_dir, sources, found[0].output) / hardware[1] if hardware else None
+    tokens = sum(1 + len(said) for said in found[0].output)
+    return rows_of(name, found, tokens, "tokens/s", agree, least)
 
 
 def whole_file(given: argparse.Namespace) -> list[Row]:
@@ -120,13 +150,22 @@ def processes(section: str, commands: dict[str, list[str]], rounds: int) -> list
     return [Row(section, name, s, 1 / s, "1/s", 0, s / first, 1.0) for name, s in medians.items()]
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+Section = Callable[[argparse.Namespace], list[Row]]
+ON_CPU: dict[str, Section] = {
     "train-tiny": lambda given: training(given, "tiny"),
     "train-base": lambda given: training(given, "base"),
     "decode": lambda given: decoding(given, 48, "beam 4, 48 sentences"),
     "sentence": lambda given: decoding(given, 1, "beam 4, one sentence"),
     "file": whole_file,
     "start": start_up,
+}
+ON_GPU: dict[str, Section] = {
+    "train-base": lambda given: training(given, "base"),
+    "train-big": lambda given: training(given, "big"),
+    "decode-64": lambda given: decoding(given, 64, "beam 4, 64 sentences"),
+    "decode-128": lambda given: decoding(given, 128, "beam 4, 128 sentences"),
+    "decode-256": lambda given: decoding(given, 256, "beam 4, 256 sentences"),
+    "decode-512": lambda given: decoding(given, 512, "beam 4, 512 sentences"),
 }
 
 
@@ -155,7 +194,12 @@ def plot(rows: list[Row], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Measures the chosen sections, prints the table, writes OUTPUT.json and OUTPUT.png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument(
+        "sections",
+        nargs="*",
+        help=f"of {', '.join(ON_CPU)}; on a GPU of {', '.join(ON_GPU)}; default: all",
+    )
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--output", type=Path, default=Path("performance"), help="writes OUTPUT.json, .png")
     parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where models are kept")
     parser.add_argument("--model", type=Path, help="a run to decode with; default: one trained at first use")
@@ -163,11 +207,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9, help="how often everybody is timed")
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
     given = parser.parse_args(arguments)
-    if unknown := sorted(set(given.sections) - set(SECTIONS)):
-        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    sections = ON_GPU if given.device == "gpu" else ON_CPU
+    if unknown := sorted(set(given.sections) - set(sections)):
+        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(sections)}")
+    if given.device == "gpu" and not gpu():
+        parser.error("--device gpu: nvidia-smi finds none")
+    os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
     given.work.mkdir(parents=True, exist_ok=True)
-    rows = [row for name in given.sections or SECTIONS for row in SECTIONS[name](given)]
-    table = Table("work", "who", "median s", "rate", "peak MiB", "x ours", "alike")
+    rows = [row for name in given.sections or sections for row in sections[name](given)]
+    table = Table("work", "who", "median s", "rate", "peak MiB", "x ours", "alike", "of peak")
     for row in rows:
         table.add_row(
             row.section,
@@ -177,6 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"{row.memory / 2**20:,.0f}" if row.memory else "",
             f"{row.ratio:.2f}",
             f"{row.agreement:.0%}",
+            "" if row.of_peak is None else f"{row.of_peak:.0%}",
         )
     Console(width=120).print(table)
     about = machine()

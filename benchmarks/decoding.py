@@ -51,11 +51,16 @@ def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
     return hugging_face, converted
 
 
-def ours(run_dir: Path, sources: list[str], **options: Any) -> Callable[[], Said]:
+def ours(run_dir: Path, sources: list[str], dtype: str = "float32", **options: Any) -> Callable[[], Said]:
     """`Translator.search`."""
+    import jax
+
     from transformer import Translator
 
-    translator = Translator.load(run_dir)
+    loaded = Translator.load(run_dir)
+    variables = jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, loaded.variables)
+    config = replace(loaded.config, model=replace(loaded.config.model, dtype=dtype))
+    translator = Translator(config, variables, loaded.tokenizers)
     rule = {"penalty": "power", "length_penalty": ALPHA, "stop": "full", "max_length": LONGEST}
     rule |= {"beam_size": BEAM, "extra_length": LONGEST, **options}
     return lambda: [list(several[0].tokens) for several in translator.search(sources, n_best=1, **rule)]
@@ -86,14 +91,16 @@ def ctranslate(
     return run
 
 
-def hugging_face_generate(hugging_face: Path, sources: list[str]) -> Callable[[], Said]:
-    """`generate`."""
+def hugging_face_generate(
+    hugging_face: Path, sources: list[str], device: str = "cpu", dtype: str = "float32"
+) -> Callable[[], Said]:
+    """`generate`, all sentences in one batch."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
     tokenizer = MarianTokenizer.from_pretrained(hugging_face)
-    network = MarianMTModel.from_pretrained(hugging_face).eval()
-    inputs = tokenizer(sources, return_tensors="pt", padding=True)
+    network = MarianMTModel.from_pretrained(hugging_face, dtype=getattr(torch, dtype)).eval().to(device)
+    inputs = tokenizer(sources, return_tensors="pt", padding=True).to(device)
     options = {"num_beams": BEAM, "length_penalty": ALPHA, "early_stopping": True, "max_length": LONGEST + 1}
 
     def run() -> Said:
@@ -131,6 +138,39 @@ def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contest
         ),
         Contestant("Hugging Face", hugging_face_generate, {"hugging_face": hugging_face, "sources": sources}),
     ]
+
+
+def contestants_on_gpu(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
+    """Ours and Hugging Face, in float32 and in bfloat16, on as many sentences at once."""
+    hugging_face, _ = exported(folder, run_dir)
+    rows, share = len(sources), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    found = []
+    for dtype in ("bfloat16", "float32"):
+        here = {"run_dir": run_dir, "sources": sources, "dtype": dtype, "rows": rows}
+        there = {"hugging_face": hugging_face, "sources": sources, "dtype": dtype, "device": "cuda"}
+        found.append(Contestant(f"transformer {dtype}", ours, here, share))
+        found.append(Contestant(f"Hugging Face {dtype}", hugging_face_generate, there))
+    return found
+
+
+def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
+    """What a beam search has to read at least, in bfloat16: at each step the decoder's and the output's
+    weights once, and of each beam what it said before and its source, in keys and values."""
+    import jax
+
+    from transformer import Run
+    from transformer.decoding.translator import model_shapes
+
+    run = Run(run_dir)
+    c = run.config.model
+    shapes = model_shapes(run.config)["params"]
+    decoder = {name: shape for name, shape in shapes.items() if not name.startswith("encoder_")}
+    weights = sum(shape.size for shape in jax.tree.leaves(decoder))
+    steps = 1 + max(map(len, said))
+    words = sum(1 + len(run.tokenizers[0].encode(source)) for source in sources)
+    kept = 2 * c.decoder_depth * c.d_model
+    cache = kept * sum(BEAM * len(said) * step + words for step in range(steps))
+    return 2.0 * (steps * weights + cache)
 
 
 def agreement(one: Said, other: Said) -> float:

@@ -7,6 +7,7 @@ import platform
 import resource
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -106,11 +107,39 @@ def _serve(pipe: Any, contestant: Contestant) -> None:
             else:
                 output = run()
             elapsed = time.perf_counter() - start
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            pipe.send((elapsed, output, peak))
+            pipe.send((elapsed, output, _peak_memory()))
         except Exception as error:
             pipe.send(f"{type(error).__name__}: {error}")
             return
+
+
+def _peak_memory() -> int:
+    """Of this process: the accelerator's where it uses one, else the host's."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch and torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    if jax and (stats := jax.devices()[0].memory_stats()):
+        return int(stats["peak_bytes_in_use"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+GPUS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.04e12)}
+"""Dense bfloat16 operations and bytes of memory a second, from the makers' data sheets."""
+
+
+def gpu() -> str | None:
+    """The first GPU's name. (Asked without JAX or PyTorch, which would take its memory.)"""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.splitlines()[0].strip()
+
+
+def peaks(name: str | None) -> tuple[float, float] | None:
+    """A GPU's operations and bytes a second, where they are known."""
+    return next((figures for model, figures in GPUS.items() if model in (name or "")), None)
 
 
 def seconds_of(command: list[str]) -> float:
@@ -140,6 +169,7 @@ def machine() -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "processor": f"{len(models)} x {models[0] if models else platform.processor()}",
+        **({"gpu": name} if (name := gpu()) else {}),
         "python": platform.python_version(),
         **versions,
     }

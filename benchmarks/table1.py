@@ -54,7 +54,9 @@ class Attention(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         layer = MultiHeadAttention(self.config)
-        return layer(x, layer.keys_values(x), window_mask(x.shape[1], self.config.window))
+        return layer(
+            x, layer.keys_values(x), window_mask(x.shape[1], self.config.window), window=self.config.window
+        )
 
 
 class Recurrence(nn.Module):

@@ -1,5 +1,5 @@
 """The same Transformer in PyTorch, written as one who knows PyTorch would: fused projections of queries,
-keys and values, `scaled_dot_product_attention`, no masks where none are needed."""
+keys and values, `scaled_dot_product_attention`, no masks but for rows of several sentences."""
 
 import math
 from typing import Any
@@ -20,7 +20,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(d_model, d_model, bias=False)
 
     def forward(
-        self, x: torch.Tensor, memory: torch.Tensor | None = None, causal: bool = False
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor | None,
+        memory: torch.Tensor | None = None,
+        causal: bool = False,
     ) -> torch.Tensor:
         if memory is None:
             query, key, value = self.inputs(x).chunk(3, dim=-1)
@@ -31,7 +35,9 @@ class Attention(nn.Module):
         query, key, value = (
             y.view(*y.shape[:2], self.heads, -1).transpose(1, 2) for y in (query, key, value)
         )
-        found = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        if mask is not None and causal:
+            mask, causal = mask.tril(), False
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
         return self.out(found.transpose(1, 2).flatten(2))
 
 
@@ -45,10 +51,12 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(case.d_model, eps=1e-6) for _ in range(2 + cross))
         self.dropout = nn.Dropout(case.dropout)
 
-    def forward(self, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
-        x = self.norms[0](x + self.dropout(self.attention[0](x, causal=memory is not None)))
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None, memory: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        x = self.norms[0](x + self.dropout(self.attention[0](x, mask, causal=memory is not None)))
         if memory is not None:
-            x = self.norms[1](x + self.dropout(self.attention[1](x, memory)))
+            x = self.norms[1](x + self.dropout(self.attention[1](x, mask, memory)))
         return self.norms[-1](x + self.dropout(self.outer(F.relu(self.inner(x)))))
 
 
@@ -62,7 +70,8 @@ class TorchTransformer(nn.Module):
         self.decoder = nn.ModuleList(Layer(case, cross=True) for _ in range(case.num_layers))
         self.dropout = nn.Dropout(case.dropout)
         rates = 10_000.0 ** (-torch.arange(0, case.d_model, 2) / case.d_model)
-        angles = torch.arange(case.time)[:, None] * rates
+        # positions count from 0 in each of a row's sentences
+        angles = (torch.arange(case.time) % (case.time // case.sentences))[:, None] * rates
         positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
         self.register_buffer("positions", positions)
 
@@ -71,13 +80,15 @@ class TorchTransformer(nn.Module):
         vectors = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(vectors + self.positions[: ids.shape[1]])
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, source: torch.Tensor, target: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         memory = self.embed(source)
         for layer in self.encoder:
-            memory = layer(memory)
+            memory = layer(memory, mask)
         x = self.embed(target)
         for layer in self.decoder:
-            x = layer(x, memory)
+            x = layer(x, mask, memory)
         return F.linear(x, self.embedding.weight)
 
     @torch.no_grad()

@@ -1,12 +1,13 @@
 """A training step here and in PyTorch: the same network, weights, batch, loss and optimizer.
 
-Dropout, label smoothing and Adam included; no padding. PyTorch's label smoothing spreads over all classes,
-the target among them, instead of the others: the same work.
+Dropout, label smoothing and Adam included; no padding. On a GPU matrices are bfloat16 (PyTorch: autocast),
+and every row holds several sentences, kept apart by masks. PyTorch's label smoothing spreads over all
+classes, the target among them, instead of the others: the same work.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,34 @@ class Case:
     time: int
     dropout: float = 0.1
     dtype: str = "float32"
+    sentences: int = 1
+    window: int | None = None
+    device: str = "cpu"
 
     @property
     def tokens(self) -> int:
         """Target tokens of a batch."""
         return self.rows * self.time
 
+    @property
+    def flops(self) -> float:
+        """What one update has to compute: 2 for each weight that a token meets and for each product in
+        the attention of a token to its own sentence (half of it in the decoder), and twice that again for
+        the gradients. Neither recomputation nor what masks throw away counts."""
+        d, wide, length = self.d_model, self.d_ff, self.time / self.sentences
+        encoder = 4 * d * d + 2 * d * wide + 2 * length * d
+        decoder = 8 * d * d + 2 * d * wide + (1 + 2) * length * d
+        per_token = self.num_layers * (encoder + decoder) + d * self.vocab_size
+        return 3 * 2 * per_token * self.tokens
+
 
 CASES = {
     "tiny": Case("tiny", 4, 128, 256, 4, vocab_size=9_800, rows=128, time=32),
     "base": Case("base", 6, 512, 2048, 8, vocab_size=16_000, rows=32, time=32),
 }
+BASE = Case("base", 6, 512, 2048, 8, 37_000, 96, 256, dtype="bfloat16", sentences=8, device="gpu")
+ON_GPU = {"base": BASE, "big": replace(BASE, name="big", d_model=1024, d_ff=4096, num_heads=16)}
+"""The paper's models with about its 25,000 tokens an update (section 5.1)."""
 SMOOTHING, RATE = 0.1, 1e-4
 
 
@@ -47,8 +65,12 @@ def batch_of(case: Case) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shape = (case.rows, case.time)
     batch = {side: rng.integers(4, case.vocab_size, shape, np.int32) for side in ("source", "target")}
+    length = case.time // case.sentences
     for ids in batch.values():
-        ids[:, -1] = 2
+        ids[:, length - 1 :: length] = 2
+    if case.sentences > 1:
+        segments = np.broadcast_to(np.arange(case.time, dtype=np.int32) // length + 1, shape)
+        batch |= {f"{side}_segments": segments for side in ("source", "target")}
     return batch
 
 
@@ -65,9 +87,8 @@ def network(case: Case) -> Any:
     """The model's config."""
     from transformer import TransformerConfig
 
-    sizes = {
-        name: getattr(case, name) for name in ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size")
-    }
+    names = ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size", "window")
+    sizes = {name: getattr(case, name) for name in names}
     return TransformerConfig(**sizes, dropout=case.dropout, dtype=case.dtype)  # type: ignore[arg-type]
 
 
@@ -124,20 +145,25 @@ def jax_step(case: Case) -> Callable[[], float]:
 
 def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
     """The same step in PyTorch, with its fused attention and its fused Adam."""
+    import contextlib
+
     import torch
     from torch.nn import functional as F
 
     from benchmarks.torch_transformer import TorchTransformer
 
+    device = "cuda" if case.device == "gpu" else case.device
+    half = case.dtype == "bfloat16"
+    precision = torch.autocast(device, torch.bfloat16) if half else contextlib.nullcontext()
     model = TorchTransformer(case)
     model.take(initial_params(case))
-    model.train()
+    model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    source, target = (torch.from_numpy(ids).long() for ids in batch_of(case).values())
-    given = torch.cat([torch.ones_like(target[:, :1]), target[:, :-1]], dim=1)
+    source, given, target, *masks = torch_batch(case, device)
 
     def loss_of() -> tuple[Any, Any]:
-        logits = model(source, given).flatten(0, 1)
+        with precision:
+            logits = model(source, given, *masks).flatten(0, 1)
         loss = F.cross_entropy(logits, target.flatten(), label_smoothing=SMOOTHING)
         with torch.no_grad():
             nll = F.cross_entropy(logits, target.flatten())
@@ -155,8 +181,24 @@ def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
     return run
 
 
+def torch_batch(case: Case, device: str) -> list[Any]:
+    """Source, what the decoder is given, target; and where rows hold several sentences, a mask."""
+    import torch
+
+    batch = batch_of(case)
+    length = case.time // case.sentences
+    given = np.roll(batch["target"], 1, axis=1)
+    given[:, ::length] = 1
+    arrays = [torch.from_numpy(ids).long() for ids in (batch["source"], given, batch["target"])]
+    if case.sentences > 1:
+        segments = torch.from_numpy(batch["source_segments"].copy())
+        arrays.append((segments[:, :, None] == segments[:, None, :])[:, None])
+    return [array.to(device) for array in arrays]
+
+
 def losses_without_dropout(case: Case) -> dict[str, float]:
     """What both say of the first batch with the same weights: the networks are one."""
+    import jax
     import torch
     from torch.nn import functional as F
 
@@ -164,18 +206,16 @@ def losses_without_dropout(case: Case) -> dict[str, float]:
     from transformer import Transformer
     from transformer.model.encoder_decoder import shift_right
 
-    batch, params = batch_of(case), initial_params(case)
-    import jax
-
-    logits = Transformer(network(case)).apply(
-        {"params": params}, batch["source"], shift_right(jax.numpy.asarray(batch["target"]), 1)
-    )
+    case = replace(case, dtype="float32", device="cpu", rows=min(case.rows, 8))
+    batch, params = jax.tree.map(jax.numpy.asarray, batch_of(case)), initial_params(case)
+    segments = tuple(ids for name, ids in batch.items() if name.endswith("segments")) or None
+    given = shift_right(batch["target"], 1, segments and segments[1])
+    logits = Transformer(network(case)).apply({"params": params}, batch["source"], given, segments=segments)
     ours = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), batch["target"][..., None], -1).mean()
     model = TorchTransformer(case).eval()
     model.take(params)
-    source, target = (torch.from_numpy(ids).long() for ids in batch.values())
-    given = torch.cat([torch.ones_like(target[:, :1]), target[:, :-1]], dim=1)
+    source, told, target, *masks = torch_batch(case, "cpu")
     with torch.no_grad():
-        theirs = F.cross_entropy(model(source, given).flatten(0, 1), target.flatten())
+        theirs = F.cross_entropy(model(source, told, *masks).flatten(0, 1), target.flatten())
     assert math.isfinite(ours)
     return {"transformer": float(ours), "torch": float(theirs)}

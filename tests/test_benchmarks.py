@@ -1,14 +1,17 @@
 """The benchmark command without its peers: contestants take turns, and ours does the work it is timed for."""
 
+import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
+from benchmarks import growth
 from benchmarks.__main__ import rows_of
 from benchmarks.decoding import agreement
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
-from benchmarks.training import CASES, jax_step
+from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
 
 
 def make_counter(step: int):
@@ -49,10 +52,34 @@ def test_ratios_are_to_the_first():
     assert rows[1].agreement == 0.5
 
 
-def test_our_step_learns_its_batch():
-    step = jax_step(
-        replace(CASES["tiny"], num_layers=1, vocab_size=50, rows=4, d_model=32, d_ff=32, dropout=0.0)
-    )
+SMALL = {"num_layers": 1, "vocab_size": 50, "rows": 4, "d_model": 32, "d_ff": 32, "num_heads": 2}
+
+
+@pytest.mark.parametrize("case", [CASES["tiny"], ON_GPU["base"]])
+def test_our_step_learns_its_batch(case):
+    step = jax_step(replace(case, **SMALL, time=32, dropout=0.0))
     losses = [step() for _ in range(8)]
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
+
+
+def test_operations_are_those_of_every_weight_and_every_pair_of_words():
+    case = replace(ON_GPU["base"], **SMALL, time=32, sentences=4)
+    sizes = [x.size for x in jax.tree.leaves(initial_params(case)) if x.ndim > 1]  # the table is one of them
+    pairs = 8 * case.tokens * (1 + 0.5 + 1)  # in the encoder, the decoder, and between them
+    products = 2 * case.d_model * pairs * case.num_layers
+    assert case.flops == 3 * 2 * (sum(sizes) * case.tokens + products)
+
+
+def test_rows_of_several_sentences_end_in_each_of_them():
+    batch = batch_of(replace(ON_GPU["base"], **SMALL, time=12, sentences=3))
+    assert (batch["target"][:, [3, 7, 11]] == 2).all()
+    assert batch["source_segments"][0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
+    growth.main(["--quick", "--repeats", "1", "--output", str(tmp_path / "growth")])
+    points = json.loads((tmp_path / "growth.json").read_text())["points"]
+    assert {panel for panel, *_ in points} == {"length", "beam", "rows", "training"}
+    assert all(seconds > 0 for *_, seconds in points)
+    assert (tmp_path / "growth.png").stat().st_size > 10_000

@@ -1,0 +1,126 @@
+"""How cost grows: decoding a token against length, beam and batch; training on a token against length.
+
+`python -m benchmarks.growth` draws it. The networks are untrained, so that every search says as many words
+as it may: a search that ends early would hide what is asked here.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.measure import machine, save
+from benchmarks.training import CASES, Case, jax_step, network
+from transformer import Transformer
+from transformer.decoding.beam import beam_search
+
+LENGTH, BEAM, ROWS = 32, 4, 16  # of a search, where another of them grows
+LENGTHS, BEAMS, BATCHES = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), (1, 4, 16, 64)
+TRAINED, WINDOW, TOKENS = (32, 64, 128, 256, 512, 1024), 32, 4096
+Point = tuple[str, str, int, float]
+"""The panel, the line in it, the size, and seconds a token."""
+
+
+def median_seconds(run: Callable[[], Any], repeats: int) -> float:
+    """Of one call; the first two, which compile and warm up, do not count."""
+    seconds = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[2:])
+
+
+def searching(case: Case, length: int, beam: int, rows: int) -> Callable[[], Any]:
+    """A search that takes `length` steps, since <eos> is as unlikely as any word."""
+    model = Transformer(network(replace(case, dropout=0.0)))
+    source = np.random.default_rng(0).integers(4, case.vocab_size, (rows, length), np.int32)
+    variables = jax.jit(model.init)(jax.random.key(0), source[:1], source[:1])
+    options = {"beam_size": beam, "stop": "full", "max_length": length, "extra_length": length}
+    return lambda: beam_search(model, variables, jnp.asarray(source), **options)
+
+
+def measure(
+    searched: Case, trained: Case, tokens: int, repeats: int, sizes: dict[str, tuple[int, ...]]
+) -> list[Point]:
+    """All points of all panels; an update is of so many tokens, whatever the length."""
+    points: list[Point] = []
+    standard = {"length": LENGTH, "beam": BEAM, "rows": ROWS}
+    for panel in ("length", "beam", "rows"):
+        for size in track(sizes[panel], f"decoding against {panel}"):
+            chosen = standard | {panel: size}
+            seconds = median_seconds(searching(searched, **chosen), repeats)
+            points.append((panel, "beam search", size, seconds / (chosen["rows"] * chosen["length"])))
+    for window, line in ((None, "full"), (WINDOW, f"restricted, r = {WINDOW}")):
+        for size in track(sizes["training"], f"training, {line}"):
+            long = replace(trained, rows=tokens // size, time=size, window=window)
+            points.append(("training", line, size, median_seconds(jax_step(long), repeats) / tokens))
+    return points
+
+
+def plot(points: list[Point], path: Path) -> None:
+    """Four panels, seconds a token against what grows."""
+    from matplotlib import pyplot, ticker
+
+    labels = {
+        "length": ("decoding", "length of source and translation"),
+        "beam": ("decoding", "beam size"),
+        "rows": ("decoding", "sentences at once"),
+        "training": ("training", "length of a sentence"),
+    }
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6.5), layout="constrained")
+    for axis, (panel, (what, name)) in zip(axes.flat, labels.items(), strict=True):
+        lines: dict[str, dict[int, float]] = {}
+        for of, line, size, seconds in points:
+            if of == panel:
+                lines.setdefault(line, {})[size] = 1e3 * seconds
+        for line, values in lines.items():
+            axis.plot(list(values), list(values.values()), marker="o", label=line)
+        ticks = sorted({size for values in lines.values() for size in values})
+        axis.set(xscale="log", xlabel=name, ylabel="ms a token", title=f"{what} against {name}")
+        axis.set_xticks(ticks, [str(size) for size in ticks])
+        axis.xaxis.set_minor_locator(ticker.NullLocator())
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        if len(lines) > 1:
+            axis.legend()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures, prints a table, writes OUTPUT.json and OUTPUT.png."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("growth"), help="writes OUTPUT.json, OUTPUT.png")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each size is timed")
+    parser.add_argument("--quick", action="store_true", help="one small size of each: to see that it runs")
+    given = parser.parse_args(arguments)
+    sizes = {"length": LENGTHS, "beam": BEAMS, "rows": BATCHES, "training": TRAINED}
+    searched, trained, tokens = CASES["base"], CASES["tiny"], TOKENS
+    if given.quick:
+        small: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "vocab_size": 100}
+        searched, trained, tokens = replace(searched, **small), replace(trained, **small), 128
+        sizes = {name: some[:1] for name, some in sizes.items()}
+    points = measure(searched, trained, tokens, given.repeats, sizes)
+    table = Table("against", "what", "size", "ms a token")
+    for panel, line, size, seconds in points:
+        table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")
+    Console(width=80).print(table)
+    about = machine()
+    save(str(given.output.with_suffix(".json")), {"about": about, "points": points})
+    plot(points, given.output.with_suffix(".png"))
+    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    main()
