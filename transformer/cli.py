@@ -184,10 +184,14 @@ class DecodeArguments:
     line with its hypotheses: text, tokens, score, and alignment where asked for."""
     rescore: Path | None = None
     """Another run: its model chooses among all that the search kept (see --beam-size)."""
-    n_best: int = 1
-    """Translations of each sentence: for text and scores, as many lines each."""
+    n_best: int | None = None
+    """Translations of each sentence: for text and scores, as many lines each. Default: 1; with --explore
+    all that the search keeps."""
     alignments: bool = False
     """json: with what each token looked at in the source."""
+    explore: Path | None = None
+    """Write no lines but a page, here, that shows in a browser what the words of the first five sentences
+    attended to, and the tree of the beam search."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Say at the end how many programs were compiled, for which lengths, and where they are kept."""
 
@@ -199,7 +203,8 @@ def decode_main() -> int:
 
 def _decode(arguments: list[str]) -> None:
     try:
-        _translate_lines(_parse_decode(arguments))
+        given = _parse_decode(arguments)
+        _write_page(given) if given.explore else _translate_lines(given)
     except UserError as error:
         raise UserError(str(error).replace("--decoding.", "--")) from error
 
@@ -212,7 +217,8 @@ def _parse_decode(arguments: list[str]) -> DecodeArguments:
         prog="decode.py",
         description=(
             "Translate text with a trained model: decode.py RUN < in > out. One line in, one line "
-            "out; an empty line stays empty. Options of the search default to those stored with the run."
+            "out; an empty line stays empty. Options of the search default to those stored with the run.\n\n"
+            "See why: decode.py RUN --input FILE --explore page.html"
         ),
     )
 
@@ -240,10 +246,12 @@ def _translate_lines(given: DecodeArguments) -> None:
     if given.bleu_tokenize and not given.reference:
         raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
     total = _check_files(given)
+    if given.n_best is None:
+        given = dataclasses.replace(given, n_best=1)
     translator = Translator.load(given.run_dir, given.checkpoint)
     lines = read_lines(given.input) if given.input else _standard_input()
     watch = Watch(Console(stderr=True, highlight=False))
-    options = {item.name: getattr(given.decoding, item.name) for item in dataclasses.fields(given.decoding)}
+    options = dict(_shown(given.decoding))
     best, start, count = [], time.monotonic(), 0
     if given.rescore:
         judge, (lines, again) = Translator.load(given.rescore), itertools.tee(lines)
@@ -266,6 +274,35 @@ def _translate_lines(given: DecodeArguments) -> None:
         _print_scores(best, given, translator)
 
 
+def _write_page(given: DecodeArguments) -> None:
+    assert given.explore
+    for option in ("output", "reference", "rescore", "bleu_tokenize", "alignments"):
+        if getattr(given, option):
+            raise UserError(
+                f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
+            )
+    if given.format != "text":
+        raise UserError(f"--format {given.format} is for lines, --explore writes a page: leave one out")
+    _check_files(given)
+
+    from transformer.data.corpora import read_lines
+    from transformer.decoding.translator import Translator
+    from transformer.inspection.explorer import SENTENCES, explore
+
+    lines = read_lines(given.input) if given.input else _standard_input()
+    sources = list(itertools.islice(filter(str.strip, lines), SENTENCES))
+    if not sources:
+        raise UserError("nothing to explore: the input has no sentence")
+    translator = Translator.load(given.run_dir, given.checkpoint)
+    page = explore(translator, sources, n_best=given.n_best, **dict(_shown(given.decoding)))
+    with _Output(given.explore, "--explore") as output:
+        output.write(page.html)
+    print(
+        f"{page.hypotheses} translations of the first {page.sentences} sentences (at most {SENTENCES}), "
+        f"{len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser"
+    )
+
+
 def _programs(translator: Any) -> str:
     from transformer.compilation import keep_programs
 
@@ -281,14 +318,15 @@ def _check_files(given: DecodeArguments) -> int | None:
     """How many lines there are to translate, where that can be known; bad files fail now."""
     from transformer.data.corpora import read_lines
 
-    if given.output and not _special(given.output):
-        if given.output.is_dir() or not given.output.name:
-            raise UserError(f"--output {given.output} is a folder: name a file")
-        if not os.access(given.output.absolute().parent, os.W_OK):
-            raise UserError(f"cannot write --output {given.output}: its folder is missing or read-only")
-        for option, path in (("--input", given.input), ("--reference", given.reference)):
-            if path and path.exists() and given.output.exists() and path.samefile(given.output):
-                raise UserError(f"--output {given.output} is the file of {option}, which would be lost")
+    option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
+    if output and not _special(output):
+        if output.is_dir() or not output.name:
+            raise UserError(f"{option} {output} is a folder: name a file")
+        if not os.access(output.absolute().parent, os.W_OK):
+            raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
+        for source, path in (("--input", given.input), ("--reference", given.reference)):
+            if path and path.exists() and output.exists() and path.samefile(output):
+                raise UserError(f"{option} {output} is the file of {source}, which would be lost")
     total = sum(1 for _ in read_lines(given.input)) if given.input else None
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))
@@ -311,12 +349,13 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
     if given.format == "json":
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
         for values in fields:
+            del values["ids"]
             alignment = values.pop("alignment")
             if alignment is not None:
                 values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
         return [json.dumps({"hypotheses": fields}, ensure_ascii=False)]
     # always n_best lines: an empty sentence has one translation only, which is repeated
-    hypotheses = list(hypotheses) + [hypotheses[-1]] * (given.n_best - len(hypotheses))
+    hypotheses = list(hypotheses) + [hypotheses[-1]] * ((given.n_best or 1) - len(hypotheses))
     # a model may say a line break, but a translation is one line
     texts = [" ".join(hypothesis.text.split("\n")) for hypothesis in hypotheses]
     if given.format == "scores":
@@ -332,7 +371,8 @@ def _special(path: Path) -> bool:
 class _Output:
     """Standard output, a device or a pipe; or a file that appears when it is complete."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, option: str = "--output") -> None:
+        self._option = option
         special = path is not None and _special(path)
         self._path = path if path is None or special else path.resolve()  # of a link, what it leads to
         self._partial = None
@@ -350,7 +390,7 @@ class _Output:
         try:
             self._file = open(self._partial, "w", encoding="utf-8", newline="\n")
         except OSError as error:
-            raise UserError(f"cannot write --output {self._path}: {error.strerror}") from error
+            raise UserError(f"cannot write {self._option} {self._path}: {error.strerror}") from error
         return self._file
 
     def __exit__(self, kind: Any, *_: Any) -> None:

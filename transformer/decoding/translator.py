@@ -5,7 +5,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Hypothesis:
     """Cross-attention, if asked for: a row for every token and one for <eos>, a column for every
     source subword (see `Translator.subwords`; of a source that was cut, those kept) and one for
     its <eos>; each row sums to 1."""
+    ids: tuple[int, ...] = field(default=(), repr=False)
+    """What the model said, id for id: the tokens, then <eos>."""
 
 
 class Translator:
@@ -111,7 +113,7 @@ class Translator:
         """
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
-        settings = self._settings(n_best, options)
+        settings = self.settings(n_best, options)
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         for batch, lines in self._source_batches(sources, settings, first_line):
             result = self._searched(batch, lines, settings)
@@ -141,8 +143,9 @@ class Translator:
         numbers = np.resize(lines, len(batch)).astype(np.int32)
         return self.system.search(self.model, self.variables, *deal_rows(batch, numbers), settings)
 
-    def _settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
-        """The options of a search. Raises UserError where they make no sense for this model."""
+    def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
+        """The options of a search: the run's, but for those given. Raises UserError where they make no
+        sense for this model."""
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
         if n_best is not None and not 1 <= n_best <= kept:
@@ -166,7 +169,7 @@ class Translator:
         Returns:
           How many programs there are: one for each bucket.
         """
-        settings = self._settings(None, options)
+        settings = self.settings(None, options)
         special = self.config.model.special
         for length in settings.buckets:
             batch = np.full((settings.rows, length), special.pad, np.int32)
@@ -214,6 +217,14 @@ class Translator:
         tokenizer = self.tokenizers[0].knowing(source)
         return tokenizer.pieces(tokenizer.encode(source))
 
+    def source_row(self, source: str, **options: Any) -> Int[np.ndarray, "1 s"]:
+        """The ids of a source sentence as a search with these options sees it: cut to what the model
+        can read, closed by <eos>, padded to its bucket."""
+        settings = self.settings(None, options)
+        ids = self._ids(source, self.tokenizers[0], settings.buckets[-1])
+        ((_, length),) = _in_buckets([len(ids)], settings)
+        return self._padded([ids], length, 1)
+
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation as this model's training text has it: where words were cut beforehand, still cut."""
         cut = self.tokenizers[1].cut_beforehand
@@ -221,10 +232,10 @@ class Translator:
 
     # From text to batches
 
-    def _ids(self, text: str, tokenizer: Any, longest: int, line: int) -> list[int]:
-        """Ids closed by <eos>, cut to what the model can read."""
+    def _ids(self, text: str, tokenizer: Any, longest: int, line: int | None = None) -> list[int]:
+        """Ids closed by <eos>, cut to what the model can read. A line that was cut is named."""
         ids = tokenizer.encode(text)
-        if len(ids) >= longest:
+        if line is not None and len(ids) >= longest:
             log.warning("line %d: cut from %d to %d subwords", line, len(ids), longest - 1)
         return [*ids[: longest - 1], tokenizer.special.eos]
 
@@ -266,7 +277,8 @@ class Translator:
     def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float, source: str) -> Hypothesis:
         tokenizer, special = self.tokenizers[1].knowing(source), self.config.model.special
         words = [int(index) for index in ids if index not in (special.pad, special.eos)]
-        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), score)
+        said = (*words, special.eos)
+        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), score, ids=said)
 
     def _align(
         self,

@@ -1,0 +1,149 @@
+"""Every attention weight of a translation: all kinds, layers and heads, by one pass with teacher
+forcing, so that no search has to carry them."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer.decoding.translator import Hypothesis, Translator
+from transformer.errors import UserError
+from transformer.model.encoder_decoder import shift_right
+from transformer.model.transformer import Transformer
+from transformer.nonautoregressive.model import ParallelTransformer
+
+Kind = Literal["cross", "encoder", "decoder"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Weights = Float[Array, "layers b h q k"]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What everything in one translation looked at. Every row of weights sums to 1."""
+
+    source: tuple[str, ...]
+    """The source's subwords, then </s>."""
+    target: tuple[str, ...]
+    """The translation's subwords, then </s>: each row of decoder and cross belongs to the choice of one."""
+    given: tuple[str, ...]
+    """What the decoder was given: <s>, then the target but for its last."""
+    encoder: Float[np.ndarray, "layers heads source source"]
+    decoder: Float[np.ndarray, "layers heads target given"]
+    cross: Float[np.ndarray, "layers heads target source"]
+
+    def words(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those that look and those looked at: the names of a kind's rows and columns.
+
+        Raises:
+          UserError: there is no such kind.
+        """
+        _check_kind(kind)
+        looking = self.source if kind == "encoder" else self.target
+        return looking, self.given if kind == "decoder" else self.source
+
+    def weights(
+        self, kind: Kind, layer: int | None = None, head: int | None = None
+    ) -> Float[np.ndarray, "looking looked_at"]:
+        """One head's weights; layers and heads count from 0, and None is the mean over all of them.
+
+        Raises:
+          UserError: there is no such kind, layer or head.
+        """
+        _check_kind(kind)
+        found: np.ndarray = getattr(self, kind)
+        for name, index, size in (("layer", layer, found.shape[0]), ("head", head, found.shape[1])):
+            if index is not None and not 0 <= index < size:
+                raise UserError(f"{name} {index}: {kind} attention has {size}, counted from 0")
+        found = found.mean(axis=0) if layer is None else found[layer]
+        return found.mean(axis=0) if head is None else found[head]
+
+
+def attention_of(
+    translator: Translator, source: str, hypotheses: Sequence[Hypothesis], **options: Any
+) -> list[Attention]:
+    """The attention of translations that the translator has found for a source sentence.
+
+    Args:
+      source: the sentence.
+      hypotheses: any of `translator.search([source])[0]`.
+      options: fields of `DecodingConfig`, those of the search.
+
+    Raises:
+      UserError: the model is not a Transformer that says one word after the other, the sentence is
+        empty, or a hypothesis holds no ids.
+    """
+    check_inspectable(translator, source)
+    if not all(hypothesis.ids for hypothesis in hypotheses):
+        raise UserError("a hypothesis without ids: take those that Translator.search returns")
+    if not hypotheses:
+        return []
+    special = translator.model.config.special  # type: ignore[attr-defined]
+    row = translator.source_row(source, **options)
+    time = max(len(hypothesis.ids) for hypothesis in hypotheses)
+    target = np.full((len(hypotheses), time + -time % 8), special.pad, np.int32)  # few lengths to compile for
+    for index, hypothesis in enumerate(hypotheses):
+        target[index, : len(hypothesis.ids)] = hypothesis.ids
+    found = _all_weights(translator.model, translator.variables, np.repeat(row, len(target), axis=0), target)
+    encoder, decoder, cross = map(np.asarray, found)
+
+    read = [int(index) for index in row[0] if index != special.pad]
+    pieces = tuple(translator.tokenizers[0].knowing(source).pieces(read))
+    tokenizer = translator.tokenizers[1].knowing(source)
+    attentions = []
+    for index, hypothesis in enumerate(hypotheses):
+        s, t = len(read), len(hypothesis.ids)
+        said = tuple(tokenizer.pieces(hypothesis.ids))
+        attentions.append(
+            Attention(
+                source=pieces,
+                target=said,
+                given=(*tokenizer.pieces([special.bos]), *said[:-1]),
+                encoder=encoder[:, index, :, :s, :s],
+                decoder=decoder[:, index, :, :t, :t],
+                cross=cross[:, index, :, :t, :s],
+            )
+        )
+    return attentions
+
+
+def check_inspectable(translator: Translator, source: str | None = None) -> None:
+    """Raises UserError where there is nothing to look at: another kind of model, or no words."""
+    model = translator.model
+    if not isinstance(model, Transformer) or isinstance(model, ParallelTransformer):
+        raise UserError(
+            f"system {translator.config.system} has no attention to explore: that needs a Transformer that "
+            "says one word after the other, such as system transformer"
+        )
+    if source is not None and not source.strip():
+        raise UserError("an empty sentence has no attention: give one with words")
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UserError(f"no attention of kind {kind!r}: choose one of {', '.join(KINDS)}")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _all_weights(
+    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> tuple[Weights, Weights, Weights]:
+    """Of the encoder, of the decoder, and of the decoder to the encoder."""
+    config = model.config  # type: ignore[attr-defined]
+    given = shift_right(target, config.special.bos)
+    _, sown = model.apply(variables, source, given, mutable=["intermediates"])
+
+    def weights(side: str, depth: int, attention: str) -> Weights:
+        layers = (sown["intermediates"][f"{side}_{layer}"] for layer in range(depth))
+        return jnp.stack([layer[attention]["weights"][0] for layer in layers])
+
+    return (
+        weights("encoder", config.num_layers, "self_attention"),
+        weights("decoder", config.decoder_depth, "self_attention"),
+        weights("decoder", config.decoder_depth, "cross_attention"),
+    )

@@ -1,0 +1,122 @@
+"""One page that stands alone, to look at what words looked at and at what a search threw away."""
+
+import html
+import importlib.resources
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from transformer.decoding.translator import Translator
+from transformer.errors import UserError
+from transformer.inspection.attention import Attention, attention_of, check_inspectable
+from transformer.inspection.tree import SearchTree, search_tree
+
+SENTENCES = 5  # of a file that `decode.py --explore` shows: a page should open at once
+UNIT = 10_000  # weights are written as whole ten-thousandths, in half the space
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """A page, `html`, that a notebook shows and any browser opens; it asks nothing of the network."""
+
+    html: str
+    sentences: int
+    hypotheses: int
+
+    def _repr_html_(self) -> str:
+        # in a frame of its own, so that neither the page's styles nor the notebook's reach the other
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" title="Attention explorer" '
+            'style="width: 100%; height: 56rem; border: 0"></iframe>'
+        )
+
+
+def explore(
+    translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Any
+) -> Explorer:
+    """The translations of some sentences as a page: attention of every kind, layer and head, and where
+    it was a beam search its tree.
+
+    Args:
+      sources: sentences with words in them.
+      n_best: how many translations of each; None: as many as the search keeps.
+      options: any field of `DecodingConfig`.
+
+    Raises:
+      UserError: there is no sentence or an empty one, the model has no such attention, or an option
+        has no sensible value.
+    """
+    check_inspectable(translator)
+    if isinstance(sources, str) or not sources:
+        raise UserError("nothing to explore: give a list of sentences")
+    for source in sources:
+        check_inspectable(translator, source)
+    found = translator.search(sources, n_best=n_best, **options)
+    beams = translator.settings(n_best, options).method == "beam"
+    sentences: list[dict[str, Any]] = []
+    for source, hypotheses in zip(sources, found, strict=True):
+        attentions = attention_of(translator, source, hypotheses, **options)
+        sentences.append(
+            {
+                "text": source,
+                "source": attentions[0].source,
+                "encoder": _whole(attentions[0].encoder),
+                "hypotheses": [
+                    {"text": hypothesis.text, "score": round(hypothesis.score, 4), **_decoder(attention)}
+                    for hypothesis, attention in zip(hypotheses, attentions, strict=True)
+                ],
+                "tree": _tree(search_tree(translator, source, **options)) if beams else None,
+            }
+        )
+    data = {"unit": UNIT, "sentences": sentences}
+    return Explorer(_page(data), len(found), sum(map(len, found)))
+
+
+def _decoder(attention: Attention) -> dict[str, Any]:
+    weights = {"decoder": _whole(attention.decoder), "cross": _whole(attention.cross)}
+    return {"target": attention.target, "given": attention.given, **weights}
+
+
+def _whole(weights: np.ndarray) -> list[Any]:
+    """Weights in whole units, nested as the array's axes are."""
+    units: list[Any] = np.rint(weights * UNIT).astype(int).tolist()
+    return units
+
+
+def _tree(tree: SearchTree) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": candidate.step,
+            "rank": candidate.rank,
+            "parent": candidate.parent,
+            "token": candidate.token,
+            "logP": round(candidate.log_p, 4),
+            "gained": round(candidate.gained, 4),
+            "fate": candidate.fate,
+            "score": None if candidate.score is None else round(candidate.score, 4),
+            "place": candidate.place,
+        }
+        for candidate in tree.candidates
+    ]
+
+
+def _page(data: dict[str, Any]) -> str:
+    """The page's parts in one file. Data goes in last: what stands in it is never a placeholder."""
+    folder = importlib.resources.files("transformer.inspection") / "page"
+    style, script, page = (
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("explorer.css", "explorer.js", "explorer.html")
+    )
+    page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", script)
+    return page.replace('"DATA"', _embedded(data))
+
+
+def _embedded(data: Any) -> str:
+    """JSON that cannot end the script element it stands in, nor open a comment there."""
+    text = json.dumps(data, separators=(",", ":"))
+    for character in "<>&":  # only ever inside strings
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

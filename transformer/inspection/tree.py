@@ -1,0 +1,197 @@
+"""The beam search of one sentence, repeated step by step on the host, with what it threw away.
+
+`beam_search` is compiled whole and keeps only what it needs; this asks the same model the same
+questions and writes everything down. Both find the same hypotheses, as a test shows.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer.copying.search import named
+from transformer.decoding.beam import as_variables, length_limits
+from transformer.decoding.search import length_penalty
+from transformer.decoding.translator import Translator
+from transformer.errors import UserError
+from transformer.inspection.attention import check_inspectable
+
+Fate = Literal["live", "finished", "pruned"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the continuations that a step of the search weighed against each other."""
+
+    step: int
+    """How long it is in tokens, <eos> counted: from 1."""
+    rank: int
+    """Its place among the candidates of its step, from 0."""
+    parent: int | None
+    """The index, in the tree, of what it continues; None: <s>."""
+    token: str
+    log_p: float
+    """log P of all its tokens, in nats."""
+    gained: float
+    """log P of the last one alone, given those before."""
+    fate: Fate
+    """live: the search went on from it; finished: it ends in <eos>, in time; pruned: others were better."""
+    score: float | None = None
+    """What is finished is judged by this: log_p, divided by the length penalty."""
+    place: int | None = None
+    """Which hypothesis it is in the end, from 0, if it is among those kept."""
+
+
+@dataclass(frozen=True)
+class SearchTree:
+    """All that a beam search considered, step by step, each step's best first."""
+
+    candidates: tuple[Candidate, ...]
+    beam_size: int
+
+    def hypotheses(self) -> list[Candidate]:
+        """The last candidate of each hypothesis that the search returned, best first."""
+        kept = [candidate for candidate in self.candidates if candidate.place is not None]
+        return sorted(kept, key=lambda candidate: candidate.place or 0)
+
+    def path(self, candidate: Candidate) -> list[Candidate]:
+        """From the first token to this candidate."""
+        path = [candidate]
+        while path[-1].parent is not None:
+            path.append(self.candidates[path[-1].parent])
+        return path[::-1]
+
+
+@dataclass
+class _Weighed:
+    """A step's candidates that are possible at all, best first."""
+
+    log_p: Float[np.ndarray, " c"]
+    gained: Float[np.ndarray, " c"]
+    beam: Int[np.ndarray, " c"]
+    token: Int[np.ndarray, " c"]
+
+
+def search_tree(translator: Translator, source: str, **options: Any) -> SearchTree:
+    """The beam search of `translator.search([source], **options)`, with all its candidates.
+
+    Args:
+      source: the sentence.
+      options: any field of `DecodingConfig`.
+
+    Raises:
+      UserError: as `attention_of`, or the options ask for another search.
+    """
+    check_inspectable(translator, source)
+    settings = translator.settings(None, options)
+    if settings.method != "beam":
+        raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
+    config = translator.model.config  # type: ignore[attr-defined]
+    special, n, penalty = config.special, settings.beam_size, length_penalty(settings)
+    row = jnp.asarray(translator.source_row(source, **options))
+    limits, longest = length_limits(row, special.pad, settings.extra_length, settings.max_length)
+    limit = int(limits[0])
+
+    cache = _begin(translator.model, as_variables(translator.variables), row, n, longest)
+    live, newest = np.full(n, -np.inf, np.float32), np.full((1, n), special.bos, np.int32)
+    live[0] = 0.0
+    above: list[int | None] = [None] * n  # the index of each beam's own candidate
+    candidates: list[Candidate] = []
+    tokens: list[int] = []
+    kept: list[int] = []  # the indices of the finished hypotheses, best first
+    for length in range(1, limit + 1):
+        logits, cache = _step(translator.model, as_variables(translator.variables), cache, newest)
+        only = special.eos if length == limit else None
+        weighed = _weigh(np.asarray(logits)[0], live, (special.pad, special.bos), only)
+        going_on: list[int] = []
+        for rank, token in enumerate(weighed.token):
+            # an <eos> counts only where a search of n candidates would have seen it
+            fate: Fate = "pruned"
+            score = None
+            if token == special.eos and rank < n:
+                fate, score = "finished", float(weighed.log_p[rank] / penalty(jnp.float32(length)))
+            elif token != special.eos and len(going_on) < n:
+                fate = "live"
+                going_on.append(rank)
+            beam = weighed.beam[rank]
+            found = float(weighed.log_p[rank]), float(weighed.gained[rank])
+            candidates.append(Candidate(length, rank, above[beam], "", *found, fate, score))
+            tokens.append(int(token))
+            if fate == "finished":
+                kept.append(len(candidates) - 1)
+        first = len(candidates) - len(weighed.token)
+        # of equals, the older; a stable sort keeps them in order
+        kept = sorted(kept, key=lambda index: -_score(candidates[index]))[:n]
+        parents = np.zeros((1, n), np.int32)
+        live, above = np.full(n, -np.inf, np.float32), [None] * n
+        for beam, rank in enumerate(going_on):
+            live[beam], above[beam] = weighed.log_p[rank], first + rank
+            parents[0, beam], newest[0, beam] = weighed.beam[rank], weighed.token[rank]
+        worst = _score(candidates[kept[-1]]) if len(kept) == n else -np.inf
+        if _enough(settings.stop, worst, live, length, limit, penalty):
+            break
+        cache = cache.select(jnp.asarray(parents))
+    if not kept:
+        raise UserError("the model gives no probabilities, its parameters are not finite")
+
+    # words that were copied are places of the source so far
+    ids = np.asarray(named(jnp.asarray(tokens, jnp.int32)[None, None], row, config.output_size))[0, 0]
+    pieces = translator.tokenizers[1].knowing(source).pieces([int(index) for index in ids])
+    places = {index: place for place, index in enumerate(kept)}
+    return SearchTree(
+        tuple(
+            dataclasses.replace(candidate, token=piece, place=places.get(index))
+            for index, (candidate, piece) in enumerate(zip(candidates, pieces, strict=True))
+        ),
+        n,
+    )
+
+
+def _weigh(
+    logits: Float[np.ndarray, "n v"], live: Float[np.ndarray, " n"], never: tuple[int, int], only: int | None
+) -> _Weighed:
+    """The 2n likeliest continuations of n live beams; `only` one token at the limit."""
+    log_normaliser = np.asarray(jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+    allowed = np.full(logits.shape[1], only is None)
+    allowed[list(never)] = False
+    if only is not None:
+        allowed[only] = True
+    # in the order of beam_search, so that rounding is the same
+    log_p = live[:, None] + np.where(allowed, logits, -np.inf) - log_normaliser
+    flat = log_p.reshape(-1)
+    chosen = np.argsort(-flat, kind="stable")[: 2 * len(live)]
+    chosen = chosen[np.isfinite(flat[chosen])]
+    beam, token = np.divmod(chosen, logits.shape[1])
+    return _Weighed(flat[chosen], logits[beam, token] - log_normaliser[beam, 0], beam, token)
+
+
+def _score(candidate: Candidate) -> float:
+    return -np.inf if candidate.score is None else candidate.score
+
+
+def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, penalty: Any) -> bool:
+    """Whether what is finished will do, as `DecodingConfig.stop` has it."""
+    if stop == "full":
+        return worst > -np.inf
+    lengths = [length] if stop == "present" else [length + 1, max(limit, length + 1)]
+    best_penalty = max(float(penalty(jnp.float32(each))) for each in lengths)
+    return worst >= live.max() / best_penalty
+
+
+@functools.partial(jax.jit, static_argnames=("model", "beam_size", "length"))
+def _begin(model: nn.Module, variables: Any, source: Int[Array, "1 s"], beam_size: int, length: int) -> Any:
+    memory = model.apply(variables, source, method="encode")
+    return model.apply(variables, memory, beam_size, length, method="init_cache")
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _step(
+    model: nn.Module, variables: Any, cache: Any, tokens: Int[Array, "1 n"]
+) -> tuple[Float[Array, "1 n v"], Any]:
+    return model.apply(variables, cache, tokens, method="decode_step")
