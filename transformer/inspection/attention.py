@@ -86,7 +86,9 @@ def attention_of(
     special = translator.model.config.special  # type: ignore[attr-defined]
     row = translator.source_row(source, **options)
     time = max(len(hypothesis.ids) for hypothesis in hypotheses)
-    target = np.full((len(hypotheses), time + -time % 8), special.pad, np.int32)  # few lengths to compile for
+    target = np.full(
+        (len(hypotheses), time + -time % 16), special.pad, np.int32
+    )  # few lengths to compile for
     for index, hypothesis in enumerate(hypotheses):
         target[index, : len(hypothesis.ids)] = hypothesis.ids
     found = _all_weights(translator.model, translator.variables, np.repeat(row, len(target), axis=0), target)

@@ -55,8 +55,10 @@ def draw_attention(
         axis.set_yticks(range(shape[0]), _names(looking))
         if len(panels) > 1:
             axis.set_title(f"head {index + 1}")
-    figure.supxlabel("looked at")
-    figure.supylabel("looking")
+    for axis in axes[-1]:
+        axis.set_xlabel("looked at")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("looking")
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
     return figure
 
@@ -136,26 +138,20 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
         missing.
     """
     path = Path(run_dir) / "metrics.jsonl"
-    lines: dict[str, list[dict[str, Any]]] = {"training": [], "evaluation": []}
+    points: dict[str, list[tuple[float, ...]]] = {"training": [], "evaluation": []}
     for number, line in enumerate(read_lines(path), start=1):
         try:
             record = json.loads(line)
-            lines[record["kind"]].append(record)
+            kept = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")
+            points[record["kind"]].append(tuple(float(record[key]) for key in kept))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}, line {number}: not a line that training writes") from error
-    if not lines["training"] and not lines["evaluation"]:
+    if not any(points.values()):
         raise UserError(f"{path} tells of no step yet: train on")
     figure, axes = _figure(2, 1, (8, 6.5), sharex=True)
     for kind, name, marker in (("training", "training", ""), ("evaluation", "validation", "o")):
-        steps, losses = ([record[key] for record in lines[kind]] for key in ("step", "nll"))
-        axes[0, 0].plot(steps, losses, label=name, marker=marker)
-    evaluations = lines["evaluation"]
-    axes[1, 0].plot(
-        [record["step"] for record in evaluations],
-        [record["bleu"] for record in evaluations],
-        marker="o",
-        color=FINISHED,
-    )
+        axes[0, 0].plot(*_columns(points[kind], 0, 1), label=name, marker=marker)
+    axes[1, 0].plot(*_columns(points["evaluation"], 0, 2), marker="o", color=FINISHED)
     axes[0, 0].set(ylabel="nats a token")
     axes[1, 0].set(xlabel="step", ylabel="validation BLEU")
     axes[1, 0].set_ylim(bottom=0)
@@ -206,6 +202,10 @@ def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
     axis.set_yticks(range(ranks + 1), [str(rank + 1) for rank in range(ranks + 1)])
     axis.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _columns(points: list[tuple[float, ...]], *which: int) -> list[list[float]]:
+    return [[point[column] for point in points] for column in which]
 
 
 def _place(tree: SearchTree, index: int) -> tuple[int, int]:

@@ -106,22 +106,22 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     tokens: list[int] = []
     kept: list[int] = []  # the indices of the finished hypotheses, best first
     for length in range(1, limit + 1):
-        logits, cache = _step(translator.model, as_variables(translator.variables), cache, newest)
+        *found, cache = _step(translator.model, as_variables(translator.variables), cache, newest)
         only = special.eos if length == limit else None
-        weighed = _weigh(np.asarray(logits)[0], live, (special.pad, special.bos), only)
+        weighed = _weigh(*(np.asarray(x)[0] for x in found), live, (special.pad, special.bos), only)
         going_on: list[int] = []
         for rank, token in enumerate(weighed.token):
             # an <eos> counts only where a search of n candidates would have seen it
             fate: Fate = "pruned"
             score = None
             if token == special.eos and rank < n:
-                fate, score = "finished", float(weighed.log_p[rank] / penalty(jnp.float32(length)))
+                fate, score = "finished", float(weighed.log_p[rank] / penalty(length))
             elif token != special.eos and len(going_on) < n:
                 fate = "live"
                 going_on.append(rank)
             beam = weighed.beam[rank]
-            found = float(weighed.log_p[rank]), float(weighed.gained[rank])
-            candidates.append(Candidate(length, rank, above[beam], "", *found, fate, score))
+            log_p, gained = float(weighed.log_p[rank]), float(weighed.gained[rank])
+            candidates.append(Candidate(length, rank, above[beam], "", log_p, gained, fate, score))
             tokens.append(int(token))
             if fate == "finished":
                 kept.append(len(candidates) - 1)
@@ -140,8 +140,9 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     if not kept:
         raise UserError("the model gives no probabilities, its parameters are not finite")
 
-    # words that were copied are places of the source so far
-    ids = np.asarray(named(jnp.asarray(tokens, jnp.int32)[None, None], row, config.output_size))[0, 0]
+    ids = np.array(tokens, np.int32)
+    if (ids >= config.output_size).any():  # words that were copied are places of the source so far
+        ids = np.asarray(named(jnp.asarray(ids)[None, None], row, config.output_size))[0, 0]
     pieces = translator.tokenizers[1].knowing(source).pieces([int(index) for index in ids])
     places = {index: place for place, index in enumerate(kept)}
     return SearchTree(
@@ -154,10 +155,13 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
 
 
 def _weigh(
-    logits: Float[np.ndarray, "n v"], live: Float[np.ndarray, " n"], never: tuple[int, int], only: int | None
+    logits: Float[np.ndarray, "n v"],
+    log_normaliser: Float[np.ndarray, "n 1"],
+    live: Float[np.ndarray, " n"],
+    never: tuple[int, int],
+    only: int | None,
 ) -> _Weighed:
     """The 2n likeliest continuations of n live beams; `only` one token at the limit."""
-    log_normaliser = np.asarray(jax.nn.logsumexp(logits, axis=-1, keepdims=True))
     allowed = np.full(logits.shape[1], only is None)
     allowed[list(never)] = False
     if only is not None:
@@ -180,7 +184,7 @@ def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, 
     if stop == "full":
         return worst > -np.inf
     lengths = [length] if stop == "present" else [length + 1, max(limit, length + 1)]
-    best_penalty = max(float(penalty(jnp.float32(each))) for each in lengths)
+    best_penalty = max(penalty(each) for each in lengths)
     return worst >= live.max() / best_penalty
 
 
@@ -193,5 +197,7 @@ def _begin(model: nn.Module, variables: Any, source: Int[Array, "1 s"], beam_siz
 @functools.partial(jax.jit, static_argnames="model")
 def _step(
     model: nn.Module, variables: Any, cache: Any, tokens: Int[Array, "1 n"]
-) -> tuple[Float[Array, "1 n v"], Any]:
-    return model.apply(variables, cache, tokens, method="decode_step")
+) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Any]:
+    """Logits of what may follow each beam, the logarithms of their sums, and the cache."""
+    logits, cache = model.apply(variables, cache, tokens, method="decode_step")
+    return logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True), cache

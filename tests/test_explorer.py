@@ -1,0 +1,263 @@
+"""The explorer's page in a real browser: what is pointed at lights up with the model's own numbers."""
+
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_search import random_variables
+
+from transformer import Config, DecodingConfig, Transformer, TransformerConfig, Translator
+from transformer.data.tokenizers import train_tokenizer
+from transformer.inspection import Attention, SearchTree, attention_of, explore, search_tree
+from transformer.inspection.attention import KINDS, Kind
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install '.[test]'")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not BROWSER or not DRIVER,
+    reason="needs Chromium and its driver: apt-get install chromium chromium-driver",
+)
+
+QUIET = (
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+)
+BREAK = "document.title='broken'"
+HOSTILE = [
+    f"</script><script>{BREAK}</script>",
+    f"<img/src=x/onerror={BREAK}>",
+    "<!--<script>",
+    "&lt;b&gt;",
+    '"DATA"',
+    "\u2028${1}",
+    "größe",
+]
+SOURCES = [" ".join(HOSTILE[:5]), " ".join(HOSTILE[5:])]
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    tokenizer = train_tokenizer(HOSTILE, "whitespace", 12)
+    model = TransformerConfig(tokenizer.vocab_size, num_layers=2, d_model=16, d_ff=32, num_heads=2)
+    decoding = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=1)
+    variables = random_variables(Transformer(model), seed=2)
+    return Translator(Config(model=model, decoding=decoding), variables, (tokenizer, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def attentions(translator: Translator) -> list[Attention]:
+    """Of the first sentence's hypotheses."""
+    return attention_of(translator, SOURCES[0], translator.search(SOURCES)[0])
+
+
+@pytest.fixture(scope="module")
+def tree(translator: Translator) -> SearchTree:
+    return search_tree(translator, SOURCES[0])
+
+
+@pytest.fixture(scope="module")
+def page_file(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(explore(translator, SOURCES).html, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in (*QUIET.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """The page as someone sees it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.driver.find_elements("css selector", selector)
+        return found
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def point_at(self, element: Any) -> None:
+        self.run("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", element)
+        webdriver.ActionChains(self.driver, duration=0).move_to_element(element).perform()
+
+    def press(self, *keys: str) -> None:
+        webdriver.ActionChains(self.driver, duration=0).send_keys(*keys).perform()
+
+    def choose(self, group: str, value: object) -> None:
+        (choice,) = self.all(f"#{group} input[value='{value}']")
+        self.run("arguments[0].scrollIntoView({block: 'center'})", choice)
+        choice.click()
+
+    def words(self, side: str) -> list[str]:
+        return [word.get_attribute("textContent") for word in self.all(f"#{side} .piece")]
+
+    def weights(self, side: str = "looked-at") -> list[float]:
+        """What the words of a row say they weigh."""
+        found = self.run(
+            "return [...document.querySelectorAll(arguments[0])].map((word) => word.dataset.weight)",
+            f"#{side} .word",
+        )
+        return [] if None in found else [float(weight) for weight in found]
+
+    def show(self, width: int, scheme: str) -> None:
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture
+def page(driver: Any, page_file: Path) -> Iterator[Page]:
+    driver.get(page_file.as_uri())
+    page = Page(driver)
+    page.show(1000, "light")
+    yield page
+    assert driver.title == "Attention explorer"  # no text was run as a script
+    assert driver.get_log("browser") == []  # nor was anything refused, missing or wrong
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def close_to(found: list[float], expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def brightness(colour: str) -> float:
+    """Of a colour as browsers write it: rgb(1, 2, 3) up to 255, color(srgb 0.1 0.2 0.3) up to 1."""
+    numbers = colour.rpartition("(")[2].rstrip(")").replace("srgb", "").replace(",", " ").split()
+    return sum(map(float, numbers[:3])) / (3 if "srgb" in colour else 3 * 255)
+
+
+def test_pointing_at_a_word_shows_what_it_looked_at(page: Page, attentions: list[Attention]) -> None:
+    expected = attentions[0].weights("cross")
+    assert page.words("looking") == list(attentions[0].target)
+    assert page.words("looked-at") == list(attentions[0].source)
+    close_to(page.weights(), expected[0])  # before anything is pointed at
+    shades = []
+    for index, word in enumerate(page.all("#looking .word")):
+        page.point_at(word)
+        close_to(page.weights(), expected[index])
+        assert page.weights("looking") == []
+        numbers = [float(number.text) for number in page.all("#looked-at .number")]
+        np.testing.assert_allclose(numbers, expected[index], atol=0.0052)
+        backgrounds = [
+            word.value_of_css_property("background-color") for word in page.all("#looked-at .word")
+        ]
+        shades.append([brightness(background) for background in backgrounds])
+        best = expected[index].argmax()
+        assert np.argmin(shades[-1]) == best  # the most looked at is the darkest
+        readout = page.all("#readout")[0].text
+        assert f"{attentions[0].source[best]} {expected[index, best]:.2f}"[:-1] in readout
+    assert len({tuple(shade) for shade in shades}) > 1
+    page.point_at(page.all("h1")[0])
+    close_to(page.weights(), expected[0])
+    page.point_at(page.all("#looked-at .word")[1])
+    close_to(page.weights("looking"), expected[:, 1])
+
+
+def test_every_kind_layer_and_head_can_be_chosen(page: Page, attentions: list[Attention]) -> None:
+    kinds: list[Kind] = list(KINDS)
+    for kind in kinds:
+        page.choose("kind", kind)
+        looking, looked_at = attentions[0].words(kind)
+        assert (page.words("looking"), page.words("looked-at")) == (list(looking), list(looked_at))
+        for layer, head in ((None, None), (0, 1), (1, None), (None, 0)):
+            page.choose("layer", -1 if layer is None else layer)
+            page.choose("head", -1 if head is None else head)
+            page.point_at(page.all("#looking .word")[2])
+            close_to(page.weights(), attentions[0].weights(kind, layer, head)[2])
+
+
+def test_it_works_by_keyboard(page: Page, attentions: list[Attention]) -> None:
+    expected = attentions[0].weights("cross")
+    page.all("#head input")[0].send_keys("\ue004")  # Tab
+    focused = page.driver.switch_to.active_element
+    assert (focused.get_attribute("data-side"), focused.get_attribute("data-index")) == ("looking", "0")
+    page.press("\ue014", "\ue014")  # right
+    focused = page.driver.switch_to.active_element
+    assert focused.get_attribute("data-index") == "2"
+    assert page.run("return arguments[0].matches(':focus-visible')", focused)
+    assert focused.value_of_css_property("outline-style") == "solid"
+    close_to(page.weights(), expected[2])
+    page.press("\ue012")  # left
+    close_to(page.weights(), expected[1])
+    page.press("\ue004", "\ue010")  # Tab, End
+    close_to(page.weights("looking"), expected[:, -1])
+    page.all("#kind input")[0].send_keys("\ue014")
+    assert page.words("looking") == list(attentions[0].source)
+    assert page.driver.switch_to.active_element.get_attribute("value") == "encoder"
+
+
+def test_hypotheses_and_sentences_can_be_chosen(
+    page: Page, attentions: list[Attention], translator: Translator
+) -> None:
+    found = translator.search(SOURCES)
+    texts = [label.get_attribute("textContent") for label in page.all("#hypotheses .text")]
+    assert texts == [hypothesis.text for hypothesis in found[0]]
+    page.choose("hypotheses", 1)
+    assert page.words("looking") == list(attentions[1].target)
+    close_to(page.weights(), attentions[1].weights("cross")[0])
+    page.all("#sentence option")[1].click()
+    assert page.all("#source-text")[0].get_attribute("textContent") == SOURCES[1]
+    assert page.words("looking") == [*found[1][0].tokens, "</s>"]
+
+
+def test_the_beam_tree_can_be_walked(page: Page, tree: SearchTree, attentions: list[Attention]) -> None:
+    nodes = page.all("#tree .node[data-index]")
+    assert len(nodes) == len(tree.candidates)
+    for node, candidate in zip(nodes, tree.candidates, strict=True):
+        assert candidate.fate in node.get_attribute("class").split()
+    ends = tree.hypotheses()
+    second = tree.candidates.index(ends[1])
+    page.point_at(nodes[second])
+    lit = [node.get_attribute("data-index") for node in page.all("#tree .node.on")]
+    assert [tree.candidates[int(index)] for index in lit] == tree.path(ends[1])
+    readout = page.all("#tree-readout")[0].text.replace("−", "-")
+    log_p, gained, score = map(float, re.findall(r"(?:log P|word|score) (-?[0-9.]+)", readout))
+    assert (log_p, score) == (pytest.approx(ends[1].log_p, abs=1e-3), pytest.approx(ends[1].score, abs=1e-3))
+    assert gained == pytest.approx(math.exp(ends[1].gained), abs=1e-3)
+    assert readout.endswith("hypothesis 2")
+
+    page.run("arguments[0].focus()", nodes[second])
+    page.press("\ue012")  # left, to what it continues
+    focused = page.driver.switch_to.active_element
+    assert int(focused.get_attribute("data-index")) == ends[1].parent
+    page.run("arguments[0].focus()", nodes[second])
+    page.press("\ue007")  # Enter
+    assert page.words("looking") == list(attentions[1].target)
+
+    pruned = page.all("#tree .node.pruned")
+    assert pruned
+    assert all(node.is_displayed() for node in pruned)
+    page.all("#pruned")[0].click()
+    assert not any(node.is_displayed() for node in pruned)
+    assert all(node.is_displayed() for node in page.all("#tree .node.live"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1000])
+def test_it_fits_the_screen_and_the_light(page: Page, width: int, scheme: str) -> None:
+    page.show(width, scheme)
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    style = page.run(
+        "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color]"
+    )
+    paper, ink = map(brightness, style)
+    assert (paper > 0.8 > 0.3 > ink) if scheme == "light" else (paper < 0.2 < 0.7 < ink)
+    for button in page.all(".word, .segments label"):
+        assert button.size["height"] >= 24  # WCAG 2.2, target size

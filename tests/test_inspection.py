@@ -1,0 +1,297 @@
+"""Looking into a model: the weights are the model's own, the tree is the search's own."""
+
+import dataclasses
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_search import random_variables
+from small_run import WORDS
+
+from transformer import Config, DecodingConfig, Run, TransformerConfig, UserError
+from transformer.baselines.config import RecurrentConfig
+from transformer.cli import decode_main
+from transformer.copying.config import CopyingConfig
+from transformer.data.tokenizers import train_tokenizer
+from transformer.decoding.translator import Hypothesis, Translator
+from transformer.inspection import attention_of, explore, search_tree
+from transformer.inspection.attention import KINDS, Kind
+from transformer.model.layers import sinusoids
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.systems import find_system
+from transformer.training.step import TrainState
+
+SIZES: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
+SOURCES = ["red cat runs", "blue dog sings green bird sleeps"]
+
+
+def make_translator(system: str = "transformer", **model: Any) -> Translator:
+    """Of random parameters, that know WORDS."""
+    configs = {"copying": CopyingConfig, "recurrent": RecurrentConfig, "parallel": ParallelConfig}
+    kind = "open-word" if system == "copying" else "whitespace"
+    tokenizer = train_tokenizer(WORDS, kind, 20)
+    sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
+    config = Config(
+        system=system,
+        model=configs.get(system, TransformerConfig)(vocab_size=tokenizer.vocab_size, **sizes | model),
+        decoding=ParallelDecodingConfig() if system == "parallel" else DECODING,
+    )
+    variables = random_variables(find_system(system).model(config.model), seed=5)
+    return Translator(config, variables, (tokenizer, tokenizer))
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return make_translator(num_layers=2, decoder_layers=1)
+
+
+def test_the_mean_of_cross_attention_is_the_alignment(translator: Translator) -> None:
+    for source in SOURCES:
+        (found,) = translator.search([source], alignments=True)
+        attentions = attention_of(translator, source, found)
+        assert len(found) == len(attentions) == 3
+        for hypothesis, attention in zip(found, attentions, strict=True):
+            assert attention.source == (*translator.subwords(source), "</s>")
+            assert attention.target == (*hypothesis.tokens, "</s>")
+            assert attention.given == ("<s>", *hypothesis.tokens)
+            np.testing.assert_allclose(attention.weights("cross"), hypothesis.alignment, atol=1e-5)
+            s, t = len(attention.source), len(attention.target)
+            assert attention.encoder.shape == (2, 2, s, s)
+            assert attention.decoder.shape == (1, 2, t, t)
+            assert attention.cross.shape == (1, 2, t, s)
+            for kind in KINDS:
+                np.testing.assert_allclose(attention.weights(kind, 0, 1).sum(axis=-1), 1, rtol=1e-5)
+            assert (np.triu(attention.decoder, 1) == 0).all()  # nobody sees the future
+
+
+def test_each_layer_and_head_is_in_its_place(translator: Translator) -> None:
+    """The first layers of both stacks, computed anew from their parameters."""
+    found = translator.search(SOURCES[:1])[0]
+    attention = attention_of(translator, SOURCES[0], found)[0]
+    special, params = translator.config.model.special, translator.variables["params"]
+    sides = {
+        "encoder": [*translator.tokenizers[0].encode(SOURCES[0]), special.eos],
+        "decoder": [special.bos, *found[0].ids[:-1]],
+    }
+    for kind, ids in sides.items():
+        time = len(ids)
+        embedded = 4 * params["source_embedding"]["table"][ids]  # shared, times sqrt(16)
+        x = embedded + np.asarray(sinusoids(jnp.arange(time), 16))
+        layer = params[f"{kind}_0"]["self_attention"]
+        query, key = (np.einsum("tm,mhd->htd", x, layer[name]) for name in ("query", "key"))
+        raised = np.exp(np.einsum("hqd,hkd->hqk", query, key) / np.sqrt(8))
+        raised *= np.tril(np.ones((time, time))) if kind == "decoder" else 1
+        expected = raised / raised.sum(axis=-1, keepdims=True)
+        for head in range(2):
+            found_weights = attention.weights(kind, 0, head)  # type: ignore[arg-type]
+            np.testing.assert_allclose(found_weights, expected[head], atol=1e-4)
+
+
+def test_a_mean_is_over_what_was_not_chosen(translator: Translator) -> None:
+    attention = attention_of(translator, SOURCES[0], translator.search(SOURCES[:1])[0])[0]
+    every = attention.encoder
+    np.testing.assert_allclose(attention.weights("encoder"), every.mean(axis=(0, 1)), atol=1e-6)
+    np.testing.assert_allclose(attention.weights("encoder", 1), every[1].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(attention.weights("encoder", head=1), every[:, 1].mean(axis=0), atol=1e-6)
+    for kind, layer, head in (("encoder", 2, 0), ("decoder", 1, 0), ("cross", 0, 2), ("cross", -1, 0)):
+        with pytest.raises(UserError, match="counted from 0"):
+            attention.weights(kind, layer, head)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="choose one of cross, encoder, decoder"):
+        attention.weights("self")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam_size": 5, "stop": "full", "length_penalty": 1.3},
+        {"stop": "present", "penalty": "power", "length_penalty": -0.5, "max_length": 5},
+    ],
+)
+def test_the_tree_ends_in_what_beam_search_finds(translator: Translator, options: dict[str, Any]) -> None:
+    for source, found in zip(SOURCES, translator.search(SOURCES, **options), strict=True):
+        tree = search_tree(translator, source, **options)
+        ends = tree.hypotheses()
+        paths = [tuple(candidate.token for candidate in tree.path(end)) for end in ends]
+        assert paths == [(*hypothesis.tokens, "</s>") for hypothesis in found]
+        np.testing.assert_allclose([end.score for end in ends], [h.score for h in found], atol=1e-5)
+
+
+def test_the_tree_keeps_what_was_pruned_and_why(translator: Translator) -> None:
+    tree = search_tree(translator, SOURCES[1])
+    fates = {candidate.fate for candidate in tree.candidates}
+    assert fates == {"live", "finished", "pruned"}
+    for candidate in tree.candidates:
+        path = tree.path(candidate)
+        assert [each.step for each in path] == list(range(1, candidate.step + 1))
+        assert candidate.log_p == pytest.approx(sum(each.gained for each in path), abs=1e-4)
+        assert all(each.fate == "live" for each in path[:-1])  # nothing grows from a pruned branch
+    for step in range(1, max(candidate.step for candidate in tree.candidates) + 1):
+        weighed = [candidate for candidate in tree.candidates if candidate.step == step]
+        assert len(weighed) <= 2 * tree.beam_size
+        assert [candidate.rank for candidate in weighed] == list(range(len(weighed)))
+        log_ps = [candidate.log_p for candidate in weighed]
+        assert log_ps == sorted(log_ps, reverse=True)
+        assert sum(candidate.fate == "live" for candidate in weighed) <= tree.beam_size
+
+
+def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
+    copying = make_translator("copying")
+    copying.variables["params"]["gate"]["bias"][:] = -9  # it copies whenever it can
+    source = "zebra okapi"  # which the vocabulary does not have
+    found = copying.search([source])[0]
+    assert any("zebra" in hypothesis.tokens for hypothesis in found)
+    assert [each.target for each in attention_of(copying, source, found)] == [
+        (*hypothesis.tokens, "</s>") for hypothesis in found
+    ]
+    tree = search_tree(copying, source)
+    paths = [tuple(candidate.token for candidate in tree.path(end)) for end in tree.hypotheses()]
+    assert paths == [(*hypothesis.tokens, "</s>") for hypothesis in found]
+
+
+def test_nonsense_is_refused(translator: Translator) -> None:
+    found = translator.search(SOURCES[:1])[0]
+    with pytest.raises(UserError, match="empty sentence"):
+        attention_of(translator, " ", found)
+    with pytest.raises(UserError, match="without ids"):
+        attention_of(translator, SOURCES[0], [Hypothesis("red", ("red",), 0.0)])
+    assert attention_of(translator, SOURCES[0], []) == []
+    with pytest.raises(UserError, match="only a beam search has a tree"):
+        search_tree(translator, SOURCES[0], method="greedy")
+    for sources in ([], "red cat"):
+        with pytest.raises(UserError, match="nothing to explore"):
+            explore(translator, sources)
+    for system in ("recurrent", "parallel"):
+        with pytest.raises(UserError, match=f"system {system} has no attention to explore"):
+            explore(make_translator(system), SOURCES)
+
+
+# The page, as a file
+
+
+def data_of(html: str) -> Any:
+    before, _, rest = html.partition('<script type="application/json" id="data">')
+    assert before
+    return json.loads(rest.partition("</script>")[0])
+
+
+def test_the_page_has_the_models_numbers(translator: Translator) -> None:
+    page = explore(translator, SOURCES, n_best=2)
+    data = data_of(page.html)
+    assert (page.sentences, page.hypotheses) == (2, 4)
+    for source, sentence in zip(SOURCES, data["sentences"], strict=True):
+        found = translator.search([source], n_best=2)[0]
+        kinds: tuple[Kind, ...] = ("decoder", "cross")
+        for hypothesis, shown, attention in zip(
+            found, sentence["hypotheses"], attention_of(translator, source, found), strict=True
+        ):
+            assert (shown["text"], shown["score"]) == (hypothesis.text, round(hypothesis.score, 4))
+            for kind in kinds:
+                weights = np.array(shown[kind]) / data["unit"]
+                np.testing.assert_allclose(weights, getattr(attention, kind), atol=1e-4)
+            np.testing.assert_allclose(
+                np.array(sentence["encoder"]) / data["unit"], attention.encoder, atol=1e-4
+            )
+    assert data_of(explore(translator, SOURCES, method="greedy").html)["sentences"][0]["tree"] is None
+
+
+def test_the_page_asks_nothing_of_the_network_and_fits_in_a_notebook(translator: Translator) -> None:
+    page = explore(translator, SOURCES[:1])
+    for address in ("http://", "https://", "src=", "@import", "url("):
+        assert address not in page.html.replace("http://www.w3.org/2000/svg", "")
+    assert "default-src 'none'" in page.html
+    frame = page._repr_html_()
+    assert frame.startswith("<iframe srcdoc=")
+    assert frame.count("<") == 2  # the page's own are escaped
+
+
+# decode.py --explore
+
+
+@pytest.fixture(scope="module")
+def run_dir(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs") / "run"
+    run = Run.create(place, translator.config, translator.tokenizers, "corpus")
+    params = jax.tree.map(jnp.asarray, translator.variables["params"])
+    run.save(TrainState(jnp.asarray(1), params, {}, {}, None), 1.0)
+    run.finish_saving()
+    return run.path
+
+
+def decode(monkeypatch: pytest.MonkeyPatch, *arguments: Any, stdin: str = "") -> int:
+    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    return decode_main()
+
+
+def test_the_command_writes_a_page(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("\n".join(["", "red cat", " ", *(f"{word} bird" for word in WORDS)]))
+    page = tmp_path / "page.html"
+    assert decode(monkeypatch, run_dir, "--input", tmp_path / "in", "--explore", page) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("15 translations of the first 5 sentences (at most 5)")
+    assert f"written to {page}" in last
+    texts = [sentence["text"] for sentence in data_of(page.read_text())["sentences"]]
+    assert texts == ["red cat", "red bird", "green bird", "blue bird", "cat bird"]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "in", page]
+    assert decode(monkeypatch, run_dir, "--explore", page, "--n-best", 2, stdin="blue dog\n") == 0
+    assert "2 translations of the first 1 sentences" in capsys.readouterr().out
+    assert len(data_of(page.read_text())["sentences"][0]["hypotheses"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "message"),
+    [
+        (["--output", "out"], "red", "--output is for lines"),
+        (["--format", "json"], "red", "--format json is for lines"),
+        (["--n-best", "9"], "red", "--n-best 9: must be at least 1 and at most 3"),
+        ([], " \n", "nothing to explore"),
+        (["--input", "missing"], "", "cannot read missing"),
+        (["--explore", "."], "red", "--explore . is a folder"),
+        (["--explore", "missing/page.html"], "red", "cannot write --explore missing/page.html"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(
+    run_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    stdin: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert decode(monkeypatch, run_dir, "--explore", "page.html", *arguments, stdin=stdin) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_input_is_not_overwritten(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("red cat\n")
+    arguments = [run_dir, "--input", tmp_path / "in", "--explore", tmp_path / "in"]
+    assert decode(monkeypatch, *arguments) == 2
+    assert "is the file of --input, which would be lost" in capsys.readouterr().err
+    assert (tmp_path / "in").read_text() == "red cat\n"
+
+
+def test_json_lines_are_what_they_were(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert decode(monkeypatch, run_dir, "--format", "json", stdin="red cat\n") == 0
+    (found,) = json.loads(capsys.readouterr().out)["hypotheses"]
+    assert set(found) == {"text", "tokens", "score"}
+    field = next(item for item in dataclasses.fields(Hypothesis) if item.name == "ids")
+    assert field.default == ()

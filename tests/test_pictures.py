@@ -1,0 +1,150 @@
+"""Pictures: they show the numbers they were given, under the words these belong to."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer import Hypothesis, UserError
+from transformer.config import OptimizerConfig
+from transformer.inspection import Attention, Candidate, SearchTree
+from transformer.inspection import pictures as p
+
+SOURCE, TARGET = ("red", "cat", "</s>"), ("Katze", "</s>")
+RANDOM = np.random.default_rng(0)
+
+
+def rows(*shape: int) -> np.ndarray:
+    weights = RANDOM.random(shape, np.float32)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def attention() -> Attention:
+    sizes = {"encoder": rows(2, 5, 3, 3), "decoder": rows(1, 5, 2, 2), "cross": rows(1, 5, 2, 3)}
+    return Attention(source=SOURCE, target=TARGET, given=("<s>", "Katze"), **sizes)
+
+
+def labels(ticks: list) -> list[str]:
+    return [tick.get_text() for tick in ticks]
+
+
+def maps(figure) -> list:
+    return [axis for axis in figure.axes if axis.images]
+
+
+def test_a_layer_has_a_panel_for_each_head(attention, tmp_path):
+    figure = p.draw_layer(attention, "cross", 0)
+    for head, axis in enumerate(maps(figure)):
+        np.testing.assert_array_equal(axis.images[0].get_array(), attention.cross[0, head])
+        assert axis.get_title() == f"head {head + 1}"
+        assert labels(axis.get_yticklabels()) == list(TARGET)
+        assert labels(axis.get_xticklabels()) == list(SOURCE)
+    assert head == 4
+    (single,) = maps(p.draw_attention(attention.weights("decoder"), *attention.words("decoder")))
+    assert labels(single.get_xticklabels()) == ["<s>", "Katze"]
+    figure.savefig(tmp_path / "layer.png")
+    assert (tmp_path / "layer.png").stat().st_size > 5000
+
+
+def test_an_alignment_has_the_hypothesis_words(tmp_path):
+    weights = rows(3, 3)
+    hypothesis = Hypothesis("$5 $", ("$5", "$"), -1.0, weights)
+    figure = p.draw_alignment(hypothesis, SOURCE[:-1])
+    (axis,) = maps(figure)
+    np.testing.assert_array_equal(axis.images[0].get_array(), weights)
+    figure.savefig(tmp_path / "dollars.png")  # no formula
+    with pytest.raises(UserError, match="search with alignments=True"):
+        p.draw_alignment(Hypothesis("a", ("a",), 0.0), SOURCE)
+    with pytest.raises(UserError, match="3 words that look at 4"):
+        p.draw_alignment(hypothesis, SOURCE)
+
+
+def test_layers_and_kinds_that_are_not_there_are_refused(attention):
+    with pytest.raises(UserError, match="layer 1: cross attention has 1"):
+        p.draw_layer(attention, "cross", 1)
+    with pytest.raises(UserError, match="choose one of"):
+        p.draw_layer(attention, "pointer", 0)
+
+
+def test_positions_are_the_sinusoids():
+    (axis,) = maps(p.draw_positions(length=9, d_model=6))
+    place = np.arange(9)[:, None] / 10_000 ** (np.arange(0, 6, 2) / 6)
+    expected = np.stack([np.sin(place), np.cos(place)], axis=-1).reshape(9, 6)
+    np.testing.assert_allclose(axis.images[0].get_array(), expected, atol=1e-5)
+
+
+def test_schedules_have_their_peaks_and_names():
+    paper = OptimizerConfig(schedule="paper", warmup_steps=40)
+    figure = p.draw_schedule({"paper": paper, "longer": OptimizerConfig(warmup_steps=80)}, 64, 200)
+    (axis,) = figure.axes
+    assert labels(axis.get_legend().get_texts()) == ["paper", "longer"]
+    steps, rates = axis.lines[0].get_data()
+    assert (steps[0], len(steps), steps[np.argmax(rates)]) == (1, 200, 40)
+    assert max(rates) == pytest.approx(64**-0.5 * 40**-0.5)
+
+
+def test_the_learning_curve_is_that_of_the_metrics(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    records = [
+        {"kind": "training", "step": 50, "nll": 6.0},
+        {"kind": "training", "step": 100, "nll": 4.0},
+        {"kind": "evaluation", "step": 100, "nll": 4.5, "bleu": 12.0},
+    ]
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    losses, bleu = p.draw_learning_curve(tmp_path).axes
+    assert labels(losses.get_legend().get_texts()) == ["training", "validation"]
+    assert [np.column_stack(line.get_data()).tolist() for line in losses.lines] == [
+        [[50, 6.0], [100, 4.0]],
+        [[100, 4.5]],
+    ]
+    assert np.column_stack(bleu.lines[0].get_data()).tolist() == [[100, 12.0]]
+    for text, message in (
+        ("{}\n", "line 1: not a line"),
+        ("[1]\n", "line 1: not a line"),
+        ("", "no step yet"),
+    ):
+        metrics.write_text(text)
+        with pytest.raises(UserError, match=message):
+            p.draw_learning_curve(tmp_path)
+    with pytest.raises(UserError, match="cannot read"):
+        p.draw_learning_curve(tmp_path / "missing")
+
+
+def test_the_tree_shows_every_candidate_and_its_fate():
+    candidates = (
+        Candidate(1, 0, None, "Katze", -0.5, -0.5, "live"),
+        Candidate(1, 1, None, "Hund", -1.5, -1.5, "pruned"),
+        Candidate(2, 0, 0, "</s>", -0.75, -0.25, "finished", -0.7, 0),
+    )
+    tree = SearchTree(candidates, beam_size=1)
+    (axis,) = p.draw_tree(tree).axes
+    shown = {text.get_text(): text.get_position() for text in axis.texts}
+    assert shown == {"Katze\n-0.50": (1, 0), "Hund\n-1.50": (1, 1), "</s>  [1]\n-0.75": (2, 0), "<s>": (0, 0)}
+    ends = [tuple(map(tuple, line.get_xydata().tolist())) for line in axis.lines]
+    assert ends == [((0, 0), (1, 0)), ((0, 0), (1, 1)), ((1, 0), (2, 0))]
+    assert [line.get_linestyle() for line in axis.lines] == ["-", "--", "-"]
+    (axis,) = p.draw_tree(tree, pruned=False).axes
+    assert len(axis.texts) == 3
+
+
+def test_without_matplotlib_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install 'transformer-jax\[notebooks\]'"):
+        p.draw_positions()
+
+
+def test_pyplot_keeps_no_hold_of_them():
+    from matplotlib import pyplot
+
+    p.draw_positions()
+    assert pyplot.get_fignums() == []
+
+
+def test_the_package_does_not_import_it():
+    folder = Path(p.__file__).parent
+    core = [path for path in folder.parent.rglob("*.py") if folder not in path.parents]
+    importers = [path.name for path in core if "transformer.inspection" in path.read_text(encoding="utf-8")]
+    assert importers == ["cli.py"]
