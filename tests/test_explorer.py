@@ -261,3 +261,16 @@ def test_it_fits_the_screen_and_the_light(page: Page, width: int, scheme: str) -
     assert (paper > 0.8 > 0.3 > ink) if scheme == "light" else (paper < 0.2 < 0.7 < ink)
     for button in page.all(".word, .segments label"):
         assert button.size["height"] >= 24  # WCAG 2.2, target size
+
+
+def test_a_notebook_shows_it_in_a_frame(
+    driver: Any, translator: Translator, attentions: list[Attention], tmp_path: Path
+) -> None:
+    (tmp_path / "notebook.html").write_text(
+        f"<!doctype html><meta charset='utf-8'>{explore(translator, SOURCES)._repr_html_()}", encoding="utf-8"
+    )
+    driver.get((tmp_path / "notebook.html").as_uri())
+    driver.switch_to.frame(0)
+    page = Page(driver)
+    assert page.words("looking") == list(attentions[0].target)
+    close_to(page.weights(), attentions[0].weights("cross")[0])

@@ -103,7 +103,7 @@ def test_the_learning_curve_is_that_of_the_metrics(tmp_path):
     assert np.column_stack(bleu.lines[0].get_data()).tolist() == [[100, 12.0]]
     for text, message in (
         ("{}\n", "line 1: not a line"),
-        ("[1]\n", "line 1: not a line"),
+        ('{"kind": "training"}\n', "line 1: not a line"),
         ("", "no step yet"),
     ):
         metrics.write_text(text)

@@ -44,8 +44,12 @@ def draw_attention(
     panels = weights.reshape(-1, *shape)
     across = min(len(panels), 4)
     down = -(-len(panels) // across)
-    size = (1.2 + 0.3 * shape[1], 1.2 + 0.28 * shape[0])
-    figure, axes = _figure(down, across, (across * size[0], down * size[1]))
+    # an inch and a bit around each map, and room for the longest word on either side
+    width, height = (
+        1.2 + 0.3 * len(cells) + 0.07 * max(map(len, names), default=0)
+        for cells, names in ((looked_at, looking), (looking, looked_at))
+    )
+    figure, axes = _figure(down, across, (across * width, down * height), layout="compressed")
     for index, axis in enumerate(axes.flat):
         if index >= len(panels):
             axis.set_axis_off()
@@ -221,13 +225,15 @@ def _names(pieces: Sequence[str]) -> list[str]:
     return [_name(piece) for piece in pieces]
 
 
-def _figure(down: int, across: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+def _figure(
+    down: int, across: int, size: tuple[float, float], layout: str = "constrained", **options: Any
+) -> tuple[Any, Any]:
     """A figure and its axes, [down, across]. It is closed: pyplot keeps no hold of it, and a notebook
     shows it once, as the value of its cell."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise UserError("pictures need matplotlib: pip install 'transformer-jax[notebooks]'") from error
-    figure, axes = pyplot.subplots(down, across, figsize=size, layout="constrained", squeeze=False, **options)
+    figure, axes = pyplot.subplots(down, across, figsize=size, layout=layout, squeeze=False, **options)
     pyplot.close(figure)
     return figure, axes

@@ -93,7 +93,8 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     if settings.method != "beam":
         raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
     config = translator.model.config  # type: ignore[attr-defined]
-    special, n, penalty = config.special, settings.beam_size, length_penalty(settings)
+    special, n = config.special, settings.beam_size
+    penalty: Any = length_penalty(settings)  # of a plain number it is one
     row = jnp.asarray(translator.source_row(source, **options))
     limits, longest = length_limits(row, special.pad, settings.extra_length, settings.max_length)
     limit = int(limits[0])
@@ -106,9 +107,10 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     tokens: list[int] = []
     kept: list[int] = []  # the indices of the finished hypotheses, best first
     for length in range(1, limit + 1):
-        *found, cache = _step(translator.model, as_variables(translator.variables), cache, newest)
+        step = _step(translator.model, as_variables(translator.variables), cache, newest)
+        (logits, log_normaliser), cache = (np.asarray(x)[0] for x in step[:2]), step[2]
         only = special.eos if length == limit else None
-        weighed = _weigh(*(np.asarray(x)[0] for x in found), live, (special.pad, special.bos), only)
+        weighed = _weigh(logits, log_normaliser, live, (special.pad, special.bos), only)
         going_on: list[int] = []
         for rank, token in enumerate(weighed.token):
             # an <eos> counts only where a search of n candidates would have seen it

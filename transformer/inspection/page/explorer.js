@@ -53,7 +53,7 @@ const signed = (number, digits) => number.toFixed(digits).replace("-", "−");
 
 function beginnings(pieces) {
   const spaced = pieces.some((piece) => piece.startsWith("▁"));
-  return pieces.map((piece, index) => special(piece) || special(pieces[index - 1] ?? "")
+  return pieces.map((piece, index) => index === 0 || special(piece) || special(pieces[index - 1])
     || (spaced ? piece.startsWith("▁") : !pieces[index - 1]?.endsWith("@@")));
 }
 
