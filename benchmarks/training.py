@@ -118,7 +118,7 @@ def jax_step(case: Case) -> Callable[[], float]:
 
     from transformer import Transformer
     from transformer.config import Config, OptimizerConfig
-    from transformer.parallel import device_batches, pmap_step, replicate
+    from transformer.parallel import Replicas
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step
@@ -129,11 +129,11 @@ def jax_step(case: Case) -> Callable[[], float]:
     )
     optimizer = make_optimizer(config)
     variables = {"params": jax.tree.map(jax.numpy.asarray, initial_params(case))}
-    state = replicate(init_state(model, optimizer, 0, variables=variables))
-    step = pmap_step(
+    state = Replicas().place(init_state(model, optimizer, 0, variables=variables))
+    step = Replicas().spread(
         make_train_step(model, translation_objective(SMOOTHING), optimizer, seed=0), donate_state=True
     )
-    batch = next(iter(device_batches([batch_of(case)])))
+    batch = next(iter(Replicas().batches([batch_of(case)])))
 
     def run() -> float:
         nonlocal state

@@ -5,13 +5,7 @@ Tolerances: gradients and losses are float32 sums of some thousand terms around 
 of summation moves them by about 1e-6 of their size; 1e-5 is allowed.
 """
 
-import hashlib
-import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.monitoring
@@ -19,39 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from toy_batches import BOS, a_batch, state_of
 
-from transformer.config import Config, OptimizerConfig, TransformerConfig
+from transformer.config import Config, OptimizerConfig
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
-from transformer.parallel import device_batches, pmap_step, replicate
+from transformer.parallel import Replicas
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.step import TrainState, init_state, make_eval_step, make_train_step
+from transformer.training.step import init_state, make_eval_step, make_train_step
 
-BOS, EOS = 1, 2
-WORDS = 20
 OBJECTIVE = translation_objective(0.1)
-
-
-def sentences(rows, longest, seed=0):
-    """Sentences of very different lengths, the shortest first."""
-    rng = np.random.default_rng(seed)
-    ids = np.zeros((rows, longest), np.int32)
-    for row in range(rows):
-        length = max(1, round(longest * ((row + 1) / rows) ** 3))
-        ids[row, : length - 1], ids[row, length - 1] = rng.integers(4, WORDS, length - 1), EOS
-    return ids
-
-
-def a_batch(rows=8, longest=9, seed=0):
-    return {"source": sentences(rows, longest, seed), "target": sentences(rows, longest, seed + 1)}
-
-
-def state_of(params, optimizer, average=False):
-    params = jax.tree.map(jnp.array, params)  # its own copy: the state may be given away
-    kept = jax.tree.map(jnp.copy, params) if average else None
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, kept)
 
 
 def assert_close(first, second, tolerance=1e-5):
@@ -263,10 +236,10 @@ def test_the_state_starts_from_the_seed(tiny):
 def test_moving_average_by_hand_while_buffers_are_given_away(model):
     optimizer, decay = optax.sgd(0.5), 0.8
     step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
-    on_devices = pmap_step(step, donate_state=True)
-    state = replicate(init_state(model, optimizer, 0, average=True))
+    on_devices = Replicas().spread(step, donate_state=True)
+    state = Replicas().place(init_state(model, optimizer, 0, average=True))
     expected = jax.tree.map(lambda x: np.array(x, float), state.params)
-    for batch in device_batches([a_batch(seed=seed) for seed in range(3)]):
+    for batch in Replicas().batches([a_batch(seed=seed) for seed in range(3)]):
         given = state
         state, _ = on_devices(given, batch)
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))
@@ -292,12 +265,12 @@ def test_nothing_is_compiled_after_warm_up(model, params):
             compiled.append(event)
 
     optimizer = make_optimizer(Config())
-    step = pmap_step(make_train_step(model, counting, optimizer, seed=0, ema=0.9), donate_state=True)
-    state = replicate(state_of(params, optimizer, average=True))
+    step = Replicas().spread(make_train_step(model, counting, optimizer, seed=0, ema=0.9), donate_state=True)
+    state = Replicas().place(state_of(params, optimizer, average=True))
     shapes = [{"longest": 6}, {"longest": 9}]
     jax.monitoring.register_event_duration_secs_listener(listener)
     for round_ in range(3):
-        for number, batch in enumerate(device_batches([a_batch(**shape) for shape in shapes])):
+        for number, batch in enumerate(Replicas().batches([a_batch(**shape) for shape in shapes])):
             state, metrics = step(state, batch)
             float(metrics["loss"])
             if round_ == 0:
@@ -307,102 +280,3 @@ def test_nothing_is_compiled_after_warm_up(model, params):
             compiled.clear()
     assert len(traced) == len(shapes)
     assert not compiled
-
-
-# --- many devices: each number of them is a process of its own ---
-
-
-def train_on_all_devices(dropout):
-    """A few updates: losses, a sum over each parameter, and a hash of all bits."""
-    config = TransformerConfig(
-        vocab_size=WORDS, num_layers=1, d_model=16, d_ff=32, num_heads=2, dropout=dropout
-    )
-    model, optimizer, rng = Transformer(config), optax.sgd(0.5), np.random.default_rng(0)
-    ids = jax.ShapeDtypeStruct((1, 2), "int32")
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
-    params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
-    step = pmap_step(make_train_step(model, OBJECTIVE, optimizer, seed=5), donate_state=True)
-    state, losses = replicate(state_of(params, optimizer)), []
-    for batch in device_batches([a_batch(rows=13, seed=seed) for seed in range(3)]):
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss"]))
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
-    bits = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
-    return {"losses": losses, "sums": [float(np.abs(x).sum(dtype=float)) for x in leaves], "bits": bits}
-
-
-def random_numbers_of_the_devices():
-    """The mean and the mean square of one random number from each."""
-
-    def objective(model, variables, batch, rng, step):
-        draw = jax.random.uniform(rng)
-        return 0 * variables["params"], jnp.ones(()), {"draw": draw, "square": draw**2}, variables
-
-    step = pmap_step(make_train_step(None, objective, optax.sgd(1.0), seed=0))
-    (batch,) = device_batches([a_batch()])
-    _, metrics = step(replicate(state_of(jnp.zeros(()), optax.sgd(1.0))), batch)
-    return float(metrics["draw"]), float(metrics["square"])
-
-
-def report(*parts):
-    every = {
-        "devices": jax.device_count,
-        "plain": lambda: train_on_all_devices(0.0),
-        "dropout": lambda: train_on_all_devices(0.3),
-        "again": lambda: train_on_all_devices(0.3),
-        "draws": random_numbers_of_the_devices,
-    }
-    print(json.dumps({part: every[part]() for part in parts}))
-
-
-def report_of(devices, *parts):
-    tests = Path(__file__).parent
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", f"import test_training_step; test_training_step.report(*{parts})"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def reports():
-    one = report_of(1, "devices", "plain")
-    return one, report_of(8, "devices", "plain", "dropout", "again", "draws")
-
-
-def test_one_device_and_eight_train_alike(reports, model, params):
-    one, eight = reports
-    assert (one["devices"], eight["devices"]) == (1, 8)
-    np.testing.assert_allclose(eight["plain"]["losses"], one["plain"]["losses"], rtol=1e-5)
-    np.testing.assert_allclose(eight["plain"]["sums"], one["plain"]["sums"], rtol=1e-5)
-    # the mean over devices of each one's mean, a common mistake, is something else
-    measure = jax.jit(make_eval_step(model, OBJECTIVE))
-    batch = a_batch(rows=12)
-    shares = [
-        measure({"params": params}, {name: jnp.asarray(ids[i : i + 2]) for name, ids in batch.items()})
-        for i in range(0, 12, 2)
-    ]
-    mean = sum(share["loss"] for share in shares) / sum(share["weight"] for share in shares)
-    mean_of_means = np.mean([share["loss"] / share["weight"] for share in shares])
-    assert mean_of_means != pytest.approx(float(mean), rel=1e-2)
-
-
-def test_eight_devices_with_dropout_repeat_themselves(reports):
-    _, eight = reports
-    assert eight["dropout"] == eight["again"]
-    assert eight["dropout"]["losses"] != eight["plain"]["losses"]
-
-
-def test_every_device_draws_its_own_random_numbers(reports):
-    mean, square = reports[1]["draws"]
-    assert square - mean**2 > 1e-3

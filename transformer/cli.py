@@ -8,13 +8,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 
-from transformer.config import Config, DataConfig, DecodingConfig
+from transformer.config import Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.errors import Stopped, UserError
 from transformer.presets import PRESETS
 
@@ -53,6 +53,7 @@ class TrainArguments:
     config: Annotated[Config, tyro.conf.arg(name="")]
     run_dir: Path | None = None
     """Where to write; if a run is there already, go on with it. Default: a new one under runs/."""
+    hosts: HostsConfig = field(default_factory=HostsConfig)
 
 
 def train_main() -> int:
@@ -84,7 +85,12 @@ def _train(arguments: list[str]) -> None:
         from transformer.run import Run
 
         given = _parse_train(arguments, Run(given.run_dir).config)
-    print_config(given.config, PRESETS[preset or "quickstart"])
+
+    from transformer.hosts import first, join
+
+    join(given.hosts)
+    if first():
+        print_config(given.config, PRESETS[preset or "quickstart"])
 
     from transformer.training.train import train
 

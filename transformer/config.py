@@ -362,6 +362,49 @@ class DecodingConfig:
 
 
 @dataclass(frozen=True)
+class MeshConfig:
+    """How the model lies on the devices. Together 1: whole on each of them (`jax.pmap`)."""
+
+    fsdp: int = 1
+    """Parameters and optimizer state are cut into so many parts, fetched when needed; each part takes a
+    share of the batch."""
+    tensor: int = 1
+    """Heads, feed-forward and vocabulary are cut into so many parts, which work together on a row. The
+    devices left over take shares of the batch (data)."""
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.fsdp <= 2**16 and 1 <= self.tensor <= 2**16):
+            raise UserError("--parallel.fsdp and --parallel.tensor must be from 1 to 65536")
+
+
+@dataclass(frozen=True)
+class HostsConfig:
+    """The other processes of the job. Those of SLURM, Open MPI and Cloud TPUs are found by themselves."""
+
+    coordinator: str | None = None
+    """HOST:PORT of the first process, which all others can reach."""
+    processes: int | None = None
+    """How many there are, this one counted."""
+    process: int | None = None
+    """Which one this is, from 0."""
+    heartbeat: int = 60
+    """Seconds after which a process that is silent counts as lost, and the others end."""
+
+    def __post_init__(self) -> None:
+        told = (self.coordinator, self.processes, self.process)
+        if None in told and told != (None, None, None):
+            raise UserError(
+                "--hosts.coordinator, --hosts.processes and --hosts.process: give all three, or none"
+            )
+        if self.processes is not None and not 0 <= (self.process or 0) < self.processes:
+            raise UserError(f"--hosts.process {self.process}: of {self.processes} the first is 0")
+        if self.coordinator is not None and not self.coordinator.rpartition(":")[2].isdigit():
+            raise UserError(f"--hosts.coordinator {self.coordinator}: give HOST:PORT")
+        if self.heartbeat < 1:
+            raise UserError("--hosts.heartbeat must be at least 1 second")
+
+
+@dataclass(frozen=True)
 class Config:
     """One run, whole. Equal configs give equal runs."""
 
@@ -372,6 +415,7 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    parallel: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
         for name, value in flatten(self).items():

@@ -1,11 +1,12 @@
-"""Spreading work over devices: `jax.pmap` for the steps, rows dealt out evenly.
+"""Spreading work over devices: a replica on each of them by `jax.pmap`, or one model cut up over a mesh.
 
-The state is one replicated array per leaf, with no leading device axis (pmap's in_axes and
-out_axes of None): nothing has to be gathered, sliced or stacked between training, checkpoints and
-decoding.
+Either way the state is one array per leaf, with no leading device axis: nothing has to be gathered,
+sliced or stacked between training, checkpoints and decoding.
 """
 
 import functools
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,53 +14,173 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer.config import MeshConfig
+from transformer.errors import UserError
+
+Step = Callable[..., Any]
+"""`step(state, batch, *, axis_name=None)`."""
+
 AXIS = "batch"
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"table", (TENSOR, FSDP)),  # [vocabulary, d_model]
+    (r"(query|key|value)", (FSDP, TENSOR, None)),  # [d_model, heads, depth]
+    (r"(query|key|value)_bias", (TENSOR, None, None)),  # [heads, 1, depth]
+    (r"out", (TENSOR, None, FSDP)),  # [heads, depth, d_model]
+    (r"inner/kernel", (FSDP, TENSOR)),  # [d_model, d_ff]
+    (r"inner/bias", (TENSOR,)),  # [d_ff]
+    (r"outer/kernel", (TENSOR, FSDP)),  # [d_ff, d_model]
+    (r"output_bias", (TENSOR,)),  # [vocabulary]
+    (r"kernel", (FSDP, TENSOR)),  # any other matrix, of the baselines for instance
+)
+"""By the end of its name, along which axes of the mesh a parameter (and what the optimizer keeps of it) is
+cut: heads, feed-forward and vocabulary by tensor, what is left by fsdp. Others are whole everywhere."""
 
 
-def pmap_step(step: Callable[..., Any], donate_state: bool = False) -> Callable[[Any, Any], Any]:
-    """`step(state, batch, axis_name=...)` on all devices: the state whole on each of them, the
-    batch dealt out by `device_batches`, the results equal everywhere."""
-    return jax.pmap(
-        functools.partial(step, axis_name=AXIS),
-        axis_name=AXIS,
-        in_axes=(None, 0),
-        out_axes=None,  # type: ignore[arg-type]
-        donate_argnums=(0,) if donate_state else (),
-    )
+class Layout(ABC):
+    """How state and batches lie on the devices, and how a step runs on them."""
+
+    @abstractmethod
+    def place(self, state: Any) -> Any:
+        """The state on the devices."""
+
+    @abstractmethod
+    def spread(self, step: Step, donate_state: bool = False) -> Step:
+        """`step(state, batch)` on all devices, its results the same everywhere."""
+
+    @abstractmethod
+    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
+        """This host's rows of a batch, dealt out. Rows of <pad>, which weigh nothing, fill them up to a
+        multiple of the places to deal to times `multiple` (the slices of gradient accumulation)."""
+
+    def batches(
+        self, batches: Iterable[dict[str, np.ndarray]], *, pad: int = 0, multiple: int = 1, ahead: int = 2
+    ) -> Iterator[dict[str, jax.Array]]:
+        """This host's batches on the devices, `ahead` of their use."""
+        waiting: list[dict[str, jax.Array]] = []
+        for batch in batches:
+            waiting.append({name: self.deal(rows, pad, multiple) for name, rows in batch.items()})
+            if len(waiting) > ahead:
+                yield waiting.pop(0)
+        yield from waiting
 
 
-def replicate(tree: Any) -> Any:
-    """The tree whole on every device."""
-    return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec()))
+class Replicas(Layout):
+    """The whole state on every device and a share of the batch: `jax.pmap`, with in_axes and out_axes of
+    None for the state."""
+
+    def place(self, state: Any) -> Any:
+        return jax.device_put(state, NamedSharding(_line(jax.devices()), PartitionSpec()))
+
+    def spread(self, step: Step, donate_state: bool = False) -> Step:
+        return jax.pmap(
+            functools.partial(step, axis_name=AXIS),
+            axis_name=AXIS,
+            in_axes=(None, 0),
+            out_axes=None,  # type: ignore[arg-type]
+            donate_argnums=(0,) if donate_state else (),
+        )
+
+    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
+        devices = jax.local_device_count()
+        rows = _filled(rows, pad, devices * multiple)
+        dealt = rows.reshape(devices, -1, *rows.shape[1:])
+        spread = NamedSharding(_line(jax.devices()), PartitionSpec(AXIS))
+        return jax.make_array_from_process_local_data(spread, dealt)
 
 
-def device_batches(
-    batches: Iterable[dict[str, np.ndarray]], *, pad: int = 0, multiple: int = 1, ahead: int = 2
-) -> Iterator[dict[str, jax.Array]]:
-    """Batches of this host's `[rows, ...]` as `[devices, rows / devices, ...]`, on the devices,
-    `ahead` of their use.
+class Shards(Layout):
+    """The state cut by `RULES` over a mesh of data x fsdp x tensor, the batch over data and fsdp: the same
+    step under `jax.jit`, which finds out what has to be sent where.
 
-    Rows of <pad>, which weigh nothing, fill the batch up to a multiple of the local devices times
-    `multiple` (the slices of gradient accumulation).
+    Raises:
+      UserError: the devices cannot be laid out so.
     """
-    waiting: list[dict[str, jax.Array]] = []
-    for batch in batches:
-        waiting.append({name: _deal_out(rows, pad, multiple) for name, rows in batch.items()})
-        if len(waiting) > ahead:
-            yield waiting.pop(0)
-    yield from waiting
+
+    def __init__(self, config: MeshConfig) -> None:
+        devices, local = jax.device_count(), jax.local_device_count()
+        size = config.fsdp * config.tensor
+        if devices % size:
+            raise UserError(
+                f"--parallel.fsdp {config.fsdp} times --parallel.tensor {config.tensor} does not divide the "
+                f"{devices} device(s) here"
+            )
+        if local % config.tensor:
+            raise UserError(
+                f"--parallel.tensor {config.tensor} must divide the {local} device(s) of a host: what is cut "
+                "by tensor is sent at every layer"
+            )
+        shape = (devices // size, config.fsdp, config.tensor)
+        self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
+
+    def place(self, state: Any) -> Any:
+        return jax.tree.map(jax.device_put, state, self.shardings(state))
+
+    def shardings(self, state: Any) -> Any:
+        """Where every leaf of the state lies."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: NamedSharding(self.mesh, self._cut(path, leaf.shape)), state
+        )
+
+    def _cut(self, path: Any, shape: tuple[int, ...]) -> PartitionSpec:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        axes = next((axes for rule, axes in RULES if re.search(f"(^|/){rule}$", name)), ())
+        if len(axes) != len(shape):
+            return PartitionSpec()
+        parts = [self.mesh.shape[axis] if axis else 1 for axis in axes]
+        # what cannot be cut evenly stays whole
+        cuts = [
+            axis if size % part == 0 else None for axis, size, part in zip(axes, shape, parts, strict=True)
+        ]
+        return PartitionSpec(*cuts)
+
+    def spread(self, step: Step, donate_state: bool = False) -> Step:
+        def kept_in_place(state: Any, batch: Any) -> Any:
+            result = step(state, batch)
+            if not donate_state:
+                return result
+            state, metrics = result
+            return jax.lax.with_sharding_constraint(state, self.shardings(state)), metrics
+
+        return jax.jit(kept_in_place, donate_argnums=(0,) if donate_state else ())
+
+    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
+        places = jax.local_device_count() // self.mesh.shape[TENSOR]
+        spread = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
+        return jax.make_array_from_process_local_data(spread, _filled(rows, pad, places * multiple))
 
 
-def _deal_out(rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
-    devices = jax.local_device_count()
-    missing = -len(rows) % (devices * multiple)
-    rows = np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1), constant_values=pad)
-    dealt = rows.reshape(devices, -1, *rows.shape[1:])
-    return jax.make_array_from_process_local_data(NamedSharding(_mesh(), PartitionSpec(AXIS)), dealt)
+def layout_of(config: MeshConfig) -> Layout:
+    """Replicas, unless the state is to be cut.
+
+    Raises:
+      UserError: as `Shards`.
+    """
+    return Shards(config) if config.fsdp * config.tensor > 1 else Replicas()
 
 
-def _mesh() -> Mesh:
-    return Mesh(np.array(jax.devices()), (AXIS,))
+def _filled(rows: np.ndarray, pad: int, multiple: int) -> np.ndarray:
+    missing = -len(rows) % multiple
+    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1), constant_values=pad)
+
+
+def _line(devices: list[jax.Device]) -> Mesh:
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def on_this_host(tree: Any) -> Any:
+    """A tree of arrays that may lie on all hosts, whole on each device of this one."""
+    if jax.process_count() == 1:
+        return tree
+    from jax.experimental import multihost_utils
+
+    here = NamedSharding(_line(jax.local_devices()), PartitionSpec())
+
+    def copied(x: jax.Array) -> jax.Array:
+        whole = x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True)
+        return jax.device_put(np.asarray(whole), here)
+
+    return jax.tree.map(copied, tree)
 
 
 def deal_rows(*arrays: np.ndarray) -> list[jax.Array]:
@@ -68,5 +189,5 @@ def deal_rows(*arrays: np.ndarray) -> list[jax.Array]:
     devices = jax.local_devices()
     if len(arrays[0]) % len(devices):
         return [jax.device_put(rows, devices[0]) for rows in arrays]
-    spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+    spread = NamedSharding(_line(devices), PartitionSpec(AXIS))
     return [jax.device_put(rows, spread) for rows in arrays]

@@ -34,6 +34,7 @@ from transformer.config_json import from_json, to_json
 from transformer.data.batching import Tokenizers
 from transformer.data.tokenizers import load_tokenizer
 from transformer.errors import UserError
+from transformer.hosts import first, wait
 from transformer.training.step import TrainState
 
 absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax tells its whole day otherwise
@@ -183,9 +184,11 @@ class Run:
         """
         try:
             self._manager.wait_until_finished()
-            for step in self.steps():
-                if jax.process_index() == 0 and not (self._place(step) / MANIFEST).exists():
-                    _seal(self._place(step))
+            if first():
+                for step in self.steps():
+                    if not (self._place(step) / MANIFEST).exists():
+                        _seal(self._place(step))
+            wait("checkpoints")
         except Exception as error:
             raise self._not_saved(error) from error
 

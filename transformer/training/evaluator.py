@@ -5,13 +5,15 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.config import Config
 from transformer.data.batching import fixed_batches
 from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import Translator
 from transformer.evaluation import Score, bleu, chrf, exact_match
-from transformer.parallel import device_batches, pmap_step
+from transformer.hosts import by_turns
+from transformer.parallel import Layout, on_this_host
 from transformer.systems import find_system
 from transformer.training.step import make_eval_step
 
@@ -22,10 +24,10 @@ Sample = tuple[str, str, str]
 class Evaluator:
     """Scores variables of the config's model."""
 
-    def __init__(self, config: Config, data: TrainingData) -> None:
-        self.config, self.data = config, data
+    def __init__(self, config: Config, data: TrainingData, layout: Layout) -> None:
+        self.config, self.data, self.layout = config, data, layout
         system = find_system(config.system)
-        self._step = pmap_step(make_eval_step(system.model(config.model), system.objective(config)))
+        self._step = layout.spread(make_eval_step(system.model(config.model), system.objective(config)))
 
     def validate(self, variables: Any) -> tuple[dict[str, Any], list[Sample]]:
         """Loss over the whole validation set, BLEU over its first sentences, and some to look at."""
@@ -33,7 +35,7 @@ class Evaluator:
         pairs = self.data.corpus.splits["validation"]
         nll, words = 0.0, 0.0
         fixed = fixed_batches(pairs, self.data.tokenizers, self.config.data)
-        for batch in device_batches(fixed, pad=self.config.model.special.pad):
+        for batch in self.layout.batches(map(self._own_rows, fixed), pad=self.config.model.special.pad):
             sums = jax.device_get(self._step(variables, batch))
             nll, words = nll + float(sums["nll"]), words + float(sums["weight"])
         some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
@@ -49,6 +51,16 @@ class Evaluator:
             "samples": [translations[index] for index in shown],
         }
         return record, [(sources[i], references[i], translations[i]) for i in shown]
+
+    def _own_rows(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """This process's share of a batch that all of them have."""
+        share = -(-len(batch["source"]) // jax.process_count())
+        shape = (share, batch["source"].shape[1])
+        mine = {name: np.full(shape, self.config.model.special.pad, np.int32) for name in batch}
+        for name, rows in batch.items():
+            own = rows[jax.process_index() * share :][:share]
+            mine[name][: len(own)] = own
+        return mine
 
     def test(self, variables: Any) -> tuple[str, list[str], dict[str, Score]]:
         """The split that is there to test on, its sources, and its scores."""
@@ -67,8 +79,8 @@ class Evaluator:
     ) -> tuple[list[str], list[str], list[str]]:
         sources = [source for source, _ in pairs]
         references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
-        translator = Translator(self.config, variables, self.data.tokenizers)
-        return sources, references, translator.translate(sources)
+        translator = Translator(self.config, on_this_host(variables), self.data.tokenizers)
+        return sources, references, by_turns(sources, translator.translate)
 
 
 def _of_various_lengths(sentences: list[str], count: int) -> list[int]:

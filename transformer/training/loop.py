@@ -14,7 +14,8 @@ from transformer.config import Config
 from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
-from transformer.parallel import device_batches, pmap_step, replicate
+from transformer.hosts import first, gathered
+from transformer.parallel import layout_of
 from transformer.run import Run
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator
@@ -22,6 +23,8 @@ from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.signals import stop_requests
 from transformer.training.step import TrainState, init_state, make_train_step
 from transformer.training.watch import Watch
+
+ASK_EVERY = 8  # steps after which several processes ask each other whether to stop
 
 
 class Loop:
@@ -39,29 +42,31 @@ class Loop:
         )
         t = config.training
         step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
-        self.train_step = pmap_step(step, donate_state=True)
-        self.evaluator = Evaluator(config, data)
+        self.layout = layout_of(config.parallel)
+        self.train_step = self.layout.spread(step, donate_state=True)
+        self.evaluator = Evaluator(config, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.evaluations = self._earlier_evaluations()
+        self.evaluations = gathered(self._earlier_evaluations() if first() else [])[0]
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
         t = self.config.training
         steps = self.run.steps()
         if steps:
             shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, average=t.ema > 0))
-            return replicate(self.run.restore(steps[-1], shapes))
+            return self.layout.place(self.run.restore(steps[-1], shapes))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
-        return replicate(init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables))
+        state = init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables)
+        return self.layout.place(state)
 
     def _earlier_evaluations(self) -> list[dict[str, Any]]:
         """What metrics.jsonl tells of this run so far; lines past the checkpoint, written before
         the run was cut off, are taken out, since those steps will be taken again."""
         path = self.run.path / "metrics.jsonl"
-        if not path.exists() or jax.process_index():
+        if not path.exists():
             return []
         records = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -93,7 +98,7 @@ class Loop:
             self.watch.training(self.step, t.steps),
             self._events(),
         ):
-            batches = device_batches(
+            batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
                 pad=self.config.model.special.pad,
                 multiple=t.accumulate,
@@ -112,14 +117,15 @@ class Loop:
             if pending:
                 self._read(*pending, pace)
             pending = (self.step, metrics)
-            if due or self.stop_request.signal:
+            stop = self._asked_to_stop()
+            if due or stop:
                 self._read(*pending, pace)
                 pending = None
                 with pace.paused():
                     if due:
                         self._evaluate()
-                    if self.stop_request.signal:
-                        self._stop(saved=due)
+                    if stop:
+                        self._stop(stop, saved=due)
                 if due and self._patience_is_over():
                     self.watch.say(
                         f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
@@ -148,7 +154,7 @@ class Loop:
         self._log(record | {"tokens_per_second": tokens_per_second})
 
     def _log(self, record: dict[str, Any]) -> None:
-        if jax.process_index():
+        if not first():
             return
         self.run.log(record)
         for name, value in record.items():
@@ -181,7 +187,8 @@ class Loop:
         results = {"split": split, "checkpoint": step, "sentences": len(sources)}
         results |= {name: score.as_dict() for name, score in scores.items()}
         text = json.dumps(results, indent=2) + "\n"
-        (self.run.path / "results.json").write_text(text, encoding="utf-8")
+        if first():
+            (self.run.path / "results.json").write_text(text, encoding="utf-8")
         m = self.config.model
         network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
         self.watch.result(
@@ -203,19 +210,25 @@ class Loop:
 
     # Stopping
 
-    def _stop(self, saved: bool) -> None:
+    def _asked_to_stop(self) -> int:
+        """The signal that asked to. Of several processes any may be asked, and all stop at the same step."""
+        if jax.process_count() > 1 and self.step % ASK_EVERY:
+            return 0
+        return max(gathered(self.stop_request.signal))
+
+    def _stop(self, signal: int, saved: bool) -> None:
         if not saved:
             self.run.save(self.state)
         self.run.finish_saving()
         raise Stopped(
             f"Stopped at step {self.step} and saved. Go on with: python train.py --run-dir {self.run.path}",
-            self.stop_request.signal,
+            signal,
         )
 
     @contextlib.contextmanager
     def _events(self) -> Iterator[None]:
         folder = str(self.run.path / "tensorboard")
-        with SummaryWriter(folder, write_to_disk=jax.process_index() == 0) as self.events:
+        with SummaryWriter(folder, write_to_disk=first()) as self.events:
             yield
 
 

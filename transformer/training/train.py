@@ -13,6 +13,7 @@ from transformer.data.batching import Tokenizers
 from transformer.data.corpora import Corpus, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
+from transformer.hosts import first, gathered, wait
 from transformer.run import Run
 from transformer.systems import check_system, find_system
 from transformer.training.loop import Loop
@@ -24,6 +25,8 @@ CHANGEABLE = (
     "training.keep_last",
     "training.samples",
     "data.cache_dir",
+    "parallel.fsdp",
+    "parallel.tensor",
 )
 """Options that a resumed run may be given anew: they change no number already computed."""
 
@@ -56,7 +59,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
-    watch = watch or Watch(quiet=jax.process_index() > 0)
+    watch = watch or Watch(quiet=not first())
     start = time.monotonic()
     keep_programs()
     check_system(config)
@@ -75,7 +78,11 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
             tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
             config = _with_vocabulary(config, tokenizers)
         find_system(config.system).objective(config)  # refuses what it cannot learn, before there is a run
-        run = Run.create(run_dir or _new_directory(config), config, tokenizers, corpus.place.name)
+        path = gathered(str(run_dir or _new_directory(config)))[0]
+        if first():
+            Run.create(path, config, tokenizers, corpus.place.name)
+        wait("run directory")
+        run = Run(path)
     else:
         run.check_corpus(corpus.place.name)
     data = prepare(

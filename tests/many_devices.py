@@ -1,0 +1,97 @@
+"""Trains a toy on all the devices there are, laid out in several ways, and writes what came out.
+
+It runs in processes of its own, `python many_devices.py '{"layouts": [[1, 1], [2, 2]], "repeat": false,
+"output": "found.json"}'`; where there are several, with `"process": 0, "processes": 2, "port": 1234` as well.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from toy_batches import WORDS, a_batch, state_of
+
+from transformer.config import MeshConfig, TransformerConfig
+from transformer.model.transformer import Transformer
+from transformer.parallel import Layout, Shards, layout_of
+from transformer.training.objective import translation_objective
+from transformer.training.step import make_eval_step, make_train_step
+
+STEPS, ROWS = 20, 16
+
+
+def share(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """This process's rows of a batch."""
+    rows = ROWS // jax.process_count()
+    return {name: ids[jax.process_index() * rows :][:rows] for name, ids in batch.items()}
+
+
+def whole(x: jax.Array) -> np.ndarray:
+    """An array that may lie on several processes."""
+    return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
+
+
+def train(layout: Layout, dropout: float) -> dict[str, Any]:
+    """Losses of some updates, a sum over each parameter, a hash of all bits, a validation loss."""
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    config = TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
+    model, optimizer, rng = Transformer(config), optax.adam(0.01), np.random.default_rng(0)
+    ids = jax.ShapeDtypeStruct((1, 2), "int32")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
+    params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
+    objective = translation_objective(0.1)
+    step = layout.spread(make_train_step(model, objective, optimizer, seed=5), donate_state=True)
+    state, losses = layout.place(state_of(params, optimizer)), []
+    for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(STEPS)):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    measure = layout.spread(make_eval_step(model, objective))
+    (batch,) = layout.batches([share(a_batch(rows=ROWS, seed=99))])
+    leaves = [whole(leaf) for leaf in jax.tree.leaves(state.params)]
+    return {
+        "losses": losses,
+        "validation": float(measure({"params": state.params}, batch)["nll"]),
+        "params": [leaf.ravel().tolist() for leaf in leaves],
+        "bits": hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest(),
+        "bytes": sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state.params)),
+    }
+
+
+def random_numbers(layout: Layout) -> tuple[float, float]:
+    """The mean and the mean square of one random number from each replica."""
+
+    def objective(model: Any, variables: Any, batch: Any, rng: Any, step: Any) -> Any:
+        draw = jax.random.uniform(rng)
+        return 0 * variables["params"], jnp.ones(()), {"draw": draw, "square": draw**2}, variables
+
+    step = layout.spread(make_train_step(None, objective, optax.sgd(1.0), seed=0))
+    (batch,) = layout.batches([a_batch(rows=ROWS)])
+    _, metrics = step(layout.place(state_of(jnp.zeros(()), optax.sgd(1.0))), batch)
+    return float(metrics["draw"]), float(metrics["square"])
+
+
+def main(given: dict[str, Any]) -> None:
+    """One process's part."""
+    if "processes" in given:
+        address = f"localhost:{given['port']}"
+        jax.distributed.initialize(address, given["processes"], given["process"])
+    found = []
+    for fsdp, tensor in given["layouts"]:
+        layout = layout_of(MeshConfig(fsdp, tensor))
+        of = {"devices": jax.device_count(), **train(layout, 0.0)}
+        if given["repeat"]:
+            of["dropout"], of["again"] = (train(layout, 0.3) for _ in range(2))
+        if not isinstance(layout, Shards) and jax.process_count() == 1:
+            of["draws"] = random_numbers(layout)
+        found.append(of)
+    Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,141 @@
+"""However a job is spread over devices and processes, it computes the same.
+
+The tolerance: sums of float32 in another order differ by about 1e-7 of their terms, and Adam divides by the
+square root of what may be as small as such a difference; 20 updates of 0.01 leave parameters alike to 1e-4
+of the way they went (0.2 at most), losses to 1e-5.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from transformer import Transformer, TransformerConfig, UserError
+from transformer.config import MeshConfig
+from transformer.parallel import Shards, layout_of
+
+REPLICAS = (1, 1)
+LAYOUTS = {
+    # processes, devices of each, (fsdp, tensor)
+    "8 replicas": (1, 8, REPLICAS),
+    "mesh 2 x 2 x 2": (1, 8, (2, 2)),
+    "mesh 1 x 8 x 1": (1, 8, (8, 1)),
+    "2 processes x 2 replicas": (2, 2, REPLICAS),
+    "2 processes, mesh 1 x 2 x 2": (2, 2, (2, 2)),
+    "4 processes x 1 replica": (4, 1, REPLICAS),
+}
+Found = dict[str, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
+def trained(
+    processes: int, devices: int, layouts: list[tuple[int, int]], folder: Path, repeat: bool = False
+) -> list[Found]:
+    """What every process found of each layout, which must be the same."""
+    tests = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
+    }
+    given: Found = {"layouts": layouts, "repeat": repeat}
+    if processes > 1:
+        given |= {"processes": processes, "port": free_port()}
+    running = []
+    for index in range(processes):
+        mine = given | {"process": index, "output": str(folder / f"{index}.json")}
+        log = open(folder / f"{index}.log", "w")  # noqa: SIM115 (the process keeps it)
+        command = [sys.executable, str(tests / "many_devices.py"), json.dumps(mine)]
+        running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+        log.close()
+    try:
+        statuses = [process.wait(timeout=600) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert not any(statuses), [(folder / f"{index}.log").read_text() for index in range(processes)]
+    found = [json.loads((folder / f"{index}.json").read_text()) for index in range(processes)]
+    assert all(each == found[0] for each in found)
+    return list(found[0])
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return trained(1, 1, [REPLICAS], tmp_path_factory.mktemp("one"))[0]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    """Each number of processes and devices is started once, and goes through its layouts."""
+    results: dict[str, Found] = {}
+    for machine in dict.fromkeys(layout[:2] for layout in LAYOUTS.values()):
+        names = [name for name, layout in LAYOUTS.items() if layout[:2] == machine]
+        cuts = [LAYOUTS[name][2] for name in names]
+        several = trained(*machine, cuts, tmp_path_factory.mktemp("many"), repeat=machine != (4, 1))
+        results |= dict(zip(names, several, strict=True))
+    return results
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_trains_alike(one: Found, found: dict[str, Found], name: str) -> None:
+    processes, devices, (fsdp, tensor) = LAYOUTS[name]
+    this = found[name]
+    assert this["devices"] == processes * devices
+    np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-5)
+    np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-5)
+    for first, second in zip(this["params"], one["params"], strict=True):
+        np.testing.assert_allclose(first, second, atol=2e-5)
+    assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout[:2] != (4, 1)])
+def test_with_dropout_a_layout_repeats_itself(found: dict[str, Found], name: str) -> None:
+    this = found[name]
+    assert this["dropout"]["bits"] == this["again"]["bits"]
+    assert this["dropout"]["losses"] == this["again"]["losses"]
+    assert this["dropout"]["losses"] != this["losses"]
+
+
+def test_every_replica_draws_its_own_random_numbers(found: dict[str, Found]) -> None:
+    mean, square = found["8 replicas"]["draws"]
+    assert square - mean**2 > 1e-3
+
+
+def test_what_is_cut_along_which_axis() -> None:
+    config = TransformerConfig(vocab_size=64, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    ids = jax.ShapeDtypeStruct((1, 2), "int32")
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids)["params"]
+    layout = Shards.__new__(Shards)
+    layout.mesh = jax.sharding.AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"))
+    found = layout.shardings({"params": shapes, "step": jax.ShapeDtypeStruct((), "int32")})
+    decoder = found["params"]["decoder_0"]
+    assert found["params"]["source_embedding"]["table"].spec == PartitionSpec("tensor", "fsdp")
+    assert decoder["cross_attention"]["key"].spec == PartitionSpec("fsdp", "tensor", None)
+    assert decoder["self_attention"]["out"].spec == PartitionSpec("tensor", None, "fsdp")
+    assert decoder["feed_forward"]["inner"]["kernel"].spec == PartitionSpec("fsdp", "tensor")
+    assert decoder["feed_forward"]["outer"]["kernel"].spec == PartitionSpec("tensor", "fsdp")
+    assert decoder["feed_forward"]["outer"]["bias"].spec == PartitionSpec()
+    assert found["step"].spec == PartitionSpec()
+    odd = layout.shardings({"table": jax.ShapeDtypeStruct((63, 16), "float32")})
+    assert odd["table"].spec == PartitionSpec(None, "fsdp")
+
+
+def test_meshes_that_cannot_be() -> None:
+    with pytest.raises(UserError, match=r"--parallel.fsdp 3 .* does not divide the 1 device"):
+        layout_of(MeshConfig(fsdp=3))
+    with pytest.raises(UserError, match="must be from 1"):
+        MeshConfig(tensor=0)

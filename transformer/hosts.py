@@ -1,0 +1,88 @@
+"""Several processes, on one host or many, as one job: joining JAX's own runtime, and talking to each other.
+
+Where there is one process, nothing here costs anything.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.config import HostsConfig
+from transformer.errors import UserError
+
+
+def found(environment: Mapping[str, str]) -> str | None:
+    """Which launcher started several processes, by the variables it sets."""
+
+    def several(name: str) -> bool:
+        return environment.get(name, "").isdigit() and int(environment[name]) > 1
+
+    if "SLURM_PROCID" in environment and several("SLURM_NTASKS"):
+        return "SLURM"
+    if several("OMPI_COMM_WORLD_SIZE"):
+        return "Open MPI"
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return "Cloud TPU"
+    return None
+
+
+def join(config: HostsConfig) -> None:
+    """Makes this process one of the job's, before JAX is used for anything else.
+
+    Raises:
+      UserError: the others cannot be reached.
+    """
+    if config.coordinator is None and found(os.environ) is None:
+        return
+    if config.processes == 1:
+        return
+    try:
+        jax.distributed.initialize(
+            config.coordinator,
+            config.processes,
+            config.process,
+            heartbeat_timeout_seconds=config.heartbeat,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"cannot join the other processes ({str(error).splitlines()[0]}): can all of them reach "
+            f"{config.coordinator or 'each other'}?"
+        ) from error
+
+
+def first() -> bool:
+    """Whether this is the process that prints and writes."""
+    return jax.process_index() == 0
+
+
+def wait(what: str) -> None:
+    """Until all processes are here."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
+
+
+def gathered(item: Any) -> list[Any]:
+    """What every process says, in their order; anything that JSON can hold."""
+    if jax.process_count() == 1:
+        return [item]
+    from jax.experimental import multihost_utils
+
+    said = np.frombuffer(json.dumps(item).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(said)])).ravel()
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(said)] = said
+    everything = multihost_utils.process_allgather(padded)
+    return [json.loads(bytes(one[:size])) for one, size in zip(everything, sizes, strict=True)]
+
+
+def by_turns(items: list[Any], work: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """`work(items)`, of which every process does its share; all of it, in order, on all of them."""
+    share = -(-len(items) // jax.process_count())
+    mine = items[jax.process_index() * share :][:share]
+    return [result for results in gathered(work(mine)) for result in results]
