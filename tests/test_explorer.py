@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_search import random_variables
+from small_translator import small_translator
 
-from transformer import Config, DecodingConfig, Transformer, TransformerConfig, Translator
-from transformer.data.tokenizers import train_tokenizer
+from transformer import Translator
 from transformer.inspection import Attention, SearchTree, attention_of, explore, search_tree
 from transformer.inspection.attention import KINDS, Kind
 
@@ -37,17 +36,15 @@ HOSTILE = [
     '"DATA"',
     "\u2028${1}",
     "größe",
+    "שלום",
+    "日本語",
 ]
 SOURCES = [" ".join(HOSTILE[:5]), " ".join(HOSTILE[5:])]
 
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    tokenizer = train_tokenizer(HOSTILE, "whitespace", 12)
-    model = TransformerConfig(tokenizer.vocab_size, num_layers=2, d_model=16, d_ff=32, num_heads=2)
-    decoding = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=1)
-    variables = random_variables(Transformer(model), seed=2)
-    return Translator(Config(model=model, decoding=decoding), variables, (tokenizer, tokenizer))
+    return small_translator(words=HOSTILE, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +158,10 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Page, attentions: list
         shades.append([brightness(background) for background in backgrounds])
         best = expected[index].argmax()
         assert np.argmin(shades[-1]) == best  # the most looked at is the darkest
-        readout = page.all("#readout")[0].text
-        assert f"{attentions[0].source[best]} {expected[index, best]:.2f}"[:-1] in readout
+        first = page.all("#readout")[0].text.partition(" · ")[0]
+        said, _, number = first.rpartition(" ")
+        assert said == f"{attentions[0].target[index]} looks at {attentions[0].source[best]}"
+        assert float(number) == pytest.approx(expected[index, best], abs=1e-3)
     assert len({tuple(shade) for shade in shades}) > 1
     page.point_at(page.all("h1")[0])
     close_to(page.weights(), expected[0])
@@ -176,7 +175,8 @@ def test_every_kind_layer_and_head_can_be_chosen(page: Page, attentions: list[At
         page.choose("kind", kind)
         looking, looked_at = attentions[0].words(kind)
         assert (page.words("looking"), page.words("looked-at")) == (list(looking), list(looked_at))
-        for layer, head in ((None, None), (0, 1), (1, None), (None, 0)):
+        last = len(getattr(attentions[0], kind)) - 1
+        for layer, head in ((None, None), (0, 1), (last, None), (None, 0), (last, 1)):
             page.choose("layer", -1 if layer is None else layer)
             page.choose("head", -1 if head is None else head)
             page.point_at(page.all("#looking .word")[2])

@@ -11,45 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_search import random_variables
 from small_run import WORDS
+from small_translator import small_translator
 
-from transformer import Config, DecodingConfig, Run, TransformerConfig, UserError
-from transformer.baselines.config import RecurrentConfig
+from transformer import Run, UserError
 from transformer.cli import decode_main
-from transformer.copying.config import CopyingConfig
-from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.inspection import attention_of, explore, search_tree
 from transformer.inspection.attention import KINDS, Kind
 from transformer.model.layers import sinusoids
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
-from transformer.systems import find_system
 from transformer.training.step import TrainState
 
-SIZES: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
 SOURCES = ["red cat runs", "blue dog sings green bird sleeps"]
-
-
-def make_translator(system: str = "transformer", **model: Any) -> Translator:
-    """Of random parameters, that know WORDS."""
-    configs = {"copying": CopyingConfig, "recurrent": RecurrentConfig, "parallel": ParallelConfig}
-    kind = "open-word" if system == "copying" else "whitespace"
-    tokenizer = train_tokenizer(WORDS, kind, 20)
-    sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
-    config = Config(
-        system=system,
-        model=configs.get(system, TransformerConfig)(vocab_size=tokenizer.vocab_size, **sizes | model),
-        decoding=ParallelDecodingConfig() if system == "parallel" else DECODING,
-    )
-    variables = random_variables(find_system(system).model(config.model), seed=5)
-    return Translator(config, variables, (tokenizer, tokenizer))
 
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    return make_translator(num_layers=2, decoder_layers=1)
+    return small_translator()
 
 
 def test_the_mean_of_cross_attention_is_the_alignment(translator: Translator) -> None:
@@ -143,7 +121,7 @@ def test_the_tree_keeps_what_was_pruned_and_why(translator: Translator) -> None:
 
 
 def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
-    copying = make_translator("copying")
+    copying = small_translator("copying")
     copying.variables["params"]["gate"]["bias"][:] = -9  # it copies whenever it can
     source = "zebra okapi"  # which the vocabulary does not have
     found = copying.search([source])[0]
@@ -170,7 +148,7 @@ def test_nonsense_is_refused(translator: Translator) -> None:
             explore(translator, sources)
     for system in ("recurrent", "parallel"):
         with pytest.raises(UserError, match=f"system {system} has no attention to explore"):
-            explore(make_translator(system), SOURCES)
+            explore(small_translator(system), SOURCES)
 
 
 # The page, as a file

@@ -1,0 +1,32 @@
+"""Translators of random parameters, alike in shape whatever their words: what one test file compiles
+serves the other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reference_search import random_variables
+from small_run import WORDS
+
+from transformer import Config, DecodingConfig, TransformerConfig, Translator
+from transformer.baselines.config import RecurrentConfig
+from transformer.copying.config import CopyingConfig
+from transformer.data.tokenizers import train_tokenizer
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.systems import find_system
+
+SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
+
+
+def small_translator(system: str = "transformer", words: Sequence[str] = WORDS, seed: int = 5) -> Translator:
+    """One that knows these words: nine of them, for programs to be shared."""
+    configs = {"copying": CopyingConfig, "recurrent": RecurrentConfig, "parallel": ParallelConfig}
+    tokenizer = train_tokenizer(words, "open-word" if system == "copying" else "whitespace", 20)
+    sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
+    config = Config(
+        system=system,
+        model=configs.get(system, TransformerConfig)(vocab_size=tokenizer.vocab_size, **sizes),
+        decoding=ParallelDecodingConfig() if system == "parallel" else DECODING,
+    )
+    variables = random_variables(find_system(system).model(config.model), seed)
+    return Translator(config, variables, (tokenizer, tokenizer))
