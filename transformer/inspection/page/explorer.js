@@ -7,15 +7,19 @@ const KINDS = {
   decoder: ["Decoder", "Output, word by word as it is chosen", "Words said before that it looks at"],
 };
 const LARGEST_MAP = 10000; // cells: beyond, a map can neither be read nor drawn in time
-const state = { sentence: 0, hypothesis: 0, kind: "cross", layer: MEAN, head: MEAN, side: "looking", index: 0 };
+const state = {
+  sentence: 0, hypothesis: 0, kind: "cross", layer: MEAN, head: MEAN,
+  side: "looking", index: 0, // the word that was chosen last
+};
 const at = (id) => document.getElementById(id);
 const marked = { looking: [], "looked-at": [] }; // the buttons of each row
 let weights = []; // of the layer and head chosen: [looking][looked at]
 
 // Text only ever becomes text: nothing that a model says is read as markup.
 function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "g", "rect", "text", "path", "circle", "title"].includes(name);
-  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  const drawn = ["svg", "g", "rect", "text", "path", "circle", "title"].includes(name);
+  const space = drawn ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
+  const element = document.createElementNS(space, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
@@ -34,7 +38,8 @@ function wordsOf(side) {
 }
 
 function mean(several) {
-  return several[0].map((row, i) => row.map((_, j) => several.reduce((sum, one) => sum + one[i][j], 0) / several.length));
+  const average = (i, j) => several.reduce((sum, one) => sum + one[i][j], 0) / several.length;
+  return several[0].map((row, i) => row.map((_, j) => average(i, j)));
 }
 
 function chosenWeights() {
@@ -48,7 +53,10 @@ function chosenWeights() {
 const special = (piece) => /^<\/?s>$/.test(piece);
 // SentencePiece marks where words begin, subword-nmt where they go on
 const plain = (piece) => (piece.length > 1 ? piece.replace(/^▁|@@$/g, "") : piece);
-const shorter = (text, length) => ([...text].length > length ? [...text].slice(0, length - 1).join("") + "…" : text);
+const shorter = (text, length) => {
+  const letters = [...text];
+  return letters.length > length ? letters.slice(0, length - 1).join("") + "…" : text;
+};
 const signed = (number, digits) => number.toFixed(digits).replace("-", "−");
 
 function beginnings(pieces) {
@@ -104,7 +112,8 @@ function showHypotheses() {
     input.checked = index === state.hypothesis;
     input.addEventListener("change", () => chooseHypothesis(index));
     const words = make("span", { class: "text", dir: "auto" }, text || "(nothing)");
-    const number = make("span", { class: "score", title: "log-probability, length penalty applied" }, signed(score, 3));
+    const title = "log-probability, length penalty applied";
+    const number = make("span", { class: "score", title }, signed(score, 3));
     fieldset.append(make("label", {}, input, words, number));
   });
 }
@@ -127,7 +136,8 @@ function showWords() {
     const pieces = wordsOf(side), begins = beginnings(pieces);
     marked[side] = pieces.map((piece, index) => {
       const classes = `word${begins[index] ? " begins" : ""}${special(piece) ? " special" : ""}`;
-      const button = make("button", { type: "button", class: classes, "data-side": side, "data-index": index, dir: "auto" },
+      const place = { "data-side": side, "data-index": index };
+      const button = make("button", { type: "button", class: classes, dir: "auto", ...place },
         make("span", { class: "piece" }, plain(piece)), make("span", { class: "number" }));
       button.addEventListener("pointerenter", () => show(side, index));
       button.addEventListener("pointerleave", () => show(state.side, state.index));
@@ -166,7 +176,8 @@ function show(side, index) {
   }
   const names = wordsOf(other);
   const best = found.map((weight, place) => [weight, place]).sort(([a], [b]) => b - a).slice(0, 5);
-  const list = best.filter(([weight]) => weight >= 0.0005).map(([weight, place]) => `${plain(names[place])} ${weight.toFixed(3)}`);
+  const list = best.filter(([weight]) => weight >= 0.0005)
+    .map(([weight, place]) => `${plain(names[place])} ${weight.toFixed(3)}`);
   at("readout").replaceChildren(
     make("strong", {}, plain(wordsOf(side)[index])),
     looking ? " looks at " : " is looked at by ", list.join(" · ") || "nothing");
@@ -195,14 +206,19 @@ function showMap() {
   at("map-part").hidden = rows.length * columns.length > LARGEST_MAP;
   if (at("map-part").hidden) return at("map").replaceChildren();
   const width = LABEL + columns.length * CELL + 72, height = TOP + rows.length * CELL + 4;
-  const svg = make("svg", { width, height, role: "img", "aria-label": "Weights: a row for each word that looks" });
-  columns.forEach((piece, j) => svg.append(make("text",
-    { x: 0, y: 0, "font-size": 14, transform: `translate(${LABEL + j * CELL + 15} ${TOP - 8}) rotate(-48)` }, shorter(plain(piece), 12))));
+  const label = "Weights: a row for each word that looks";
+  const svg = make("svg", { width, height, role: "img", "aria-label": label });
+  columns.forEach((piece, j) => {
+    const transform = `translate(${LABEL + j * CELL + 15} ${TOP - 8}) rotate(-48)`;
+    svg.append(make("text", { "font-size": 14, transform }, shorter(plain(piece), 12)));
+  });
   rows.forEach((piece, i) => {
     const y = TOP + i * CELL;
-    svg.append(make("text", { x: LABEL - 8, y: y + 18, "font-size": 14, "text-anchor": "end" }, shorter(plain(piece), 14)));
+    const left = { x: LABEL - 8, y: y + 18, "font-size": 14, "text-anchor": "end" };
+    svg.append(make("text", left, shorter(plain(piece), 14)));
     columns.forEach((_, j) => {
-      const cell = make("rect", { class: "cell", x: LABEL + j * CELL, y, width: CELL - 1, height: CELL - 1, rx: 2 },
+      const box = { x: LABEL + j * CELL, y, width: CELL - 1, height: CELL - 1, rx: 2 };
+      const cell = make("rect", { class: "cell", ...box },
         make("title", {}, `${plain(piece)} → ${plain(columns[j])}: ${weights[i][j].toFixed(4)}`));
       shade(cell, weights[i][j]);
       cell.addEventListener("pointerenter", () => show("looking", i));
@@ -245,15 +261,16 @@ function showTree() {
     svg.append(make("text", { class: "column", x: step * STEP + BOX / 2, y: 13 }, `step ${step}`));
   }
   edges = tree.map((candidate) => {
-    const [x, y] = placed(candidate), [px, py] = candidate.parent === null ? [0, 24] : placed(tree[candidate.parent]);
+    const [x, y] = placed(candidate);
+    const [px, py] = candidate.parent === null ? [0, 24] : placed(tree[candidate.parent]);
     const from = px + BOX, middle = (from + x) / 2;
     const d = `M${from} ${py + 18} C${middle} ${py + 18} ${middle} ${y + 18} ${x} ${y + 18}`;
     return make("path", { class: `edge ${candidate.fate}`, d });
   });
   nodes = tree.map((candidate, index) => {
     const [x, y] = placed(candidate);
-    const g = make("g", { class: `node ${candidate.fate}`, transform: `translate(${x} ${y})`, tabindex: -1, role: "button",
-      "aria-label": described(index), "data-index": index },
+    const reached = { tabindex: -1, role: "button", "aria-label": described(index), "data-index": index };
+    const g = make("g", { class: `node ${candidate.fate}`, transform: `translate(${x} ${y})`, ...reached },
       make("rect", { x: 0.5, y: 0.5, width: BOX, height: 36, rx: 6 }),
       make("text", { x: 8, y: 16, "font-size": 14 }, shorter(plain(candidate.token), 10)),
       make("text", { class: "log-p", x: 8, y: 30 }, signed(candidate.logP, 2)));
@@ -286,7 +303,8 @@ function described(index) {
   const begins = beginnings(tokens);
   const text = tokens.map((token, here) => (begins[here] && here ? " " : "") + plain(token)).join("");
   const share = `its last word ${Math.exp(gained).toFixed(3)} likely`;
-  const end = score === null ? { live: "went on", pruned: "pruned" }[fate] : `finished, score ${signed(score, 3)}`;
+  const unfinished = { live: "went on", pruned: "pruned" }[fate];
+  const end = score === null ? unfinished : `finished, score ${signed(score, 3)}`;
   const kept = place === null ? "" : `, hypothesis ${place + 1}`;
   return `${text}: step ${step}, place ${rank + 1}, log P ${signed(logP, 3)}, ${share}, ${end}${kept}`;
 }
@@ -345,7 +363,12 @@ function showSentence() {
   showTree();
 }
 
-sentences.forEach(({ text }, index) => at("sentence").append(make("option", { value: index }, `${index + 1}. ${shorter(text, 60)}`)));
+sentences.forEach(({ text }, index) => {
+  at("sentence").append(make("option", { value: index }, `${index + 1}. ${shorter(text, 60)}`));
+});
 at("sentence-field").hidden = sentences.length < 2;
-at("sentence").addEventListener("change", () => { state.sentence = Number(at("sentence").value); showSentence(); });
+at("sentence").addEventListener("change", () => {
+  state.sentence = Number(at("sentence").value);
+  showSentence();
+});
 showSentence();
