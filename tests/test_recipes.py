@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer import cli
+from transformer.cli.decode import parse_decode
+from transformer.cli.train import parse_train
 from transformer.presets import PRESETS
 from transformer.systems import check_system, find_system
 
@@ -27,12 +28,12 @@ def test_commands_parse_and_presets_build(card):
     for program, *arguments in commands(card):
         if program == "train.py":
             preset, *options = arguments
-            config = cli._parse_train(options, PRESETS[preset]).config
+            config = parse_train(options, PRESETS[preset]).config
             check_system(config)
             find_system(config.system).model(config.model)
             trained += 1
         elif program == "decode.py":
-            cli._parse_decode(arguments)
+            parse_decode(arguments)
         else:
             assert program == "-m", program
     assert trained

@@ -1,0 +1,42 @@
+"""`python -m transformer.average`: checkpoints into one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from transformer.cli.guard import guarded
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class AverageArguments:
+    """Average checkpoints (section 6.1) into the checkpoint "average" of their run."""
+
+    run_dir: tyro.conf.Positional[Path]
+    last: int | None = None
+    """The newest so many. Default: all that were kept last."""
+    steps: tuple[int, ...] = ()
+    """These ones instead."""
+
+
+def average_main() -> int:
+    """`python -m transformer.average RUN [--last K | --steps ...]`."""
+    return guarded("average", _average)
+
+
+def _average(arguments: list[str]) -> None:
+    given = tyro.cli(AverageArguments, args=arguments, prog="python -m transformer.average")
+    if given.last is not None and (given.last < 1 or given.steps):
+        raise UserError("--last must be at least 1, and excludes --steps")
+
+    from transformer.decoding.translator import model_shapes
+    from transformer.run import Run
+
+    run = Run(given.run_dir)
+    if given.last is not None and given.last > len(run.steps()):
+        raise UserError(f"--last {given.last}: {run.path} has {len(run.steps())} checkpoints")
+    steps = list(given.steps) or run.steps()[-(given.last or run.config.training.keep_last) :]
+    place = run.store_average(run.averaged(steps, model_shapes(run.config)))
+    print(f"Averaged steps {', '.join(map(str, steps))} into {place}")
+    print(f"Try: python decode.py {run.path} --checkpoint average")

@@ -1,0 +1,140 @@
+"""`train.py`: presets, options, and what a run begins with."""
+
+import dataclasses
+import itertools
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from transformer.cli.guard import guarded
+from transformer.config import Config, DataConfig, HostsConfig
+from transformer.errors import UserError
+from transformer.presets import PRESETS
+
+FINE_TUNE = "fine-tune"
+TEXT = ("--data.train-", "--data.dataset")  # options that say what to learn
+VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # options of the data that say what it is
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a Transformer."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    run_dir: Path | None = None
+    """Where to write; if a run is there already, go on with it. Default: a new one under runs/."""
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+
+
+def train_main() -> int:
+    """`train.py [preset] [options]`."""
+    return guarded("train.py", _train)
+
+
+def _train(arguments: list[str]) -> None:
+    preset = None
+    if arguments and not arguments[0].startswith("-"):
+        preset, *arguments = arguments
+        if preset not in PRESETS:
+            raise UserError(f"no preset {preset!r}: choose one of {', '.join(PRESETS)}")
+    arguments = [re.sub("^--init-from(?==|$)", "--training.init-from", word) for word in arguments]
+    parent = _value_of("--training.init-from", arguments)
+    if parent and preset is None:
+        preset = FINE_TUNE
+    if preset == FINE_TUNE and not parent:
+        raise UserError("fine-tune needs --init-from RUN: what to begin with")
+    default = PRESETS[preset or "quickstart"]
+    if parent:
+        default = _begun_from(parent, default, network=preset == FINE_TUNE)
+    given = parse_train(arguments, default)
+    if parent:
+        _check_vocabulary(given.config.data, default.data)
+    if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
+        raise UserError("--init-from: on what text? Give --data.train-source and --data.train-target")
+    if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
+        from transformer.run import Run
+
+        given = parse_train(arguments, Run(given.run_dir).config)
+
+    from transformer.hosts import first, join
+
+    join(given.hosts)
+    if first():
+        print_config(given.config, PRESETS[preset or "quickstart"])
+
+    from transformer.training.train import train
+
+    train(given.config, given.run_dir)
+
+
+def _value_of(option: str, arguments: list[str]) -> str | None:
+    """An option's value, before its command line is parsed: it changes the defaults of others."""
+    for word, following in itertools.pairwise([*arguments, ""]):
+        name, _, value = word.partition("=")
+        if name == option:
+            return value or following
+    return None
+
+
+def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
+    """The config with the vocabulary of a run to begin with, and where asked for with its network and
+    its search."""
+    from transformer.run import Run
+
+    parent = Run(run_dir).config
+    data = dataclasses.replace(default.data, **{name: getattr(parent.data, name) for name in VOCABULARY})
+    default = dataclasses.replace(default, data=data)
+    if not network:
+        return default
+    return dataclasses.replace(default, system=parent.system, model=parent.model, decoding=parent.decoding)
+
+
+def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
+    """Raises UserError where a run that begins with another is to have a vocabulary of its own."""
+    for name in (*VOCABULARY, "source_tokenizer", "target_tokenizer"):
+        if getattr(data, name) != getattr(default, name):
+            raise UserError(
+                f"--data.{name.replace('_', '-')}: --init-from brings its own vocabulary; leave it out"
+            )
+
+
+def parse_train(arguments: list[str], default: Config) -> TrainArguments:
+    """The command line; what it leaves out is as in the default."""
+    return tyro.cli(
+        TrainArguments,
+        args=arguments,
+        default=TrainArguments(default),
+        prog="train.py",
+        description=(
+            "Train an encoder-decoder Transformer. With no arguments: a small model on the built-in "
+            "English-German corpus, in minutes. The first argument may be a preset, whose values "
+            f"the options then change: {', '.join(PRESETS)}.\n\n"
+            "Your own text: train.py --data.train-source a.en --data.train-target a.de "
+            "--data.validation-source v.en --data.validation-target v.de\n\n"
+            "Go on with a run: train.py --run-dir runs/transformer-1\n\n"
+            "Fine-tune a trained or an imported model: train.py --init-from runs/transformer-1 --data...."
+        ),
+    )
+
+
+def print_config(config: Config, preset: Config) -> None:
+    """The resolved config, section by section on few lines; * marks what differs from the preset."""
+    for section in dataclasses.fields(config):
+        values, defaults = getattr(config, section.name), getattr(preset, section.name)
+        if not dataclasses.is_dataclass(values):
+            print(f"{section.name} = {values}")
+            continue
+        parts = [
+            f"{'*' if value != default else ''}{name}={value}"
+            for (name, value), default in zip(shown(values), (v for _, v in shown(defaults)), strict=True)
+            if value is not None or default is not None
+        ]
+        print(f"[{section.name}] {' '.join(parts)}")
+
+
+def shown(section: Any) -> list[tuple[str, Any]]:
+    """The fields of a config's section, and their values."""
+    return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]
