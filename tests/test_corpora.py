@@ -92,6 +92,25 @@ def test_two_processes_may_prepare_the_same_corpus(tmp_path):
         assert list(store.prepare(tmp_path / "store", {"train": slowly})["train"]) == [("one", "two")]
 
 
+def test_a_damaged_record_is_named(tmp_path):
+    text = {"train": lambda: ((f"sentence {index}", "its translation " * 9) for index in range(3000))}
+    whole = store.prepare(tmp_path, text)["train"]
+    expected = whole.__getitems__([0, 1])
+    (file,) = tmp_path.rglob("*array_record-*")
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 40] = b"\xff" * 40
+    file.write_bytes(content)
+    damaged = store.prepare(tmp_path, text)["train"]
+    assert damaged.__getitems__([0, 1]) == expected
+    with pytest.raises(UserError, match=r"train: record \d+ is damaged .* remove the folder") as caught:
+        list(damaged)
+    index = int(str(caught.value).split("record ")[1].split()[0])
+    with pytest.raises(UserError, match=f"record {index} is damaged"):
+        damaged.__getitems__([index])
+    assert damaged.__getitems__([index - 1])
+
+
 def test_built_in_splits_share_no_source(tmp_path):
     corpus = open_corpus(DataConfig(built_in_size=3000, cache_dir=tmp_path))
     assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {

@@ -420,3 +420,12 @@ def test_configs_survive_json(config):
 def test_limits_are_restored():
     """The full-disk test limits its own process only."""
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_one_run_at_a_time_in_a_directory(finished):
+    run = Run(finished)
+    with run.claimed():
+        with pytest.raises(UserError, match="another process trains there"), Run(finished).claimed():
+            pass
+    with run.claimed():
+        pass

@@ -9,16 +9,19 @@
     average/             the same `model`, averaged, once asked for
     metrics.jsonl        one line for every report of the loop; tensorboard/ the same for TensorBoard
     results.json         test scores with their signatures
+    lock                 held while somebody trains
 
 Nothing in it is a pickle.
 """
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,28 @@ class Run:
                 f"{self.path} holds a model that was not trained here: to train it further, give "
                 f"--init-from {self.path} and another --run-dir"
             )
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Nobody else trains here meanwhile. The claim ends with the process, however that ends.
+
+        Raises:
+          UserError: somebody does.
+        """
+        if not first():
+            yield
+            return
+        with contextlib.ExitStack() as held:
+            try:
+                file = held.enter_context(open(self.path / "lock", "w"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{self.path}: another process trains there; wait for it, or choose another --run-dir"
+                ) from error
+            except OSError as error:
+                raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
+            yield
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""

@@ -186,7 +186,7 @@ def _tfds(data: DataConfig) -> Corpus:
             raise UserError(f"{data.dataset} has no split named {split!r}, only {list(builder.info.splits)}")
     try:
         splits = {
-            split: PairSource(builder.as_data_source(split=split), languages)
+            split: PairSource(builder.as_data_source(split=split), languages, f"{builder.data_dir}, {split}")
             for split in SPLITS
             if split in builder.info.splits
         }

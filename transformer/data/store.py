@@ -39,16 +39,35 @@ class PairSource:
     Args:
       source: what `builder.as_data_source` gives.
       languages: the record's keys for source and target.
+      name: where it is kept, for messages.
     """
 
-    def __init__(self, source: Any, languages: tuple[str, str]) -> None:
-        self._source, self._languages = source, languages
+    def __init__(self, source: Any, languages: tuple[str, str], name: str) -> None:
+        self._source, self._languages, self._name = source, languages, name
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
-        """Several pairs at once, which is many times faster than one by one."""
+        """Several pairs at once, which is many times faster than one by one.
+
+        Raises:
+          UserError: a record is damaged.
+        """
+        try:
+            return self._read(indices)
+        except (RuntimeError, ValueError, KeyError) as error:
+            for index in indices:  # which of them is it?
+                try:
+                    self._read([index])
+                except (RuntimeError, ValueError, KeyError):
+                    break
+            raise UserError(
+                f"{self._name}: record {index} is damaged ({str(error).splitlines()[0][:120]}); remove the "
+                "folder, and the corpus is prepared anew"
+            ) from error
+
+    def _read(self, indices: Sequence[int]) -> list[Pair]:
         records = self._source.__getitems__([int(index) for index in indices])
         first, second = self._languages
         return [(record[first].decode(), record[second].decode()) for record in records]
@@ -111,4 +130,7 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
             f"cannot store the corpus in {place}: {error.strerror or error}; "
             "choose another place with --data.cache-dir"
         ) from error
-    return {name: PairSource(builder.as_data_source(split=name), (SOURCE, TARGET)) for name in splits}
+    languages = (SOURCE, TARGET)
+    return {
+        name: PairSource(builder.as_data_source(split=name), languages, f"{place}, {name}") for name in splits
+    }

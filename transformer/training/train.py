@@ -93,9 +93,10 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
         hosts=jax.process_count(),
         progress=watch.progress,
     )
-    loop = Loop(config, run, data, watch, parent)
-    loop.train()
-    loop.report(time.monotonic() - start)
+    with run.claimed():
+        loop = Loop(config, run, data, watch, parent)
+        loop.train()
+        loop.report(time.monotonic() - start)
     return run.path
 
 
