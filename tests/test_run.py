@@ -2,6 +2,7 @@
 stopping, resuming, averaging, and what can go wrong on the way."""
 
 import dataclasses
+import io
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 from small_run import WORDS, small_config, write_text
 
 from transformer import (
@@ -288,17 +290,37 @@ def flip_a_bit(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut_short, flip_a_bit, Path.unlink])
 @pytest.mark.parametrize("item", ["model", "training"])
-def test_a_damaged_checkpoint_is_named(config, finished, tmp_path, damage, item):
+def test_a_damaged_checkpoint_is_named(finished, tmp_path, damage, item):
     shutil.copytree(finished, tmp_path / "run")
-    place = tmp_path / "run" / "checkpoints" / "12" / item
-    damage(max((path for path in place.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size))
-    with pytest.raises(UserError, match=rf"checkpoints/12/{item}/.* is damaged"):
-        train(changed(config, steps=20), tmp_path / "run", watch=quiet())
+    damage(largest_file(tmp_path / "run" / "checkpoints" / "12" / item))
     if item == "model":
         with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
             Translator.load(tmp_path / "run", "last")
     else:  # decoding does not need it
         Translator.load(tmp_path / "run", "last")
+
+
+def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    flip_a_bit(largest_file(tmp_path / "run" / "checkpoints" / "12" / "training"))
+    before = Run(tmp_path / "run").steps()[-2]
+    said = io.StringIO()
+    train(changed(config, steps=12), tmp_path / "run", watch=Watch(Console(file=said, width=1000)))
+    assert "checkpoints/12/training/" in said.getvalue()
+    assert f"damaged/12; going on from step {before}" in said.getvalue()
+    run = Run(tmp_path / "run")
+    assert (run.path / "damaged" / "12" / "model").is_dir()
+    assert same(run.path, finished)
+
+    for step in run.steps():
+        cut_short(largest_file(run.path / "checkpoints" / str(step) / "model"))
+    with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
+        train(changed(config, steps=13), run.path, watch=quiet())
+    assert Run(run.path).steps() == run.steps()
+
+
+def largest_file(folder: Path) -> Path:
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
 @pytest.mark.parametrize(

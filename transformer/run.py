@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.config import Config
@@ -263,6 +264,34 @@ class Run:
             average=None if like.average is None else model["params"],
         )
 
+    def resume(self, like: TrainState, say: Callable[[str], None]) -> TrainState | None:
+        """The newest checkpoint that is whole. Damaged ones are moved out of the way, to `damaged/`, and
+        said; None where there is no checkpoint at all.
+
+        Raises:
+          UserError: all are damaged.
+        """
+        damaged: list[tuple[int, UserError]] = []
+        for step in reversed(self.steps()):
+            try:
+                state = self.restore(step, like)
+            except UserError as error:
+                damaged.append((step, error))
+                continue
+            wait("read")
+            for bad, reason in damaged:
+                aside = self.path / "damaged" / str(bad)
+                say(f"{reason}. Moved to {aside}; going on from step {step}")
+                if first():
+                    shutil.rmtree(aside, ignore_errors=True)
+                    aside.parent.mkdir(exist_ok=True)
+                    os.replace(self._place(bad), aside)
+            wait("moved")
+            return state
+        if damaged:
+            raise damaged[0][1]
+        return None
+
     def variables(self, checkpoint: str | int, like: Any) -> Any:
         """A checkpoint's model variables.
 
@@ -357,10 +386,18 @@ def _check_seal(place: Path, item: str) -> None:
 
 
 def _damaged(place: Path, reason: str) -> UserError:
-    return UserError(
-        f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint, or remove "
-        "the folder of this one"
+    return UserError(f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint")
+
+
+def _compare(stored: Any, like: Any) -> None:
+    """Raises ValueError where variables of other names or shapes were stored."""
+    before, wanted = (
+        {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
+        for tree in (stored, like)
     )
+    for name in sorted(before.keys() | wanted.keys()):
+        if before.get(name) != wanted.get(name):
+            raise ValueError(f"{name} is {before.get(name)} there and should be {wanted.get(name)}")
 
 
 def _read(place: Path, like: Any, item: str = "") -> Any:
@@ -375,6 +412,8 @@ def _read(place: Path, like: Any, item: str = "") -> Any:
 
     try:
         with ocp.StandardCheckpointer() as checkpointer:
+            if item != "training":  # another model; Orbax's threads would say so in tracebacks of their own
+                _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

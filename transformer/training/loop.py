@@ -52,10 +52,9 @@ class Loop:
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
         t = self.config.training
-        steps = self.run.steps()
-        if steps:
+        if self.run.steps():
             shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, average=t.ema > 0))
-            return self.layout.place(self.run.restore(steps[-1], shapes))
+            return self.layout.place(self.run.resume(shapes, self.watch.say))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
