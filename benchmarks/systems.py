@@ -172,6 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
     parser.add_argument("--updates", type=int, default=3000, help="of the teacher and every baseline")
     parser.add_argument("--only", nargs="+", help="train these runs and stop")
+    parser.add_argument("--table", action="store_true", help="train nothing more: measure what is there")
     parser.add_argument("--rounds", type=int, default=3, help="how often each decoding is timed")
     given = parser.parse_args(arguments)
     family = "tiny" if given.corpus else "quickstart"
@@ -180,11 +181,13 @@ def main(arguments: list[str] | None = None) -> None:
     unknown = sorted(set(given.only or ()) - set(plan.names()))
     if unknown:
         parser.error(f"no run {', '.join(unknown)}: there are {', '.join(plan.names())}")
-    for name in given.only or plan.names():
-        plan.build(name)
+    names = [name for name in plan.names() if not given.table or (given.work / f"{name}.json").exists()]
+    if not given.table:
+        for name in given.only or names:
+            plan.build(name)
     if given.only:
         return
-    rows = measure(plan, plan.names(), given.rounds)
+    rows = measure(plan, names, given.rounds)
     table = Table("run", "way", "BLEU", "sentences/s", "trained (min)", "parameters")
     for row in rows:
         table.add_row(
