@@ -74,8 +74,14 @@ def sample(
       lines: a number for each sentence, folded into the key, so that what is drawn for a sentence
         does not depend on its neighbours. None: 0, 1, 2, ...
       samples: draws for each sentence, the beam axis of the result, in order of score.
-      temperature, top_k, top_p: see `restrict`.
-      others: as in `beam_search`; scores are log-probabilities under the unrestricted model.
+      temperature: see `restrict`, as for the next two.
+      top_k: only the so many likeliest are drawn.
+      top_p: only the likeliest that together have this probability are drawn.
+      max_length: as in `beam_search`.
+      extra_length: as in `beam_search`.
+
+    Returns:
+      Translations whose scores are log-probabilities under the unrestricted model.
     """
     lines = jnp.arange(source_ids.shape[0]) if lines is None else lines
     keys = jax.vmap(lambda line: jax.random.fold_in(key, line))(lines)
