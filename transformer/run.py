@@ -9,6 +9,7 @@
     average/             the same `model`, averaged, once asked for
     metrics.jsonl        one line for every report of the loop; tensorboard/ the same for TensorBoard
     results.json         test scores with their signatures
+    report.html          all of these as a page
     lock                 held while somebody trains
 
 Nothing in it is a pickle.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from transformer.config import DataConfig, SpecialIds
-from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
+from transformer.data.batching import Batcher, Lengths, Tokenizers, make_plan, token_lengths
 from transformer.data.corpora import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import load_tokenizer, train_tokenizer
@@ -63,6 +63,7 @@ class TrainingData:
     corpus: Corpus
     tokenizers: Tokenizers
     batcher: Batcher
+    lengths: Lengths
 
 
 def prepare(
@@ -82,4 +83,4 @@ def prepare(
         pairs, tokenizers, corpus.place / name, lambda items, total: progress("token lengths", items, total)
     )
     plan = make_plan(lengths, data)
-    return TrainingData(corpus, tokenizers, Batcher(pairs, tokenizers, plan, data, host, hosts))
+    return TrainingData(corpus, tokenizers, Batcher(pairs, tokenizers, plan, data, host, hosts), lengths)

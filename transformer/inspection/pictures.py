@@ -146,6 +146,8 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
     for number, line in enumerate(read_lines(path), start=1):
         try:
             record = json.loads(line)
+            if record["kind"] not in points:  # where and on what it was trained
+                continue
             kept = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")
             points[record["kind"]].append(tuple(float(record[key]) for key in kept))
         except (ValueError, KeyError, TypeError) as error:

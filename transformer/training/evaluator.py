@@ -48,7 +48,7 @@ class Evaluator:
             "bleu": score.value,
             "signature": score.signature,
             "seconds": time.monotonic() - start,
-            "samples": [translations[index] for index in shown],
+            "samples": [(sources[i], references[i], translations[i]) for i in shown],
         }
         return record, [(sources[i], references[i], translations[i]) for i in shown]
 

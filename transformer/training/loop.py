@@ -3,11 +3,14 @@
 import contextlib
 import json
 import math
+import platform
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import jax
+import numpy as np
 from tensorboardX import SummaryWriter
 
 from transformer.config import Config
@@ -16,6 +19,7 @@ from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.hosts import first, gathered
 from transformer.parallel import layout_of
+from transformer.report import REPORT, write_report
 from transformer.run import Run
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator
@@ -102,8 +106,31 @@ class Loop:
                 pad=self.config.model.special.pad,
                 multiple=t.accumulate,
             )
+            self._log_start()
             self._take_steps(batches)
         self.run.finish_saving()
+
+    def _log_start(self) -> None:
+        """What the run's page tells of where and on what it was trained."""
+        plan, edges = self.data.batcher.plan, self.config.data.lengths
+        counts = {}
+        for side, lengths in zip(("source", "target"), self.data.lengths.T, strict=True):
+            found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
+            counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
+        data = {
+            "corpus": self.data.corpus.name,
+            **{f"{name} pairs": f"{len(pairs):,}" for name, pairs in self.data.corpus.splits.items()},
+            "dropped": f"{plan.dropped:,} (empty, or longer than {self.config.data.max_length} tokens)",
+            "padding": f"{plan.padding:.1%} of the places of a batch",
+            "steps an epoch": f"{plan.steps_per_epoch:,}",
+            "lengths": counts,
+        }
+        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {jax.process_count()} process(es)"
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
+        versions += f", Python {platform.python_version()}"
+        about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
+        if first():
+            self.run.log({"kind": "start", "step": self.step, **about, "data": data})
 
     def _take_steps(self, batches: Iterator[Any]) -> None:
         t = self.config.training
@@ -171,6 +198,8 @@ class Loop:
         self._log(record)
         self.run.save(self.state, found["bleu"])
         self.watch.evaluation(record, samples)
+        if first():
+            write_report(self.run.path)
 
     def _patience_is_over(self) -> bool:
         patience, scores = self.config.training.patience, [record["bleu"] for record in self.evaluations]
@@ -188,6 +217,7 @@ class Loop:
         text = json.dumps(results, indent=2) + "\n"
         if first():
             (self.run.path / "results.json").write_text(text, encoding="utf-8")
+            write_report(self.run.path)
         m = self.config.model
         network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
         self.watch.result(
@@ -201,6 +231,7 @@ class Loop:
                 (f"{split} chrF", f"{scores['chrf'].value:.2f}   {scores['chrf'].signature}"),
                 (f"{split} exact", scores["exact"].detail.removeprefix("exact match = ")),
                 ("written to", str(self.run.path)),
+                ("to look at", str(self.run.path / REPORT)),
             ],
         )
         self.watch.say(

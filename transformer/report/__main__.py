@@ -1,0 +1,20 @@
+"""`python -m transformer.report RUN`: the page of a run, written anew."""
+
+from transformer.cli.guard import guarded
+from transformer.errors import UserError
+from transformer.report.page import write_report
+
+
+def command(arguments: list[str]) -> None:
+    """Writes it and says where.
+
+    Raises:
+      UserError: as `write_report`; there is not exactly one argument.
+    """
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise UserError("usage: python -m transformer.report RUN (writes RUN/report.html anew)")
+    print(f"Written to {write_report(arguments[0])}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(guarded("report", command))
