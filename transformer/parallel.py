@@ -168,6 +168,20 @@ def _line(devices: list[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (AXIS,))
 
 
+def on_all_hosts(tree: Any) -> Any:
+    """A tree as Orbax writes it with all hosts: what pmap leaves on each of them, as one array of all."""
+    if jax.process_count() == 1:
+        return tree
+    everywhere = NamedSharding(_line(jax.devices()), PartitionSpec())
+
+    def joined(x: jax.Array) -> jax.Array:
+        if not x.is_fully_addressable:
+            return x
+        return jax.make_array_from_process_local_data(everywhere, np.asarray(x))
+
+    return jax.tree.map(joined, tree)
+
+
 def on_this_host(tree: Any) -> Any:
     """A tree of arrays that may lie on all hosts, whole on each device of this one."""
     if jax.process_count() == 1:
@@ -177,7 +191,11 @@ def on_this_host(tree: Any) -> Any:
     here = NamedSharding(_line(jax.local_devices()), PartitionSpec())
 
     def copied(x: jax.Array) -> jax.Array:
-        whole = x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True)
+        whole = (
+            x
+            if x.is_fully_replicated or x.is_fully_addressable
+            else multihost_utils.process_allgather(x, tiled=True)
+        )
         return jax.device_put(np.asarray(whole), here)
 
     return jax.tree.map(copied, tree)

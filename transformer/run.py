@@ -40,6 +40,7 @@ from transformer.data.batching import Tokenizers
 from transformer.data.tokenizers import load_tokenizer
 from transformer.errors import UserError
 from transformer.hosts import first, wait
+from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
 absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax tells its whole day otherwise
@@ -186,8 +187,8 @@ class Run:
           UserError: it could not be written; earlier checkpoints are as they were.
         """
         items = ocp.args.Composite(
-            model=ocp.args.StandardSave(state.best_variables),
-            training=ocp.args.StandardSave(_resume_items(state)),
+            model=ocp.args.StandardSave(on_all_hosts(state.best_variables)),
+            training=ocp.args.StandardSave(on_all_hosts(_resume_items(state))),
         )
         metrics = None if bleu is None else {"bleu": bleu}
         self.finish_saving()
