@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from toy_batches import BOS, a_batch, state_of
+from toy_batches import BOS, EOS, a_batch, state_of
 
 from transformer.config import Config, OptimizerConfig
 from transformer.model.encoder_decoder import shift_right
