@@ -1,8 +1,8 @@
 """Every system on one corpus: how good, how long to train, how fast to decode.
 
 `python -m benchmarks.systems WORK` trains an autoregressive teacher and lets it translate its training text.
-Every parallel decoder begins with the teacher's parameters and takes a third of its updates, once on the
-original text and once on the teacher's; the baselines take as many as the teacher, on the original.
+Every parallel decoder begins with the teacher's parameters and takes fewer updates (`--students`), once on
+the original text and once on the teacher's; the baselines take as many as the teacher, on the original.
 Then each decodes the test set, and a table is written. The corpus is the built-in one, or with --corpus a
 folder of train, validation and test in two languages (`train.en`, ...). Everything is kept in WORK:
 stopped, the same command goes on; `--only NAME ...` trains some runs in a process of its own.
@@ -45,6 +45,7 @@ class Plan:
     corpus: Path | None
     family: str
     updates: int
+    students: int
     languages: tuple[str, str] = ("en", "de")
 
     def names(self) -> list[str]:
@@ -64,7 +65,7 @@ class Plan:
             model = replace(model, norm="pre")  # learns faster at first, and all trainings are short
         if system == "fertility":
             model = replace(model, teacher=self.work / TEACHER)  # type: ignore[call-arg]
-        steps = max(1, self.updates // 3) if student else self.updates
+        steps = self.students if student else self.updates
         training = replace(
             preset.training,
             steps=steps,
@@ -102,13 +103,14 @@ class Plan:
 def ways(plan: Plan, name: str) -> Iterator[tuple[str, str, Callable[[list[str]], list[str]]]]:
     """How a run is decoded: (run, way, sources -> translations)."""
     translator = Translator.load(plan.work / name, "last")
+    search = {"rows": 64, "buckets": (16, 24, 48)}
 
     def way(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
-        return name, label, lambda sources: translator.translate(sources, rows=64, **options)
+        return name, label, lambda sources: translator.translate(sources, **search, **options)
 
     def judged(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
         def translate(sources: list[str]) -> list[str]:
-            found = translator.search(sources, rows=64, **options)
+            found = translator.search(sources, **search, **options)
             return [several[0].text for several in rescored(sources, found, judge)]
 
         judge = Translator.load(plan.work / TEACHER, "last")
@@ -131,7 +133,7 @@ def ways(plan: Plan, name: str) -> Iterator[tuple[str, str, Callable[[list[str]]
 
 
 def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
-    """BLEU and sentences a second of every way of every run on the test set."""
+    """BLEU and sentences a second of every way of every run on the test set, told as they come."""
     teacher = Run(plan.work / TEACHER)
     test = list(open_corpus(teacher.config.data).splits["test"])
     sources = [source for source, _ in test]
@@ -154,10 +156,13 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
                     "bleu": score.value,
                     "signature": score.signature,
                     "sentences_per_second": len(sources) / statistics.median(seconds),
+                    "updates": config.training.steps,
                     "training_minutes": json.loads((plan.work / f"{run}.json").read_text())["seconds"] / 60,
                     "parameters": _size(plan.work / run),
                 }
             )
+            speed = rows[-1]["sentences_per_second"]
+            print(f"{run}, {label}: BLEU {score.value:.2f}, {speed:.0f} sentences/s", flush=True)
     return rows
 
 
@@ -171,12 +176,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("work", type=Path, help="where runs, the distilled corpus and the table go")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
     parser.add_argument("--updates", type=int, default=3000, help="of the teacher and every baseline")
+    parser.add_argument("--students", type=int, help="updates of each parallel decoder (a third of those)")
     parser.add_argument("--only", nargs="+", help="train these runs and stop")
     parser.add_argument("--table", action="store_true", help="train nothing more: measure what is there")
     parser.add_argument("--rounds", type=int, default=3, help="how often each decoding is timed")
     given = parser.parse_args(arguments)
     family = "tiny" if given.corpus else "quickstart"
-    plan = Plan(given.work, given.corpus, family, given.updates)
+    students = given.students or max(1, given.updates // 3)
+    plan = Plan(given.work, given.corpus, family, given.updates, students)
     given.work.mkdir(parents=True, exist_ok=True)
     unknown = sorted(set(given.only or ()) - set(plan.names()))
     if unknown:
@@ -188,13 +195,14 @@ def main(arguments: list[str] | None = None) -> None:
     if given.only:
         return
     rows = measure(plan, names, given.rounds)
-    table = Table("run", "way", "BLEU", "sentences/s", "trained (min)", "parameters")
+    table = Table("run", "way", "BLEU", "sentences/s", "updates", "trained (min)", "parameters")
     for row in rows:
         table.add_row(
             row["run"],
             row["way"],
             f"{row['bleu']:.2f}",
             f"{row['sentences_per_second']:.0f}",
+            f"{row['updates']:,}",
             f"{row['training_minutes']:.1f}",
             f"{row['parameters']:,}",
         )

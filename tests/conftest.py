@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,21 @@ def random_variables() -> Callable[..., Any]:
         return jax.tree_util.tree_map_with_path(leaf, {"params": shapes["params"]})
 
     return draw
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """That of a training that takes seconds."""
+    from small_run import small_config
+
+    return small_config(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="session")
+def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that this training left. Tests that change it copy it first."""
+    from small_run import quiet
+
+    from transformer.training.train import train
+
+    return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())

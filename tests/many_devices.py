@@ -1,7 +1,7 @@
-"""Trains a toy on all the devices there are, laid out in several ways, and writes what came out.
+"""Trains a toy on all the devices there are, and writes what came out.
 
-It runs in processes of its own, `python many_devices.py '{"layouts": [[1, 1], [2, 2]], "repeat": false,
-"output": "found.json"}'`; where there are several, with `"process": 0, "processes": 2, "port": 1234` as well.
+It runs in a process of its own, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (fsdp,
+tensor); where there are several, with `"process": 0, "processes": 2, "port": 1234` as well.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ def whole(x: jax.Array) -> np.ndarray:
     return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
 
 
-def train(layout: Layout, dropout: float) -> dict[str, Any]:
-    """Losses of some updates, a sum over each parameter, a hash of all bits, a validation loss."""
+def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]]:
+    """Of each time: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
     config = TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
     model, optimizer, rng = Transformer(config), optax.adam(0.01), np.random.default_rng(0)
@@ -47,20 +47,25 @@ def train(layout: Layout, dropout: float) -> dict[str, Any]:
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
     objective = translation_objective(0.1)
     step = layout.spread(make_train_step(model, objective, optimizer, seed=5), donate_state=True)
-    state, losses = layout.place(state_of(params, optimizer)), []
-    for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(STEPS)):
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss"]))
     measure = layout.spread(make_eval_step(model, objective))
-    (batch,) = layout.batches([share(a_batch(rows=ROWS, seed=99))])
-    leaves = [whole(leaf) for leaf in jax.tree.leaves(state.params)]
-    return {
-        "losses": losses,
-        "validation": float(measure({"params": state.params}, batch)["nll"]),
-        "params": [leaf.ravel().tolist() for leaf in leaves],
-        "bits": hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest(),
-        "bytes": sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state.params)),
-    }
+    found = []
+    for _ in range(times):
+        state, losses = layout.place(state_of(params, optimizer)), []
+        for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(STEPS)):
+            state, metrics = step(state, batch)
+            losses.append(float(metrics["loss"]))
+        (batch,) = layout.batches([share(a_batch(rows=ROWS, seed=99))])
+        leaves = [whole(leaf) for leaf in jax.tree.leaves(state.params)]
+        found.append(
+            {
+                "losses": losses,
+                "validation": float(measure({"params": state.params}, batch)["nll"]),
+                "params": [leaf.ravel().tolist() for leaf in leaves],
+                "bits": hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest(),
+                "bytes": sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state.params)),
+            }
+        )
+    return found
 
 
 def random_numbers(layout: Layout) -> tuple[float, float]:
@@ -81,15 +86,11 @@ def main(given: dict[str, Any]) -> None:
     if "processes" in given:
         address = f"localhost:{given['port']}"
         jax.distributed.initialize(address, given["processes"], given["process"])
-    found = []
-    for fsdp, tensor in given["layouts"]:
-        layout = layout_of(MeshConfig(fsdp, tensor))
-        of = {"devices": jax.device_count(), **train(layout, 0.0)}
-        if given["repeat"]:
-            of["dropout"], of["again"] = (train(layout, 0.3) for _ in range(2))
-        if not isinstance(layout, Shards) and jax.process_count() == 1:
-            of["draws"] = random_numbers(layout)
-        found.append(of)
+    layout = layout_of(MeshConfig(*given["cuts"]))
+    found = {"devices": jax.device_count(), **train(layout, 0.0)[0]}
+    found["dropout"], found["again"] = train(layout, 0.3, times=2)
+    if not isinstance(layout, Shards) and jax.process_count() == 1:
+        found["draws"] = random_numbers(layout)
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -1,11 +1,15 @@
 """A very small text and a config that trains on it in seconds: target lines are sources reversed."""
 
+import dataclasses
 from pathlib import Path
 
+import jax
 import numpy as np
 
-from transformer import Config, DataConfig, DecodingConfig, OptimizerConfig, TransformerConfig
+from transformer import Config, DataConfig, DecodingConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
+from transformer.decoding.translator import model_shapes
+from transformer.training.watch import Watch
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
 ORDINARY = {"steps": 12, "evaluate_every": 4, "log_every": 2, "evaluate_sentences": 8, "keep_last": 2}
@@ -39,3 +43,21 @@ def small_config(folder: Path) -> Config:
         training=TrainingConfig(**ORDINARY),
         decoding=DecodingConfig(beam_size=2, buckets=(8,), rows=16, extra_length=4),
     )
+
+
+def changed(config: Config, **training) -> Config:
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, **training))
+
+
+def quiet() -> Watch:
+    return Watch(quiet=True)
+
+
+def parameters(path: Path, checkpoint="last"):
+    run = Run(path)
+    return jax.tree.leaves(run.variables(checkpoint, model_shapes(run.config)))
+
+
+def same(path: Path, other: Path) -> bool:
+    pairs = zip(parameters(path), parameters(other), strict=True)
+    return all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)

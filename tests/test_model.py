@@ -1,11 +1,10 @@
-"""The network: what it computes, what it may see, and that every way of computing it agrees.
+"""The network: its parameters, and that every way of computing it agrees.
 
 Tolerances: a logit here is a sum of some hundred float32 products of size 1, so two orders of
 summation differ by a few 1e-7; 1e-5 leaves room for two layers and no room for an error. Zeros that
 masks promise are exact.
 """
 
-import functools
 import math
 from dataclasses import replace
 
@@ -14,24 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
+from toy_batches import BOS
+from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
-from transformer.model.attention import attention_weights
-from transformer.model.layers import Dropout, Embedding, keep_mask, sinusoids
-from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
+from transformer.model.layers import Embedding, sinusoids
+from transformer.model.transformer import Transformer
 from transformer.presets import PRESETS
-
-BOS, EOS = 1, 2
-SOURCE = np.array([[4, 5, 6, 7, 8, 9, EOS], [10, 11, 12, EOS, 0, 0, 0], [13, EOS, 0, 0, 0, 0, 0]])
-TARGET = np.array([[BOS, 4, 5, 6, 7], [BOS, 8, 9, 10, 0], [BOS, 11, 0, 0, 0]])
-
-
-@functools.cache
-def compiled(model):
-    return jax.jit(model.apply)
-
-
-def logits_of(model, variables, source=SOURCE, target=TARGET, **options):
-    return np.asarray(compiled(model)(variables, jnp.asarray(source), jnp.asarray(target), **options))
 
 
 def test_shapes_are_checked_while_testing(tiny):
@@ -124,245 +111,6 @@ def test_packed_rows_give_the_logits_of_the_sentences_alone(tiny, random_variabl
                 atol=1e-5,
                 rtol=1e-5,
             )
-
-
-# --- who may see whom: where the mask says no, the gradient is exactly zero ---
-
-
-def influence(compute, variables, table, ids):
-    """[b, t, b', t']: how much the output at (b, t) depends on the token at (b', t'). The ids are
-    all different, so that each row of the embedding belongs to one place."""
-    embedded = {"params": {**variables["params"]}}
-
-    def of_table(rows):
-        embedded["params"][table] = {"table": rows}
-        return compute(embedded)
-
-    @jax.jit
-    def gradients(rows):
-        outputs, pull = jax.vjp(of_table, rows)
-        weights = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
-        places = jnp.eye(math.prod(outputs.shape[:2])).reshape(-1, *outputs.shape[:2])
-        moved = jax.vmap(lambda place: pull(place[..., None] * weights)[0])(places)
-        return jnp.abs(moved).sum(axis=-1).reshape(*outputs.shape[:2], -1)
-
-    return np.asarray(gradients(variables["params"][table]["table"]))[:, :, ids]
-
-
-@pytest.mark.parametrize("window", [None, 1])
-def test_causality_by_gradient(tiny, random_variables, window):
-    model = Transformer(tiny(share_embeddings="none", vocab_size=40, window=window))
-    variables = random_variables(model)
-    target = np.arange(4, 4 + 2 * 8).reshape(2, 8)
-    source = jnp.asarray(SOURCE[:2])
-    moved = influence(
-        lambda v: model.apply(v, source, jnp.asarray(target)), variables, "target_embedding", target
-    )
-    reach = target.shape[1] if window is None else window * model.config.num_layers
-    for sentence, t, other, earlier in np.ndindex(moved.shape):
-        seen = sentence == other and 0 <= t - earlier <= reach
-        assert (moved[sentence, t, other, earlier] > 0) == seen
-
-
-@pytest.mark.parametrize("window", [None, 1])
-def test_the_encoder_sees_its_own_sentence_without_padding(tiny, random_variables, window):
-    model = Transformer(tiny(vocab_size=40, window=window))
-    variables = random_variables(model)
-    source = np.arange(4, 4 + 3 * 6).reshape(3, 6)
-    # padding is told by its id, so that all of it is one row of the table: its column below is <pad>'s
-    source[1, 4:], source[2, 1:] = 0, 0
-    words = source != 0
-    moved = influence(
-        lambda v: model.apply(v, jnp.asarray(source), method="encode").states,
-        variables,
-        "source_embedding",
-        source,
-    )
-    reach = source.shape[1] if window is None else window * model.config.num_layers
-    for sentence, s, other, place in np.ndindex(moved.shape):
-        if words[sentence, s]:
-            seen = words[other, place] and sentence == other and abs(s - place) <= reach
-            assert (moved[sentence, s, other, place] > 0) == seen
-
-
-@pytest.mark.parametrize(("window", "length"), [(1, 64), (5, 71), (20, 90)])
-def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random_variables, window, length):
-    model = Transformer(tiny(vocab_size=40, window=window))
-    variables = random_variables(model)
-    ids = np.random.default_rng(0).integers(4, 40, (2, 3, length))
-    ids[0, 0, length - 9 :] = 0
-    segments = np.ones((2, 3, length), np.int32)
-    segments[:, 1, 30:], segments[1, 2, 40:] = 2, 2
-    ids = jnp.asarray(ids)
-    for others in ({}, {"segments": tuple(map(jnp.asarray, segments))}):
-        # whoever asks for the weights gets them all: that path does not cut
-        whole, _ = model.apply(variables, *ids, **others, mutable=["intermediates"])
-        np.testing.assert_allclose(model.apply(variables, *ids, **others), whole, atol=2e-5)
-
-
-def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, random_variables):
-    model = Transformer(tiny(share_embeddings="target"))
-    variables = random_variables(model)
-    moved = influence(
-        lambda v: model.apply(v, jnp.asarray(SOURCE), jnp.asarray(TARGET)),
-        variables,
-        "source_embedding",
-        np.arange(model.config.vocab_size),
-    )
-    for sentence, words in enumerate(SOURCE):
-        inside = np.isin(np.arange(model.config.vocab_size), words[words != 0])
-        assert (moved[sentence][:, inside] > 0).all()
-        assert (moved[sentence][:, ~inside] == 0).all()
-
-
-def test_logits_are_the_product_that_the_loss_multiplies_in_slices(tiny, random_variables):
-    for bias in (False, True):
-        model = Transformer(tiny(output_bias=bias))
-        hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 16), np.float32))
-        variables = random_variables(model)
-        states, table = model.apply(variables, hidden, method="output_factors")
-        logits = model.apply(variables, hidden, method="output")
-        np.testing.assert_allclose(np.einsum("btf,vf->btv", states, table), logits, atol=1e-5)
-        if bias:
-            assert np.abs(np.asarray(logits) - np.asarray(hidden) @ np.asarray(table)[:, :16].T).max() > 0.1
-
-
-# --- attention, against loops ---
-
-
-def layer_norm(x, parameters):
-    scale, bias = (np.asarray(parameters["norm"][name], float) for name in ("scale", "bias"))
-    deviation = x - x.mean(-1, keepdims=True)
-    return deviation / np.sqrt((deviation**2).mean(-1, keepdims=True) + 1e-6) * scale + bias
-
-
-def multi_head(x, parameters, mask):
-    """Eq. 1 and section 3.2.2 in float64, one number at a time."""
-    p = {name: np.asarray(value, float) for name, value in parameters.items()}
-    result = np.zeros_like(x)
-    for b, q, head in np.ndindex(x.shape[0], x.shape[1], p["query"].shape[1]):
-
-        def projected(name, place, b=b, head=head):
-            return x[b, place] @ p[name][:, head] + p[f"{name}_bias"][head, 0]
-
-        seen = [k for k in range(x.shape[1]) if mask[b, 0, q, k]]
-        query = projected("query", q)
-        scores = [query @ projected("key", k) / math.sqrt(len(query)) for k in seen]
-        total = sum(math.exp(score) for score in scores)
-        for score, k in zip(scores, seen, strict=True):
-            result[b, q] += math.exp(score) / total * projected("value", k) @ p["out"][head]
-    return result + p["out_bias"]
-
-
-def feed_forward(x, parameters):
-    """Eq. 2."""
-    inner, outer = (
-        {name: np.asarray(value, float) for name, value in parameters[layer].items()}
-        for layer in ("inner", "outer")
-    )
-    return np.maximum(0, x @ inner["kernel"] + inner["bias"]) @ outer["kernel"] + outer["bias"]
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_layer_against_loops(tiny, norm):
-    config = tiny(norm=norm, attention_bias=True, d_k=6, d_v=10)
-    layer = EncoderLayer(config)
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, 5, config.d_model), np.float32)
-    mask = (rng.random((2, 1, 5, 5)) < 0.5) | np.eye(5, dtype=bool)
-    variables = jax.jit(layer.init, static_argnums=3)(jax.random.key(0), x, mask, True)
-    variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), variables)
-    p = variables["params"]
-
-    def around(x, name, sublayer):
-        norm_of = p[name]["norm"]
-        if norm == "pre":
-            return x + sublayer(layer_norm(x, norm_of))
-        return layer_norm(x + sublayer(x), norm_of)
-
-    expected = around(x.astype(float), "self_residual", lambda x: multi_head(x, p["self_attention"], mask))
-    expected = around(expected, "feed_forward_residual", lambda x: feed_forward(x, p["feed_forward"]))
-    computed = jax.jit(layer.apply, static_argnums=3)(variables, jnp.asarray(x), jnp.asarray(mask), True)
-    np.testing.assert_allclose(computed, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_attention_weights_sum_to_one_and_are_zero_where_masked():
-    rng = np.random.default_rng(0)
-    query, key = (jnp.asarray(10 * rng.standard_normal((2, 3, n, 8), np.float32)) for n in (5, 7))
-    mask = jnp.asarray(rng.random((2, 1, 5, 7)) < 0.4).at[..., 0].set(True)
-    weights = attention_weights(query, key, mask)
-    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
-    assert (np.asarray(weights)[~np.broadcast_to(mask, weights.shape)] == 0).all()
-
-
-def test_cross_attention_rows_sum_to_one(tiny, random_variables):
-    model = Transformer(tiny(attention="fused"))
-    look = jax.jit(lambda variables, *ids: cross_attention(model, variables, *ids))
-    looked = look(random_variables(model), jnp.asarray(SOURCE), jnp.asarray(TARGET))
-    assert looked.shape == (3, 5, 7)
-    np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-6)
-    assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()
-
-
-@pytest.fixture
-def fused_calls(monkeypatch):
-    """A list that gets longer with every call of the fused kernel."""
-    calls, kernel = [], jax.nn.dot_product_attention
-
-    def counted(*args, **kwargs):
-        calls.append(1)
-        return kernel(*args, **kwargs)
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
-    return calls
-
-
-def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, random_variables, fused_calls):
-    plain, fused = (Transformer(tiny(attention=kind)) for kind in ("einsum", "fused"))
-    variables = random_variables(plain)
-    source = np.vstack([SOURCE, 0 * SOURCE[:1]])  # and a row of nothing but padding
-    target = np.vstack([TARGET, 0 * TARGET[:1]])
-
-    def values_and_gradients(model):
-        def loss(variables):
-            logits = model.apply(variables, jnp.asarray(source), jnp.asarray(target))
-            return jnp.sum(jnp.sin(logits)), logits
-
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)
-
-    ((_, expected), gradients), ((_, logits), fused_gradients) = map(values_and_gradients, (plain, fused))
-    assert len(fused_calls) == 6  # two in each encoder layer and four in the decoder's
-    assert np.isfinite(expected).all()
-    np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=1e-5)
-    jax.tree.map(
-        # a gradient adds up 20 rows of 20 logits
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(b).max())),
-        fused_gradients,
-        gradients,
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "mutable", "fused"),
-    [
-        ({"attention": "fused"}, False, True),
-        ({"attention": "fused", "attention_dropout": 0.1}, False, False),
-        ({"attention": "fused", "d_k": 8, "d_v": 4}, False, False),
-        ({"attention": "fused"}, ["intermediates"], False),
-        ({"attention": "einsum"}, False, False),
-        ({"attention": "auto"}, False, False),  # float32 is not for cuDNN
-    ],
-)
-def test_when_attention_is_fused(tiny, fused_calls, changes, mutable, fused):
-    model = Transformer(tiny(**changes))
-    variables = jax.eval_shape(model.init, jax.random.key(0), SOURCE[:, :2], SOURCE[:, :2])
-    variables = {"params": variables["params"]}
-    fused_calls.clear()
-    jax.eval_shape(
-        lambda variables: model.apply(variables, jnp.asarray(SOURCE), jnp.asarray(TARGET), mutable=mutable),
-        variables,
-    )
-    assert bool(fused_calls) == fused
 
 
 # --- parameters ---
@@ -483,67 +231,6 @@ def test_a_shift_rotates_the_sinusoids(shift):
         [here[..., 0] * cosine + here[..., 1] * sine, here[..., 1] * cosine - here[..., 0] * sine], axis=-1
     )
     np.testing.assert_allclose(rotated, there, atol=1e-5)
-
-
-# --- dropout ---
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-def test_keep_mask_keeps_the_right_share(rate):
-    kept = np.asarray(keep_mask(jax.random.key(0), rate, (333, 601)))  # an odd number of elements
-    error = math.sqrt(rate * (1 - rate) / kept.size)
-    assert abs(kept.mean() - (1 - rate)) < 5 * error
-    # neighbours share their random bits' word, and must not share their fate
-    both = (kept[:, 1:] & kept[:, :-1]).mean()
-    assert abs(both - (1 - rate) ** 2) < 5 * 2 * error
-
-
-def test_keep_masks_of_other_keys_have_nothing_in_common():
-    keys = [jax.random.fold_in(jax.random.key(0), step) for step in range(40)]
-    kept = np.stack([np.asarray(keep_mask(key, 0.5, (64, 1024))).reshape(-1) for key in keys])
-    assert abs(np.corrcoef(kept) - np.eye(len(keys))).max() < 5.5 / math.sqrt(kept.shape[1])
-    # nor does an element know its own fate under other keys, nor the elements a power of two away
-    assert abs(kept.mean(axis=0) - 0.5).max() < 5.5 * 0.5 / math.sqrt(len(keys))
-    for distance in 2 ** np.arange(16):
-        same = (kept[:, distance:] == kept[:, :-distance]).mean()
-        assert abs(same - 0.5) < 5.5 * 0.5 / math.sqrt(kept.size - len(keys) * distance)
-
-
-def test_dropout_scales_what_it_keeps():
-    x = jnp.linspace(1, 2, 50_000)
-    dropped = Dropout(0.2).apply({}, x, False, rngs={"dropout": jax.random.key(0)})
-    kept = dropped != 0
-    np.testing.assert_allclose(dropped[kept], x[kept] / 0.8, rtol=1e-6)
-    # x is 2 at most: a standard error of the mean is less than 2 sqrt(0.2 / 0.8 / n)
-    assert abs(dropped.mean() - x.mean()) < 5 * 2 * math.sqrt(0.25 / x.size)
-    assert (Dropout(0.2).apply({}, x, True) == x).all()
-
-
-KINDS = ("dropout", "attention_dropout", "activation_dropout")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_dropout_depends_on_the_key_alone(tiny, random_variables, kind):
-    model = Transformer(tiny(num_layers=1, **{kind: 0.3}))
-    variables = random_variables(model)
-
-    @jax.jit
-    def drop(key):
-        rngs = {"dropout": key}
-        return model.apply(
-            variables, jnp.asarray(SOURCE), jnp.asarray(TARGET), deterministic=False, rngs=rngs
-        )
-
-    first, again, other = (np.asarray(drop(jax.random.key(seed))) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first, other, atol=1e-2)
-
-
-def test_no_dropout_when_deterministic(tiny, random_variables):
-    plain, model = Transformer(tiny()), Transformer(tiny(**dict.fromkeys(KINDS, 0.3)))
-    variables = random_variables(plain)
-    programs = {str(jax.make_jaxpr(m.apply)(variables, SOURCE, TARGET)) for m in (plain, model)}
-    assert len(programs) == 1
 
 
 # --- other ways of computing the same ---

@@ -5,11 +5,13 @@ square root of what may be as small as such a difference; 20 updates of 0.01 lea
 of the way they went (0.2 at most), losses to 1e-5.
 """
 
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from transformer.config import MeshConfig
 from transformer.parallel import Shards, layout_of
 
 REPLICAS = (1, 1)
-LAYOUTS = {
-    # processes, devices of each, (fsdp, tensor)
+Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
+LAYOUTS: dict[str, Layout] = {
     "8 replicas": (1, 8, REPLICAS),
     "mesh 2 x 2 x 2": (1, 8, (2, 2)),
     "mesh 1 x 8 x 1": (1, 8, (8, 1)),
@@ -32,6 +34,8 @@ LAYOUTS = {
     "2 processes, mesh 1 x 2 x 2": (2, 2, (2, 2)),
     "4 processes x 1 replica": (4, 1, REPLICAS),
 }
+QUICK = ("8 replicas", "mesh 2 x 2 x 2", "2 processes x 2 replicas")  # the others are of the slow tests
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
 Found = dict[str, Any]
 
 
@@ -41,10 +45,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def trained(
-    processes: int, devices: int, layouts: list[tuple[int, int]], folder: Path, repeat: bool = False
-) -> list[Found]:
-    """What every process found of each layout, which must be the same."""
+def trained(layout: Layout, folder: Path) -> Found:
+    """What every process found, which must be the same."""
+    processes, devices, cuts = layout
     tests = Path(__file__).parent
     environment = {
         **os.environ,
@@ -52,7 +55,7 @@ def trained(
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
-    given: Found = {"layouts": layouts, "repeat": repeat}
+    given: Found = {"cuts": cuts}
     if processes > 1:
         given |= {"processes": processes, "port": free_port()}
     running = []
@@ -70,30 +73,24 @@ def trained(
     assert not any(statuses), [(folder / f"{index}.log").read_text() for index in range(processes)]
     found = [json.loads((folder / f"{index}.json").read_text()) for index in range(processes)]
     assert all(each == found[0] for each in found)
-    return list(found[0])
+    return dict(found[0])
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return trained(1, 1, [REPLICAS], tmp_path_factory.mktemp("one"))[0]
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
+    """What was found in the layout of a name."""
+
+    @functools.cache
+    def find(name: str) -> Found:
+        return trained(LAYOUTS.get(name, (1, 1, REPLICAS)), tmp_path_factory.mktemp("layout"))
+
+    return find
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
-    """Each number of processes and devices is started once, and goes through its layouts."""
-    results: dict[str, Found] = {}
-    for machine in dict.fromkeys(layout[:2] for layout in LAYOUTS.values()):
-        names = [name for name, layout in LAYOUTS.items() if layout[:2] == machine]
-        cuts = [LAYOUTS[name][2] for name in names]
-        several = trained(*machine, cuts, tmp_path_factory.mktemp("many"), repeat=machine != (4, 1))
-        results |= dict(zip(names, several, strict=True))
-    return results
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_trains_alike(one: Found, found: dict[str, Found], name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> None:
     processes, devices, (fsdp, tensor) = LAYOUTS[name]
-    this = found[name]
+    one, this = found("one device"), found(name)
     assert this["devices"] == processes * devices
     np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-5)
     np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-5)
@@ -102,16 +99,16 @@ def test_every_layout_trains_alike(one: Found, found: dict[str, Found], name: st
     assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
 
 
-@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout[:2] != (4, 1)])
-def test_with_dropout_a_layout_repeats_itself(found: dict[str, Found], name: str) -> None:
-    this = found[name]
+@pytest.mark.parametrize("name", NAMES)
+def test_with_dropout_a_layout_repeats_itself(found: Callable[[str], Found], name: str) -> None:
+    this = found(name)
     assert this["dropout"]["bits"] == this["again"]["bits"]
     assert this["dropout"]["losses"] == this["again"]["losses"]
     assert this["dropout"]["losses"] != this["losses"]
 
 
-def test_every_replica_draws_its_own_random_numbers(found: dict[str, Found]) -> None:
-    mean, square = found["8 replicas"]["draws"]
+def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found]) -> None:
+    mean, square = found("8 replicas")["draws"]
     assert square - mean**2 > 1e-3
 
 

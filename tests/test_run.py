@@ -2,26 +2,17 @@
 stopping, resuming, averaging, and what can go wrong on the way."""
 
 import dataclasses
-import io
 import json
 import os
-import resource
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
-from small_run import WORDS, small_config, write_text
+from small_run import WORDS, changed, parameters, quiet, same, write_text
 
 from transformer import (
-    Config,
     OptimizerConfig,
     Run,
     Translator,
@@ -32,35 +23,6 @@ from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.training import loop
 from transformer.training.train import train
-from transformer.training.watch import Watch
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory) -> Config:
-    return small_config(tmp_path_factory.mktemp("text"))
-
-
-def changed(config: Config, **training) -> Config:
-    return dataclasses.replace(config, training=dataclasses.replace(config.training, **training))
-
-
-def quiet() -> Watch:
-    return Watch(quiet=True)
-
-
-@pytest.fixture(scope="module")
-def finished(config, tmp_path_factory) -> Path:
-    return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
-
-
-def parameters(path: Path, checkpoint="last"):
-    run = Run(path)
-    return jax.tree.leaves(run.variables(checkpoint, model_shapes(run.config)))
-
-
-def same(path: Path, other: Path) -> bool:
-    pairs = zip(parameters(path), parameters(other), strict=True)
-    return all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
 
 
 def test_the_run_directory_is_complete(finished):
@@ -266,65 +228,6 @@ def test_early_stopping_by_patience(config, tmp_path):
     assert Run(path).steps()[-1] == 4
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tmp_path):
-    wild = dataclasses.replace(
-        changed(config, evaluate_every=2),
-        optimizer=OptimizerConfig(schedule="constant", peak=1e30, warmup_steps=1_000_000_000),
-    )
-    wild = dataclasses.replace(wild, optimizer=OptimizerConfig(schedule="paper", scale=1e25, warmup_steps=4))
-    with pytest.raises(UserError, match=r"the loss is .* at step \d+: lower the learning rate"):
-        train(wild, tmp_path / "run", watch=quiet())
-    run = Run(tmp_path / "run")
-    for step in run.steps():
-        leaves = jax.tree.leaves(run.variables(step, model_shapes(run.config)))
-        assert all(np.isfinite(leaf).all() for leaf in leaves)
-
-
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def flip_a_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, Path.unlink])
-@pytest.mark.parametrize("item", ["model", "training"])
-def test_a_damaged_checkpoint_is_named(finished, tmp_path, damage, item):
-    shutil.copytree(finished, tmp_path / "run")
-    damage(largest_file(tmp_path / "run" / "checkpoints" / "12" / item))
-    if item == "model":
-        with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
-            Translator.load(tmp_path / "run", "last")
-    else:  # decoding does not need it
-        Translator.load(tmp_path / "run", "last")
-
-
-def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    flip_a_bit(largest_file(tmp_path / "run" / "checkpoints" / "12" / "training"))
-    before = Run(tmp_path / "run").steps()[-2]
-    said = io.StringIO()
-    train(changed(config, steps=12), tmp_path / "run", watch=Watch(Console(file=said, width=1000)))
-    assert "checkpoints/12/training/" in said.getvalue()
-    assert f"damaged/12; going on from step {before}" in said.getvalue()
-    run = Run(tmp_path / "run")
-    assert (run.path / "damaged" / "12" / "model").is_dir()
-    assert same(run.path, finished)
-
-    for step in run.steps():
-        cut_short(largest_file(run.path / "checkpoints" / str(step) / "model"))
-    with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
-        train(changed(config, steps=13), run.path, watch=quiet())
-    assert Run(run.path).steps() == run.steps()
-
-
-def largest_file(folder: Path) -> Path:
-    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [("newest", "has no checkpoint 'newest': choose best, last, average, or one of"), (3, "no checkpoint 3")],
@@ -363,93 +266,6 @@ def test_configs_that_are_not(text, message):
         from_json(text)
 
 
-FULL_DISK = """
-import resource, signal, sys
-from transformer.config_json import from_json
-from transformer.errors import UserError
-from transformer.training import loop
-from transformer.training.train import train
-from transformer.training.watch import Watch
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ordinary = loop.Loop._evaluate
-
-def evaluate(self):
-    if self.step == 8:  # from here on no file may grow past 4 KiB: as if the disk were full
-        self.run.finish_saving()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    ordinary(self)
-
-loop.Loop._evaluate = evaluate
-try:
-    train(from_json(sys.argv[1]), sys.argv[2], watch=Watch(quiet=True))
-except UserError as error:
-    print(error)
-    sys.exit(2)
-"""
-
-
-def test_a_full_disk_costs_no_earlier_checkpoint(config, tmp_path):
-    run_dir = tmp_path / "run"
-    ended = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, to_json(config), str(run_dir)], capture_output=True, text=True
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert "could not save a checkpoint" in ended.stdout
-    assert "--run-dir" in ended.stdout
-    assert Run(run_dir).steps() == [4]
-    train(config, run_dir, watch=quiet())
-    assert Run(run_dir).steps()[-1] == 12
-
-
-def test_a_second_signal_ends_at_once(config, tmp_path):
-    program = (
-        "import sys; from transformer.cli import train_main; import transformer.training.loop as l\n"
-        "import time; l.Loop._stop = lambda self, saved: time.sleep(600)\nsys.exit(train_main())"
-    )
-    (tmp_path / "config.json").write_text(to_json(config))
-    options = ["--data.tokenizer", "whitespace", "--data.cache-dir", str(config.data.cache_dir)]
-    for name in ("train", "validation"):
-        for side in ("source", "target"):
-            options += [f"--data.{name}-{side}", str(getattr(config.data, f"{name}_{side}"))]
-    options += ["--run-dir", str(tmp_path / "run"), "--training.log-every", "1", "--training.steps", "100000"]
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", program, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    watchdog = threading.Timer(120, process.kill)
-    watchdog.start()
-    sent = False
-    for line in process.stdout:
-        if line.startswith("step") and not sent:
-            process.send_signal(signal.SIGINT)
-            sent = True
-        if line.startswith("Stopping"):
-            time.sleep(0.5)
-            process.send_signal(signal.SIGINT)
-            break
-    _, errors = process.communicate()
-    watchdog.cancel()
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-
-
 def test_configs_survive_json(config):
     assert from_json(to_json(config)) == config
     assert differences(config, changed(config, seed=5)) == ["training.seed: 0 -> 5"]
-
-
-def test_limits_are_restored():
-    """The full-disk test limits its own process only."""
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-
-
-def test_one_run_at_a_time_in_a_directory(finished):
-    run = Run(finished)
-    with run.claimed():
-        with pytest.raises(UserError, match="another process trains there"), Run(finished).claimed():
-            pass
-    with run.claimed():
-        pass

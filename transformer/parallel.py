@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -136,7 +137,9 @@ class Shards(Layout):
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         def kept_in_place(state: Any, batch: Any) -> Any:
-            result = step(state, batch)
+            rows = [("rows", (DATA, FSDP))]
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(rows):
+                result = step(state, batch)
             if not donate_state:
                 return result
             state, metrics = result

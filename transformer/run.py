@@ -16,10 +16,11 @@ Nothing in it is a pickle.
 """
 
 import contextlib
+import errno
 import fcntl
 import functools
-import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -31,9 +32,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from flax.traverse_util import flatten_dict
 from orbax.checkpoint import checkpoint_managers as policies
 
+from transformer.checkpoints import MANIFEST, read, seal
 from transformer.config import Config
 from transformer.config_json import from_json, to_json
 from transformer.data.batching import Tokenizers
@@ -43,9 +44,11 @@ from transformer.hosts import first, wait
 from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
-absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax tells its whole day otherwise
+# Orbax tells its whole day otherwise, and of a full disk once for every array; `_not_written` says it once.
+absl.logging.set_verbosity(absl.logging.ERROR)
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
-MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written there
 
 
 class Run:
@@ -124,22 +127,25 @@ class Run:
         """Nobody else trains here meanwhile. The claim ends with the process, however that ends.
 
         Raises:
-          UserError: somebody does.
+          UserError: somebody does; or something in here could not be written.
         """
-        if not first():
-            yield
-            return
         with contextlib.ExitStack() as held:
             try:
-                file = held.enter_context(open(self.path / "lock", "w"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if first():
+                    file = held.enter_context(open(self.path / "lock", "w"))
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UserError(
                     f"{self.path}: another process trains there; wait for it, or choose another --run-dir"
                 ) from error
             except OSError as error:
                 raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
-            yield
+            try:
+                yield
+            except OSError as error:
+                if error.errno in FULL:
+                    raise self._not_written(error) from error
+                raise
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""
@@ -195,14 +201,14 @@ class Run:
         try:
             self._manager.save(int(state.step), args=items, metrics=metrics)
         except Exception as error:
-            raise self._not_saved(error) from error
+            raise self._not_written(error) from error
 
     def store_model(self, step: int, variables: Any) -> None:
         """Keeps variables as the checkpoint of a step, to decode with and to begin from; there is
         nothing in it to resume."""
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((self._place(step) / "model").absolute(), variables)
-        _seal(self._place(step))
+        seal(self._place(step))
 
     def finish_saving(self) -> None:
         """Waits until checkpoints begun are complete, and seals them with the hashes of their files.
@@ -215,16 +221,16 @@ class Run:
             if first():
                 for step in self.steps():
                     if not (self._place(step) / MANIFEST).exists():
-                        _seal(self._place(step))
+                        seal(self._place(step))
             wait("checkpoints")
         except Exception as error:
-            raise self._not_saved(error) from error
+            raise self._not_written(error) from error
 
-    def _not_saved(self, error: Exception) -> UserError:
+    def _not_written(self, error: Exception) -> UserError:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return UserError(
-            f"could not save a checkpoint in {self.path}: {reason}. Is the disk full? Earlier "
-            f"checkpoints are as they were: make room, then go on with --run-dir {self.path}"
+            f"could not write to {self.path}: {reason}. Is the disk full? Earlier checkpoints are as "
+            f"they were: make room, then go on with --run-dir {self.path}"
         )
 
     def _place(self, step: int) -> Path:
@@ -256,7 +262,7 @@ class Run:
           UserError: the checkpoint is missing, damaged, or of another model.
         """
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
-        model, training = (_read(self._place(step), shapes[name], name) for name in shapes)
+        model, training = (read(self._place(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
         return TrainState(
             step=training["step"],
@@ -306,8 +312,8 @@ class Run:
         """
         if checkpoint == "average":
             stored = self.path / "average"
-            return _read(stored, like) if stored.exists() else self.averaged(None, like)
-        return _read(self._place(self._find(checkpoint)), like, "model")
+            return read(stored, like) if stored.exists() else self.averaged(None, like)
+        return read(self._place(self._find(checkpoint)), like, "model")
 
     def _find(self, checkpoint: str | int) -> int:
         steps = self.steps()
@@ -355,68 +361,3 @@ def _resume_items(state: TrainState) -> dict[str, Any]:
     """What resuming needs besides the model that is decoded with."""
     items = {"step": state.step, "optimizer": state.optimizer}
     return items if state.average is None else {**items, "params": state.params}
-
-
-def _hashes(place: Path) -> dict[str, str]:
-    """Of every file of a checkpoint but the manifest."""
-    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {
-        str(path.relative_to(place)): hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-        for path in files
-    }
-
-
-def _seal(place: Path) -> None:
-    partial = place / f".{MANIFEST}"
-    partial.write_text(json.dumps(_hashes(place), indent=0), encoding="utf-8")
-    os.replace(partial, place / MANIFEST)
-
-
-def _check_seal(place: Path, item: str) -> None:
-    """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
-    writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
-    try:
-        sealed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        raise _damaged(place / MANIFEST, str(error)) from error
-    found = _hashes(place)
-    for name, digest in sealed.items():
-        if name.startswith(item) and found.get(name) != digest:
-            raise _damaged(place / name, "not the file that was saved" if name in found else "missing")
-
-
-def _damaged(place: Path, reason: str) -> UserError:
-    return UserError(f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint")
-
-
-def _compare(stored: Any, like: Any) -> None:
-    """Raises ValueError where variables of other names or shapes were stored."""
-    before, wanted = (
-        {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
-        for tree in (stored, like)
-    )
-    for name in sorted(before.keys() | wanted.keys()):
-        if before.get(name) != wanted.get(name):
-            raise ValueError(f"{name} is {before.get(name)} there and should be {wanted.get(name)}")
-
-
-def _read(place: Path, like: Any, item: str = "") -> Any:
-    folder = place / item
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such checkpoint")
-    _check_seal(place, item)
-
-    def shape(x: Any) -> jax.ShapeDtypeStruct:
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
-
-    try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            if item != "training":  # another model; Orbax's threads would say so in tracebacks of their own
-                _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
-            return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise _damaged(folder, reason) from error

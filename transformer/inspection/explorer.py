@@ -4,7 +4,7 @@ import html
 import importlib.resources
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ UNIT = 10_000  # weights are written as whole ten-thousandths, in half the space
 class Explorer:
     """A page, `html`, that a notebook shows and any browser opens; it asks nothing of the network."""
 
-    html: str
+    html: str = field(repr=False)
     sentences: int
     hypotheses: int
 

@@ -32,6 +32,12 @@ def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, ".
     return halves[:size].reshape(shape) >= round(rate * 2**16)
 
 
+def by_rows(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
+    """The same, and where a mesh is laid out, cut along its rows alone: so the compiler fetches the parts of
+    a parameter to the rows, and not the rows to the parts."""
+    return nn.with_logical_constraint(x, ("rows", None, None))
+
+
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
 
@@ -74,8 +80,8 @@ class Residual(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         if self.config.norm == "pre":
-            return x + self.dropout(sublayer(self.norm(x)), deterministic)
-        return self.norm(x + self.dropout(sublayer(x), deterministic))
+            return by_rows(x + self.dropout(sublayer(self.norm(x)), deterministic))
+        return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic)))
 
 
 class FeedForward(nn.Module):
@@ -139,4 +145,4 @@ class Positions(nn.Module):
             encoded = self.param("table", normal, (c.max_positions, c.d_model))[positions]
         else:
             encoded = sinusoids(positions, c.d_model)
-        return Dropout(c.dropout)(embedded + encoded.astype(embedded.dtype), deterministic)
+        return by_rows(Dropout(c.dropout)(embedded + encoded.astype(embedded.dtype), deterministic))

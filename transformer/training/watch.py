@@ -20,7 +20,11 @@ class Watch:
     """
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        # plain lines in notebooks, where every line, and every change of a bar, would be an output of its own
+        plain: dict[str, Any] = {}
+        if Console().is_jupyter:
+            plain = {"force_jupyter": False, "force_terminal": False}
+        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True, **plain)
         self._bar: Progress | None = None
         self._task: Any = None
 

@@ -1,0 +1,80 @@
+"""One checkpoint on disk: sealed with the hashes of its files, and named where it is damaged."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict
+
+from transformer.errors import UserError
+
+MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
+
+
+def _hashes(place: Path) -> dict[str, str]:
+    """Of every file of a checkpoint but the manifest."""
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {
+        str(path.relative_to(place)): hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        for path in files
+    }
+
+
+def seal(place: Path) -> None:
+    partial = place / f".{MANIFEST}"
+    partial.write_text(json.dumps(_hashes(place), indent=0), encoding="utf-8")
+    os.replace(partial, place / MANIFEST)
+
+
+def _checkseal(place: Path, item: str) -> None:
+    """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
+    writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
+    try:
+        sealed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise _damaged(place / MANIFEST, str(error)) from error
+    found = _hashes(place)
+    for name, digest in sealed.items():
+        if name.startswith(item) and found.get(name) != digest:
+            raise _damaged(place / name, "not the file that was saved" if name in found else "missing")
+
+
+def _damaged(place: Path, reason: str) -> UserError:
+    return UserError(f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint")
+
+
+def _compare(stored: Any, like: Any) -> None:
+    """Raises ValueError where variables of other names or shapes were stored."""
+    before, wanted = (
+        {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
+        for tree in (stored, like)
+    )
+    for name in sorted(before.keys() | wanted.keys()):
+        if before.get(name) != wanted.get(name):
+            raise ValueError(f"{name} is {before.get(name)} there and should be {wanted.get(name)}")
+
+
+def read(place: Path, like: Any, item: str = "") -> Any:
+    folder = place / item
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such checkpoint")
+    _checkseal(place, item)
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            if item != "training":  # another model; Orbax's threads would say so in tracebacks of their own
+                _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
+            return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise _damaged(folder, reason) from error
