@@ -35,6 +35,7 @@ fuzz = settings(
     suppress_health_check=list(HealthCheck),
 )
 
+OPTIONS = sorted({part for name in flatten(Config()) for part in name.split(".")})
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-3, 300), st.floats(), st.text(max_size=8)
 )
@@ -45,7 +46,6 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
-OPTIONS = sorted({part for name in flatten(Config()) for part in name.split(".")})
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
 
 

@@ -13,16 +13,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_run import small_config
+from small_run import WORDS, small_config
+from small_translator import small_translator
 
 from transformer import Config, Run, UserError, hosts
 from transformer.cli.train import parse_train
 from transformer.config import HostsConfig
 from transformer.config_json import to_json
 from transformer.decoding.translator import model_shapes
+from transformer.supervision import LOST
 from transformer.training.train import train
 from transformer.training.watch import Watch
 
+ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
 from transformer.config import HostsConfig
@@ -118,6 +121,56 @@ def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_pat
     # and one process goes on with what two began
     train(replace(endless, training=replace(endless.training, steps=step + 2)), tmp_path / "run")
     assert Run(tmp_path / "run").steps()[-1] == step + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_if_one_is_lost_the_other_ends_and_the_job_can_go_on(
+    config: Config, tmp_path: Path, victim: int
+) -> None:
+    long = replace(config, training=replace(config.training, steps=100_000, log_every=1))
+    processes = start(long, tmp_path, 2)
+    until = time.monotonic() + 240
+    while not list(tmp_path.glob("run/checkpoints/*/manifest.json")):
+        assert time.monotonic() < until, log_of(tmp_path, 0)
+        time.sleep(0.1)
+    subprocess.run(["pkill", "-KILL", "-P", str(processes[victim].pid)], check=True)  # the child that trains
+    died = time.monotonic()
+    other = processes[1 - victim]
+    assert other.wait(60) == LOST, log_of(tmp_path, 1 - victim)
+    print(f"the other ended {time.monotonic() - died:.1f} s later, with a heartbeat of 10 s")
+    ended(processes, 60)
+    assert f"process {victim} of the job was lost" in log_of(tmp_path, 1 - victim)
+    assert "Traceback" not in log_of(tmp_path, 1 - victim)
+    step = Run(tmp_path / "run").steps()[-1]
+    assert ended(start(replace(long, training=replace(long.training, steps=step + 4)), tmp_path, 2)) == [0, 0]
+    assert Run(tmp_path / "run").steps()[-1] == step + 4
+
+
+def test_two_processes_translate_like_one(tmp_path: Path) -> None:
+    translator = small_translator()
+    run = Run.create(tmp_path / "run", translator.config, translator.tokenizers)
+    run.store_model(1, translator.variables)
+    (tmp_path / "in").write_text("".join(f"{a} {b}\n" for a in WORDS for b in ("", *WORDS)))
+    port, processes = free_port(), []
+    for index in range(2):
+        hosts = f"--hosts.coordinator localhost:{port} --hosts.processes 2 --hosts.process {index}".split()
+        files = ["--input", tmp_path / "in", "--output", tmp_path / "two", "--reference", tmp_path / "in"]
+        with open(tmp_path / f"{index}.log", "w") as log:
+            command = [sys.executable, ROOT / "decode.py", run.path, *files, *hosts]
+            processes.append(
+                subprocess.Popen(
+                    list(map(str, command)),
+                    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    assert ended(processes) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
+    lines = (tmp_path / "in").read_text().splitlines()
+    assert (tmp_path / "two").read_text().splitlines() == translator.translate(lines)
+    assert "BLEU" in log_of(tmp_path, 0)
+    assert "BLEU" not in log_of(tmp_path, 1)
 
 
 def test_launchers_are_told_by_what_they_set() -> None:

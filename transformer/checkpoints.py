@@ -67,7 +67,7 @@ def read(place: Path, like: Any, item: str = "") -> Any:
     _checkseal(place, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
 
     try:

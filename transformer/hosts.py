@@ -13,6 +13,7 @@ import numpy as np
 
 from transformer.config import HostsConfig
 from transformer.errors import UserError
+from transformer.supervision import is_child, supervise
 
 
 def found(environment: Mapping[str, str]) -> str | None:
@@ -31,7 +32,8 @@ def found(environment: Mapping[str, str]) -> str | None:
 
 
 def join(config: HostsConfig) -> None:
-    """Makes this process one of the job's, before JAX is used for anything else.
+    """Makes this process one of the job's, before JAX is used for anything else. (It goes on in a child
+    then, which this process watches: see `transformer.supervision`.)
 
     Raises:
       UserError: the others cannot be reached.
@@ -40,6 +42,8 @@ def join(config: HostsConfig) -> None:
         return
     if config.processes == 1:
         return
+    if not is_child():
+        raise SystemExit(supervise())
     try:
         jax.distributed.initialize(
             config.coordinator,
@@ -57,6 +61,11 @@ def join(config: HostsConfig) -> None:
 def first() -> bool:
     """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
+
+
+def process_count() -> int:
+    """How many there are."""
+    return jax.process_count()
 
 
 def wait(what: str) -> None:

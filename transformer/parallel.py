@@ -71,7 +71,7 @@ class Replicas(Layout):
     None for the state."""
 
     def place(self, state: Any) -> Any:
-        return jax.device_put(state, NamedSharding(_line(jax.devices()), PartitionSpec()))
+        return jax.device_put(_on_hosts(state), NamedSharding(_line(jax.devices()), PartitionSpec()))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         return jax.pmap(
@@ -115,7 +115,7 @@ class Shards(Layout):
         self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
 
     def place(self, state: Any) -> Any:
-        return jax.tree.map(jax.device_put, state, self.shardings(state))
+        return jax.tree.map(jax.device_put, _on_hosts(state), self.shardings(state))
 
     def shardings(self, state: Any) -> Any:
         """Where every leaf of the state lies."""
@@ -160,6 +160,11 @@ def layout_of(config: MeshConfig) -> Layout:
       UserError: as `Shards`.
     """
     return Shards(config) if config.fsdp * config.tensor > 1 else Replicas()
+
+
+def _on_hosts(state: Any) -> Any:
+    """The state as it can be put on all devices: where there are several hosts, from the memory of each."""
+    return state if jax.process_count() == 1 else jax.device_get(state)
 
 
 def _filled(rows: np.ndarray, pad: int, multiple: int) -> np.ndarray:

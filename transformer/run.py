@@ -313,9 +313,14 @@ class Run:
         if checkpoint == "average":
             stored = self.path / "average"
             return read(stored, like) if stored.exists() else self.averaged(None, like)
-        return read(self._place(self._find(checkpoint)), like, "model")
+        return read(self._place(self.find(checkpoint)), like, "model")
 
-    def _find(self, checkpoint: str | int) -> int:
+    def find(self, checkpoint: str | int) -> int:
+        """The step that "best", "last" or a number means.
+
+        Raises:
+          UserError: there is no such checkpoint.
+        """
         steps = self.steps()
         if not steps:
             raise UserError(f"{self.path} holds no checkpoint yet")
@@ -333,7 +338,7 @@ class Run:
     def averaged(self, steps: Sequence[int] | None, like: Any) -> Any:
         """The mean of several checkpoints' variables (section 6.1), of the newest `keep_last`
         where none are named; in float64, then rounded."""
-        chosen = [self._find(step) for step in steps or self.steps()[-self.config.training.keep_last :]]
+        chosen = [self.find(step) for step in steps or self.steps()[-self.config.training.keep_last :]]
         if not chosen:
             raise UserError(f"{self.path} holds no checkpoint yet")
         total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), like)

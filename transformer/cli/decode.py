@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ import tyro
 from transformer.cli.guard import guarded
 from transformer.cli.output import Output, is_device
 from transformer.cli.train import shown
-from transformer.config import DecodingConfig
+from transformer.config import DecodingConfig, HostsConfig
 from transformer.errors import UserError
 
 
@@ -50,6 +50,9 @@ class DecodeArguments:
     explore: Path | None = None
     """Write no lines but a page, here, that shows in a browser what the words of the first five sentences
     attended to, and the tree of the beam search."""
+    resume: bool = False
+    """Go on with an --output that was cut off. The lines translated by then must be as they were."""
+    hosts: HostsConfig = field(default_factory=HostsConfig)
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Say at the end how many programs were compiled, for which lengths, and where they are kept."""
 
@@ -60,8 +63,11 @@ def decode_main() -> int:
 
 
 def _decode(arguments: list[str]) -> None:
+    from transformer.hosts import join
+
     try:
         given = parse_decode(arguments)
+        join(given.hosts)
         _write_page(given) if given.explore else _translate_lines(given)
     except UserError as error:
         raise UserError(str(error).replace("--decoding.", "--")) from error
@@ -97,7 +103,9 @@ def _translate_lines(given: DecodeArguments) -> None:
 
     from transformer.data.corpora import read_lines
     from transformer.decoding.rescoring import rescored
-    from transformer.decoding.translator import Translator
+    from transformer.decoding.translator import WINDOW, Translator
+    from transformer.hosts import by_turns, first, gathered, process_count
+    from transformer.run import Run
     from transformer.training.watch import Watch
 
     if given.alignments and given.format != "json":
@@ -108,34 +116,79 @@ def _translate_lines(given: DecodeArguments) -> None:
     if given.n_best is None:
         given = dataclasses.replace(given, n_best=1)
     translator = Translator.load(given.run_dir, given.checkpoint)
-    lines = read_lines(given.input) if given.input else _standard_input()
-    watch = Watch(Console(stderr=True, highlight=False))
+    judge = Translator.load(given.rescore) if given.rescore else None
     options = dict(shown(given.decoding))
+    kept = None if judge else given.n_best  # a judge chooses among all
+
+    def translate(numbered: list[tuple[int, str]]) -> list[tuple[str, str]]:
+        """Of each numbered line what is written, and the best translation."""
+        if not numbered:
+            return []
+        lines = [line for _, line in numbered]
+        start = numbered[0][0]
+        found = translator.search(
+            lines, n_best=kept, alignments=given.alignments, first_line=start, **options
+        )
+        several = rescored(lines, found, judge) if judge else found
+        chosen = (hypotheses[: given.n_best] for hypotheses in several)
+        return [("".join(f"{line}\n" for line in _formatted(best, given)), best[0].text) for best in chosen]
+
+    def translated(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str]]:
+        """A window of lines at a time, of which every process does its share."""
+        while window := list(itertools.islice(lines, WINDOW * process_count())):
+            yield from by_turns(window, translate)
+
+    watch = Watch(Console(stderr=True, highlight=False, quiet=not first()))
+    output = Output(
+        given.output if first() else Path(os.devnull),
+        job=_job(given, Run(given.run_dir)),
+        resume=given.resume,
+        each=1 if given.format == "json" else given.n_best or 1,
+    )
     best, start, count = [], time.monotonic(), 0
-    if given.rescore:
-        judge, (lines, again) = Translator.load(given.rescore), itertools.tee(lines)
-        found = translator.stream(lines, alignments=given.alignments, **options)
-        found = (several[: given.n_best] for several in rescored(again, found, judge))
-    else:
-        found = translator.stream(lines, n_best=given.n_best, alignments=given.alignments, **options)
-    with Output(given.output) as output:
-        for count, hypotheses in enumerate(watch.progress("sentences", found, total), start=1):  # noqa: B007
-            output.write("".join(line + "\n" for line in _formatted(hypotheses, given)))
+    with output as file:
+        done = gathered(output.done)[0]
+        if done:
+            watch.say(f"  going on after line {done:,}")
+            best = [_said(line, given) for line in itertools.islice(output.lines(), 0, None, output.each)]
+        lines = enumerate(read_lines(given.input) if given.input else _standard_input(), start=1)
+        rest = translated(itertools.islice(lines, done, None))
+        left = None if total is None else total - done
+        for count, (text, said) in enumerate(watch.progress("sentences", rest, left), start=1):  # noqa: B007
+            file.write(text)
             if given.reference:
-                best.append(hypotheses[0].text)
+                best.append(said)
     seconds = time.monotonic() - start
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.say(f"{speed}, written to {given.output}")
     if given.verbose:
         watch.say(_programs(translator))
-    if given.reference:
+    if given.reference and first():
         _print_scores(best, given, translator)
+
+
+def _job(given: DecodeArguments, run: Any) -> str | None:
+    """What makes the lines of an output file what they are; None where they cannot be made again."""
+    if not given.input or not given.output:
+        if given.resume:
+            raise UserError("--resume needs --input and --output: what was done is found in a file")
+        return None
+    checkpoint = "average" if given.checkpoint == "average" else run.find(given.checkpoint)
+    made = [given.run_dir.resolve(), checkpoint, given.input.resolve(), given.rescore, given.n_best]
+    return repr([*map(str, made), given.format, given.alignments, given.decoding])
+
+
+def _said(line: str, given: DecodeArguments) -> str:
+    """The translation in a line of the output."""
+    if given.format == "json":
+        return str(json.loads(line)["hypotheses"][0]["text"])
+    return line.partition("\t")[2] if given.format == "scores" else line
 
 
 def _write_page(given: DecodeArguments) -> None:
     assert given.explore
-    for option in ("output", "reference", "rescore", "bleu_tokenize", "alignments"):
+    for option in ("output", "reference", "rescore", "bleu_tokenize", "alignments", "resume"):
         if getattr(given, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"

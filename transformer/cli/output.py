@@ -1,7 +1,12 @@
-"""Where a command writes to: never half of a file, never over one that is still wanted."""
+"""Where a command writes to: never half of a file, never over one that is still wanted, and what a long
+job has done already is not done again."""
 
+import fcntl
+import hashlib
+import itertools
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,36 +19,85 @@ def is_device(path: Path) -> bool:
 
 
 class Output:
-    """Standard output, a device or a pipe; or a file that appears when it is complete."""
+    """Standard output, a device or a pipe; or a file that appears when it is complete.
 
-    def __init__(self, path: Path | None, option: str = "--output") -> None:
-        self._option = option
+    Args:
+      path: where to; None: standard output.
+      option: the command's name for it.
+      job: what the lines are made from, and how. Given, what was written of a file stays when the work is
+        cut off, beside it, and `resume` finds it; without, it goes.
+      resume: go on with what the same job has left.
+      each: how many lines belong together.
+
+    Attributes:
+      done: how many times `each` lines were there already.
+      each: as given.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        option: str = "--output",
+        *,
+        job: str | None = None,
+        resume: bool = False,
+        each: int = 1,
+    ) -> None:
+        self._option, self._job, self._resume, self.each = option, job, resume, each
+        self.done = 0
         device = path is not None and is_device(path)
         self._path = path if path is None or device else path.resolve()  # of a link, what it leads to
         self._partial = None
         if self._path and not device:
-            self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+            name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest() if job else os.getpid()
+            self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
 
     def __enter__(self) -> TextIO:
         if self._path and self._partial is None:
             self._file: TextIO = open(self._path, "w", encoding="utf-8", newline="\n")
-            return self._file
-        if self._partial is None:
+        elif self._partial is None:
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
             self._file = sys.stdout
-            return self._file
-        try:
-            self._file = open(self._partial, "w", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UserError(f"cannot write {self._option} {self._path}: {error.strerror}") from error
+        else:
+            try:
+                # a line at a time, so that whatever ends the process leaves whole lines
+                self._file = open(self._partial, "a", 1, encoding="utf-8", newline="\n")
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._file.close()
+                raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
+            except OSError as error:
+                raise UserError(f"cannot write {self._option} {self._path}: {error.strerror}") from error
+            self._file.truncate(self._whole() if self._resume else 0)
         return self._file
+
+    def lines(self) -> Iterator[str]:
+        """What was written of the file so far."""
+        assert self._partial
+        with open(self._partial, encoding="utf-8", newline="\n") as file:
+            yield from (line.removesuffix("\n") for line in file)
+
+    def _whole(self) -> int:
+        """The size of what is complete; sets `done`."""
+        assert self._partial
+        size = 0
+        with open(self._partial, "rb") as file:
+            while len(lines := list(itertools.islice(file, self.each))) == self.each:
+                if not lines[-1].endswith(b"\n"):
+                    break
+                size += sum(map(len, lines))
+                self.done += 1
+        return size
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self._file.flush()
         if self._path:
             self._file.close()
-        if self._partial and self._path:
-            if kind is None:
-                os.replace(self._partial, self._path)
-            else:
-                self._partial.unlink(missing_ok=True)
+        if self._partial is None or self._path is None:
+            return
+        if kind is None:
+            os.replace(self._partial, self._path)
+        elif self._job and self._partial.stat().st_size:
+            print("what was written is kept: the same command with --resume goes on", file=sys.stderr)
+        else:
+            self._partial.unlink(missing_ok=True)

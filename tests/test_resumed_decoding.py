@@ -1,0 +1,130 @@
+"""A file that is translated for hours may be cut off: what was done is kept, no line is lost or doubled."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_run import WORDS
+from small_translator import small_translator
+
+from transformer import Run, Translator, UserError
+from transformer.cli.decode import _translate_lines, parse_decode
+from transformer.decoding import translator as module
+
+LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
+FORMS = [[], ["--format", "scores", "--n-best", "2"], ["--format", "json", "--n-best", "3", "--alignments"]]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    translator = small_translator()
+    run = Run.create(tmp_path_factory.mktemp("resume") / "run", translator.config, translator.tokenizers)
+    run.store_model(1, translator.variables)
+    return run.path
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "WINDOW", 4)
+    (tmp_path / "in").write_text("".join(line + "\n" for line in LINES))
+    return tmp_path / "in"
+
+
+def decode(run_dir: object, *arguments: object) -> None:
+    _translate_lines(parse_decode([str(run_dir), *map(str, arguments)]))
+
+
+def cut_off(windows: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """`decode`, interrupted after so many windows of lines."""
+    ordinary, calls = Translator.search, iter(range(windows))
+
+    def search(self, *arguments, **options):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return ordinary(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "search", search)
+        with pytest.raises(KeyboardInterrupt):
+            decode(*arguments)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["text", "scores", "json"])
+def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monkeypatch, capfd):
+    whole, parts = text.with_name("whole"), text.with_name("parts")
+    options = ["--method", "sample", *form, "--input", text]  # samples depend on the number of the line
+    decode(run_dir, *options, "--output", whole)
+    for windows in (2, 0, 1):
+        cut_off(windows, monkeypatch, run_dir, *options, "--output", parts, "--resume")
+        assert "--resume goes on" in capfd.readouterr().err
+        assert not parts.exists()
+    (kept,) = text.parent.glob(".parts.*")
+    with open(kept, "a") as file:
+        file.write("half a li")  # as a kill leaves it
+    decode(run_dir, *options, "--output", parts, "--resume", "--reference", text)
+    assert parts.read_bytes() == whole.read_bytes()
+    said = capfd.readouterr().err
+    assert "going on after line 12" in said
+    assert "exact match" in said
+    assert not list(text.parent.glob(".parts.*"))
+
+
+def test_without_resume_it_begins_anew(run_dir, text, monkeypatch):
+    cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    decode(run_dir, "--input", text, "--output", text.with_name("out"))
+    assert len(text.with_name("out").read_text().splitlines()) == len(LINES)
+
+
+def test_another_job_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
+    cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume", "--beam-size", "2")
+    assert "going on" not in capfd.readouterr().err
+
+
+def test_nothing_stays_of_what_has_not_begun(run_dir, text, monkeypatch):
+    cut_off(0, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    assert [path.name for path in text.parent.iterdir()] == ["in"]
+
+
+def test_two_that_write_the_same(run_dir, text, monkeypatch):
+    cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    (kept,) = text.parent.glob(".out.*")
+    before = kept.read_bytes()
+    with open(kept) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process writes it just now"):
+            decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume")
+    assert kept.read_bytes() == before
+
+
+def test_resume_needs_files(run_dir, text):
+    with pytest.raises(UserError, match="--resume needs --input and --output"):
+        decode(run_dir, "--input", text, "--resume")
+
+
+def test_killed_while_it_writes(run_dir, text):
+    """kill -9, in a process of its own."""
+    text.write_text("".join(line + "\n" for line in LINES * 40))
+    program = (
+        "import sys, transformer.decoding.translator as t; t.WINDOW = 4\n"
+        "from transformer.cli import decode_main; sys.exit(decode_main())"
+    )
+    command = [sys.executable, "-c", program, run_dir, "--input", text, "--output", text.with_name("out")]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not any(path.stat().st_size > 200 for path in text.parent.glob(".out.*")):
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not text.with_name("out").exists()
+    decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume")
+    decode(run_dir, "--input", text, "--output", text.with_name("whole"))
+    assert text.with_name("out").read_bytes() == text.with_name("whole").read_bytes()
+    assert sorted(os.listdir(text.parent)) == ["in", "out", "whole"]
