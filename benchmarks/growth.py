@@ -4,7 +4,6 @@
 as it may: a search that ends early would hide what is asked here.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.measure import machine, save
+from benchmarks.measure import drawing_options, machine, wrote
 from benchmarks.training import CASES, Case, jax_step, network
 from transformer import Transformer
 from transformer.decoding.beam import beam_search
@@ -100,11 +99,7 @@ def plot(points: list[Point], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measures, prints a table, writes OUTPUT.json and OUTPUT.png."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("growth"), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument("--repeats", type=int, default=5, help="how often each size is timed")
-    parser.add_argument("--quick", action="store_true", help="one small size of each: to see that it runs")
-    given = parser.parse_args(arguments)
+    given = drawing_options("growth", __doc__, 5, arguments)
     sizes = {"length": LENGTHS, "beam": BEAMS, "rows": BATCHES, "training": TRAINED}
     searched, trained, tokens = CASES["base"], CASES["tiny"], TOKENS
     if given.quick:
@@ -116,10 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     for panel, line, size, seconds in points:
         table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")
     Console(width=80).print(table)
-    about = machine()
-    save(str(given.output.with_suffix(".json")), {"about": about, "points": points})
-    plot(points, given.output.with_suffix(".png"))
-    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+    wrote(given.output, {"about": machine(), "points": points}, lambda path: plot(points, path))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Timing side by side: every contestant in a process of its own, all of them warm, by turns."""
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 
@@ -180,3 +182,23 @@ def save(path: str, results: dict[str, Any]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(results, file, indent=1, ensure_ascii=False)
         file.write("\n")
+
+
+def drawing_options(
+    name: str, about: str | None, repeats: int, arguments: list[str] | None
+) -> argparse.Namespace:
+    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats`
+    and `quick`."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--output", type=Path, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
+    parser.add_argument("--repeats", type=int, default=repeats, help="how often each size is timed")
+    parser.add_argument("--quick", action="store_true", help="a few small sizes: to see that it runs")
+    return parser.parse_args(arguments)
+
+
+def wrote(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> None:
+    """Keeps results and their picture, and says where."""
+    data, picture = output.with_suffix(".json"), output.with_suffix(".png")
+    save(str(data), results)
+    draw(picture)
+    print(f"{results['about']}\nwritten to {data} and {picture}")

@@ -5,10 +5,7 @@ asks the compiler for its memory, counts its sequential operations in the traced
 the longest path between two positions from where gradients reach. It writes a table and plots.
 """
 
-import argparse
 import functools
-import json
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -25,6 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.measure import drawing_options, machine, wrote
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.baselines.convolutional import GatedConvolution, reach
 from transformer.baselines.recurrent import make_cell
@@ -246,11 +244,7 @@ def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> Non
 
 def main(arguments: list[str] | None = None) -> None:
     """Measures, prints the table, writes OUTPUT.json and OUTPUT.png."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table1", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("table1"), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument("--repeats", type=int, default=15, help="passes timed for each size")
-    parser.add_argument("--quick", action="store_true", help="a few small sizes only")
-    given = parser.parse_args(arguments)
+    given = drawing_options("table1", __doc__, 15, arguments)
     lengths, widths = (LENGTHS, WIDTHS) if not given.quick else ((16, 32, 64), (64, 96, 128))
     costs = measure(lengths, widths, given.repeats)
     reached = [length for length in lengths if length <= 128]
@@ -272,18 +266,9 @@ def main(arguments: list[str] | None = None) -> None:
             path,
         )
     Console(width=100).print(table)
-    about = {
-        "jax": jax.__version__,
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-        "rows": ROWS,
-        "window r": WINDOW,
-        "kernel k": KERNEL,
-    }
-    result = {"about": about, "costs": [asdict(c) for c in costs], "paths": paths}
-    given.output.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    plot(costs, paths, given.output.with_suffix(".png"))
-    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+    about = machine() | {"rows": str(ROWS), "window r": str(WINDOW), "kernel k": str(KERNEL)}
+    results = {"about": about, "costs": [asdict(c) for c in costs], "paths": paths}
+    wrote(given.output, results, lambda path: plot(costs, paths, path))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 serves the other."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from reference_search import random_variables
 from small_run import WORDS
 
-from transformer import Config, DecodingConfig, TransformerConfig, Translator
+from transformer import Config, DecodingConfig, Run, TransformerConfig, Translator
 from transformer.baselines.config import RecurrentConfig
 from transformer.copying.config import CopyingConfig
 from transformer.data.tokenizers import train_tokenizer
@@ -30,3 +31,10 @@ def small_translator(system: str = "transformer", words: Sequence[str] = WORDS, 
     )
     variables = random_variables(find_system(system).model(config.model), seed)
     return Translator(config, variables, (tokenizer, tokenizer))
+
+
+def stored(translator: Translator, path: Path) -> Path:
+    """A run directory, new, that holds the translator."""
+    run = Run.create(path, translator.config, translator.tokenizers)
+    run.store_model(1, translator.variables)
+    return run.path

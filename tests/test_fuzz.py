@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_translator import small_translator
+from small_translator import small_translator, stored
 
-from transformer import PRESETS, Config, Run, Translator, UserError
+from transformer import PRESETS, Config, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.config import flatten
 from transformer.config_json import from_json, to_json
@@ -52,10 +52,7 @@ LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a checkpoint of random parameters."""
-    translator = small_translator()
-    run = Run.create(tmp_path_factory.mktemp("fuzz") / "run", translator.config, translator.tokenizers)
-    run.store_model(1, translator.variables)
-    return run.path
+    return stored(small_translator(), tmp_path_factory.mktemp("fuzz") / "run")
 
 
 def ended(main: Any, arguments: list[str], stdin: bytes = b"") -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from small_run import WORDS, small_config
-from small_translator import small_translator
+from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError, hosts
 from transformer.cli.train import parse_train
@@ -149,15 +149,14 @@ def test_if_one_is_lost_the_other_ends_and_the_job_can_go_on(
 
 def test_two_processes_translate_like_one(tmp_path: Path) -> None:
     translator = small_translator()
-    run = Run.create(tmp_path / "run", translator.config, translator.tokenizers)
-    run.store_model(1, translator.variables)
+    run_dir = stored(translator, tmp_path / "run")
     (tmp_path / "in").write_text("".join(f"{a} {b}\n" for a in WORDS for b in ("", *WORDS)))
     port, processes = free_port(), []
     for index in range(2):
         hosts = f"--hosts.coordinator localhost:{port} --hosts.processes 2 --hosts.process {index}".split()
         files = ["--input", tmp_path / "in", "--output", tmp_path / "two", "--reference", tmp_path / "in"]
         with open(tmp_path / f"{index}.log", "w") as log:
-            command = [sys.executable, ROOT / "decode.py", run.path, *files, *hosts]
+            command = [sys.executable, ROOT / "decode.py", run_dir, *files, *hosts]
             processes.append(
                 subprocess.Popen(
                     list(map(str, command)),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from small_run import WORDS
-from small_translator import small_translator
+from small_translator import small_translator, stored
 
-from transformer import Run, Translator, UserError
+from transformer import Translator, UserError
 from transformer.cli.decode import _translate_lines, parse_decode
 from transformer.decoding import translator as module
 
@@ -22,10 +22,7 @@ FORMS = [[], ["--format", "scores", "--n-best", "2"], ["--format", "json", "--n-
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    translator = small_translator()
-    run = Run.create(tmp_path_factory.mktemp("resume") / "run", translator.config, translator.tokenizers)
-    run.store_model(1, translator.variables)
-    return run.path
+    return stored(small_translator(), tmp_path_factory.mktemp("resume") / "run")
 
 
 @pytest.fixture
