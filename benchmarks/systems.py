@@ -59,6 +59,8 @@ class Plan:
         preset = PRESETS[self.family if name == TEACHER else f"{self.family}-{system}"]
         files = self._files(self.work / DISTILLED if name.endswith(DISTILLED) else self.corpus)
         data = replace(preset.data, **files)
+        if self.family == "quickstart":  # compiling more programs would take longer than the training
+            data = replace(data, buckets=(16, 24, 40))
         student = name not in (TEACHER, *BASELINES)
         model = replace(preset.model, dropout=0.1)
         if isinstance(model, TransformerConfig):

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from small_run import small_config
 
-from transformer import Transformer, TransformerConfig, UserError
+from transformer import Run, Transformer, TransformerConfig, UserError
 from transformer.config import MeshConfig
+from transformer.config_json import to_json
+from transformer.decoding.translator import model_shapes
 from transformer.parallel import Shards, layout_of
 
 REPLICAS = (1, 1)
@@ -110,6 +114,45 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str], Found], nam
 def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found]) -> None:
     mean, square = found("8 replicas")["draws"]
     assert square - mean**2 > 1e-3
+
+
+TRAIN = """
+import sys
+from transformer.config_json import from_json
+from transformer.training.train import train
+train(from_json(open(sys.argv[1]).read()), sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
+    """One device, then four replicas, then a mesh, then two replicas, each after the last one's end:
+    the same batches, and in the end the same parameters as on one device throughout."""
+    small = small_config(tmp_path)
+    small = replace(small, model=replace(small.model, dropout=0.0))
+    stages = [(1, (1, 1), 4), (4, (1, 1), 8), (4, (2, 2), 12), (2, (1, 1), 16)]
+    for name, plan in {"one": stages[:1] * 4, "several": stages}.items():
+        for (devices, cuts, _), (*_, steps) in zip(plan, stages, strict=True):
+            training = replace(small.training, steps=steps)
+            config = replace(small, training=training, parallel=MeshConfig(*cuts))
+            (tmp_path / "config.json").write_text(to_json(config))
+            flags = f"--xla_force_host_platform_device_count={devices}"
+            command = [sys.executable, "-c", TRAIN, str(tmp_path / "config.json"), str(tmp_path / name)]
+            done = subprocess.run(
+                command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+    records = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "several")
+    ]
+    one, several = ([r for r in some if r["kind"] == "training"] for some in records)
+    assert [r["weight"] for r in one] == [r["weight"] for r in several]  # the same batches
+    np.testing.assert_allclose([r["loss"] for r in one], [r["loss"] for r in several], rtol=1e-5)
+    runs = (Run(tmp_path / name) for name in ("one", "several"))
+    weights = (jax.tree.leaves(run.variables(16, model_shapes(run.config))) for run in runs)
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
 def test_what_is_cut_along_which_axis() -> None:

@@ -122,7 +122,7 @@ def test_a_sentence_is_translated_alike_in_any_company(translator: Translator) -
 def test_threads_share_a_translator(translator: Translator) -> None:
     parts = [SENTENCES[start:] + SENTENCES[:start] for start in range(8)]
     expected = [plain(translator.search(part)) for part in parts]
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(lambda part: plain(translator.search(part)), parts)) == expected
 
 
