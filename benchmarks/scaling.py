@@ -91,6 +91,8 @@ def collectives(program: str) -> list[Collective]:
                 continue
             across = any(device // NODE != group[0] // NODE for group in groups for device in group)
             size = _size(match[1]) * (len(groups[0]) if match[2] == "reduce-scatter" else 1)
+            if line.count("-start("):  # gives its operand too
+                size = max(map(_size, re.findall(r"\w+\[[\d,]*\]", match[1])))
             found.setdefault((match[2], len(groups[0]), across), []).append((size, times.get(computation, 1)))
     return [
         Collective(*key, sum(size * count for size, count in several), 1)

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,41 @@ def command(monkeypatch, capfd):
         return (status, *capfd.readouterr())
 
     return call
+
+
+def test_a_pipe_is_not_read_twice(run_dir, command, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "out").write_text("kept\n")
+    for option in ("--input", "--reference"):
+        status, _, errors = command(
+            decode_main, run_dir, option, tmp_path / "pipe", "--output", tmp_path / "out"
+        )
+        assert status == 2
+        assert f"{option} {tmp_path / 'pipe'} can be read only once" in errors
+    assert (tmp_path / "out").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize("option", ["--output", "--explore"])
+def test_a_full_disk(run_dir, command, option):
+    status, _, errors = command(decode_main, run_dir, option, "/dev/full", stdin=b"ein Haus\n")
+    assert status == 2
+    assert f"cannot write {option} /dev/full: No space left on device" in errors
+
+
+def test_the_options_are_those_of_the_run_and_not_of_the_judge(run_dir, command, tmp_path):
+    shutil.copytree(run_dir, tmp_path / "judge")
+    config = json.loads((run_dir / "config.json").read_text())
+    config["decoding"]["method"] = "sample"
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
+    outputs = [
+        command(decode_main, *words, "--format", "scores", stdin=b"ein Haus\n\n")
+        for words in ([run_dir, "--rescore", tmp_path / "judge"], ["--rescore", tmp_path / "judge", run_dir])
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1].splitlines()[1] == "0.0000\t"  # of nothing nothing is said, surely
+    status, _, errors = command(decode_main, run_dir, "--rescore", run_dir, "--n-best", "9", stdin=b"x\n")
+    assert status == 2
+    assert "--n-best 9: must be at least 1 and at most 2" in errors
 
 
 @pytest.mark.parametrize(

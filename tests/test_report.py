@@ -2,19 +2,18 @@
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
-from small_run import small_config
 
 from transformer import Run, UserError
 from transformer.cli.guard import guarded
 from transformer.report import write_report
 from transformer.report.__main__ import command
 from transformer.report.charts import bar_chart, line_chart
-from transformer.training.train import train
-from transformer.training.watch import Watch
 
 
 class Balanced(HTMLParser):
@@ -51,9 +50,8 @@ def parsed(page: str) -> Balanced:
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    config = small_config(tmp_path_factory.mktemp("text"))
-    return train(config, tmp_path_factory.mktemp("runs") / "small", watch=Watch(quiet=True))
+def run_dir(finished, tmp_path_factory):
+    return Path(shutil.copytree(finished, tmp_path_factory.mktemp("runs") / "small"))
 
 
 def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
@@ -96,6 +94,28 @@ def test_hostile_text_and_torn_lines(run_dir, tmp_path):
     page = parsed(write_report(run.path).read_text())
     assert "script" not in page.seen
     assert page.text.count(hostile) == 3
+
+
+STRANGE = [
+    ("metrics.jsonl", '{"kind": "training"}'),
+    ("metrics.jsonl", '{"kind": "start", "step": 3}'),
+    ("metrics.jsonl", '{"kind": ["x"], "step": 3}'),
+    ("metrics.jsonl", '{"kind": "training", "step": 3, "nll": NaN, "tokens_per_second": Infinity}'),
+    ("metrics.jsonl", '{"kind": "evaluation", "step": 3, "samples": ["a"]}'),
+    ("results.json", "{"),
+    ("results.json", "{}"),
+    ("results.json", '{"bleu": {"value": "x"}}'),
+]
+
+
+@pytest.mark.parametrize(("name", "line"), STRANGE)
+def test_what_others_wrote_is_left_out(run_dir, tmp_path, name, line):
+    run = Path(shutil.copytree(run_dir, tmp_path / "run"))
+    with open(run / name, "a" if name == "metrics.jsonl" else "w") as file:
+        file.write(line + "\n")
+    page = parsed(write_report(run).read_text())
+    assert "nan" not in page.text.lower().split()
+    assert "BLEU at step 12" in page.text
 
 
 def test_charts_are_to_scale():

@@ -83,6 +83,14 @@ def test_another_job_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
     assert "going on" not in capfd.readouterr().err
 
 
+def test_another_text_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
+    cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    text.write_text("red cat\n")
+    decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume")
+    assert "going on" not in capfd.readouterr().err
+    assert text.with_name("out").read_text().count("\n") == 1
+
+
 def test_nothing_stays_of_what_has_not_begun(run_dir, text, monkeypatch):
     cut_off(0, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
     assert [path.name for path in text.parent.iterdir()] == ["in"]

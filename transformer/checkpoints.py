@@ -25,12 +25,13 @@ def _hashes(place: Path) -> dict[str, str]:
 
 
 def seal(place: Path) -> None:
+    """Writes the hashes of a checkpoint's files: from now on it counts as whole."""
     partial = place / f".{MANIFEST}"
     partial.write_text(json.dumps(_hashes(place), indent=0), encoding="utf-8")
     os.replace(partial, place / MANIFEST)
 
 
-def _checkseal(place: Path, item: str) -> None:
+def _check(place: Path, item: str) -> None:
     """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
     writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
     try:
@@ -61,10 +62,20 @@ def _compare(stored: Any, like: Any) -> None:
 
 
 def read(place: Path, like: Any, item: str = "") -> Any:
+    """An item of a checkpoint.
+
+    Args:
+      place: the checkpoint's folder.
+      like: a pytree of arrays or shapes, which lie where what is read is to lie.
+      item: "model" or "training"; empty where the folder is the item.
+
+    Raises:
+      UserError: it is missing, damaged, or of other names or shapes.
+    """
     folder = place / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
-    _checkseal(place, item)
+    _check(place, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

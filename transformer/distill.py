@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from transformer.cli import guarded, run_decoding
+from transformer.cli import guarded, run_decoding, short_options
 from transformer.config import DecodingConfig
 from transformer.errors import UserError
 
@@ -56,7 +56,8 @@ def _distill(arguments: list[str]) -> None:
             "the teacher's translations instead of the originals. Stopped, it goes on where it was."
         ),
     )
-    distill(given.run_dir, given.folder, given.checkpoint, given.decoding)
+    with short_options():
+        distill(given.run_dir, given.folder, given.checkpoint, given.decoding)
 
 
 def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConfig) -> None:
@@ -72,9 +73,11 @@ def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConf
     from transformer.training.watch import Watch
 
     run, watch = Run(run_dir), Watch()
-    about = {"teacher": str(run.path.absolute()), "checkpoint": checkpoint, **dataclasses.asdict(decoding)}
-    _claim(folder, json.loads(json.dumps(about, default=str)))
+    step = checkpoint if checkpoint == "average" else run.find(checkpoint)
+    about = {"teacher": str(run.path.absolute()), "checkpoint": step, **dataclasses.asdict(decoding)}
     translator = Translator.load(run.path, checkpoint)
+    translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
+    _claim(folder, json.loads(json.dumps(about, default=str)))
     corpus = open_corpus(run.config.data)
     run.check_corpus(corpus.place.name)
     languages = run.config.data.source_language, run.config.data.target_language
@@ -124,8 +127,10 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another folder")
         (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write to {folder}: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{folder / ABOUT} is damaged: choose another folder, or delete this one") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def _write_side(path: Path, lines: Iterator[str]) -> None:

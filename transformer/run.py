@@ -198,6 +198,8 @@ class Run:
         )
         metrics = None if bleu is None else {"bleu": bleu}
         self.finish_saving()
+        if first():
+            shutil.rmtree(self.path / "average", ignore_errors=True)  # that of older checkpoints
         try:
             self._manager.save(int(state.step), args=items, metrics=metrics)
         except Exception as error:
@@ -239,7 +241,7 @@ class Run:
     def steps(self) -> list[int]:
         """The complete checkpoints, oldest first."""
         folder = self.path / "checkpoints"
-        return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdigit())
+        return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdecimal())
 
     def best_step(self) -> int:
         """The checkpoint with the best BLEU; the newest of equals, and where none was measured."""
@@ -328,7 +330,7 @@ class Run:
             return self.best_step()
         if checkpoint == "last":
             return steps[-1]
-        if str(checkpoint).isdigit() and int(checkpoint) in steps:
+        if str(checkpoint).isdecimal() and int(checkpoint) in steps:
             return int(checkpoint)
         raise UserError(
             f"{self.path} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
@@ -358,8 +360,12 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        with open(self.path / "metrics.jsonl", "ab+") as file:
+            if file.tell():  # a line that a kill cut off ends here
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read() == b"\n" else "\n" + line
+            file.write(line.encode())
 
 
 def _resume_items(state: TrainState) -> dict[str, Any]:

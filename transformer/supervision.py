@@ -5,23 +5,36 @@ When a process of the job is lost, JAX's runtime ends the others by aborting the
 with a status of its own.
 """
 
+import collections
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 CHILD = "TRANSFORMER_SUPERVISED"  # set in the environment of the child
 LOST = 75  # what sysexits.h calls a failure that may pass: start the job again
 _LEADER = re.compile(r"coordination service.*leader|failed to connect to the coordination", re.IGNORECASE)
 _TASK = re.compile(r"[Tt]ask:? (\d+) heartbeat timeout")
-_TROUBLE = re.compile(r"^(Traceback|[EF]\d{4} )")
+_TROUBLE = re.compile(r"^(Traceback|F\d{4} |E\d{4} .*coordination_service)")
 
 
 def is_child() -> bool:
-    """Whether a parent watches already."""
-    return CHILD in os.environ
+    """Whether a parent watches already. The child ends with it, if that is killed."""
+    if CHILD not in os.environ:
+        return False
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(LOST)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return True
 
 
 def supervise() -> int:
@@ -32,6 +45,7 @@ def supervise() -> int:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        process_group=0,  # what a terminal sends to its group comes through here, once
     )
 
     def pass_on(number: int, frame: Any) -> None:
@@ -39,7 +53,7 @@ def supervise() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pass_on)
-    held: list[str] = []  # from the first sign of trouble on
+    held: collections.deque[str] = collections.deque(maxlen=1000)  # from the first sign of an end on
     assert child.stderr
     for line in child.stderr:
         if held or _TROUBLE.match(line):

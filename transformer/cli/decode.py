@@ -1,6 +1,8 @@
 """`decode.py`: lines in, translations or a page out."""
 
+import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -14,7 +16,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from transformer.cli.guard import guarded
-from transformer.cli.output import Output, is_device
+from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import shown
 from transformer.config import DecodingConfig, HostsConfig
 from transformer.errors import UserError
@@ -51,7 +53,7 @@ class DecodeArguments:
     """Write no lines but a page, here, that shows in a browser what the words of the first five sentences
     attended to, and the tree of the beam search."""
     resume: bool = False
-    """Go on with an --output that was cut off. The lines translated by then must be as they were."""
+    """Go on with an --output that was cut off, of the same input and options."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Say at the end how many programs were compiled, for which lengths, and where they are kept."""
@@ -65,10 +67,17 @@ def decode_main() -> int:
 def _decode(arguments: list[str]) -> None:
     from transformer.hosts import join
 
-    try:
+    with short_options():
         given = parse_decode(arguments)
         join(given.hosts)
         _write_page(given) if given.explore else _translate_lines(given)
+
+
+@contextlib.contextmanager
+def short_options() -> Iterator[None]:
+    """Messages name the options of the search as these commands have them."""
+    try:
+        yield
     except UserError as error:
         raise UserError(str(error).replace("--decoding.", "--")) from error
 
@@ -90,7 +99,8 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 
 def run_decoding(arguments: list[str]) -> DecodingConfig:
     """The search options stored with the run that is named among the arguments: the defaults."""
-    run_dir = next((Path(word) for word in arguments if Path(word, "config.json").exists()), None)
+    words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
+    run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
     if run_dir is None:
         return DecodingConfig()
     from transformer.run import Run
@@ -105,7 +115,6 @@ def _translate_lines(given: DecodeArguments) -> None:
     from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import WINDOW, Translator
     from transformer.hosts import by_turns, first, gathered, process_count
-    from transformer.run import Run
     from transformer.training.watch import Watch
 
     if given.alignments and given.format != "json":
@@ -118,6 +127,7 @@ def _translate_lines(given: DecodeArguments) -> None:
     translator = Translator.load(given.run_dir, given.checkpoint)
     judge = Translator.load(given.rescore) if given.rescore else None
     options = dict(shown(given.decoding))
+    translator.settings(given.n_best, options)  # refuses what makes no sense
     kept = None if judge else given.n_best  # a judge chooses among all
 
     def translate(numbered: list[tuple[int, str]]) -> list[tuple[str, str]]:
@@ -129,7 +139,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         found = translator.search(
             lines, n_best=kept, alignments=given.alignments, first_line=start, **options
         )
-        several = rescored(lines, found, judge) if judge else found
+        several = rescored(lines, found, judge, first_line=start) if judge else found
         chosen = (hypotheses[: given.n_best] for hypotheses in several)
         return [("".join(f"{line}\n" for line in _formatted(best, given)), best[0].text) for best in chosen]
 
@@ -139,25 +149,27 @@ def _translate_lines(given: DecodeArguments) -> None:
             yield from by_turns(window, translate)
 
     watch = Watch(Console(stderr=True, highlight=False, quiet=not first()))
-    output = Output(
-        given.output if first() else Path(os.devnull),
-        job=_job(given, Run(given.run_dir)),
-        resume=given.resume,
-        each=1 if given.format == "json" else given.n_best or 1,
-    )
+    output = _output(given) if first() else Output(Path(os.devnull))
+    long = output if isinstance(output, LongOutput) else None
     best, start, count = [], time.monotonic(), 0
-    with output as file:
-        done = gathered(output.done)[0]
-        if done:
-            watch.say(f"  going on after line {done:,}")
-            best = [_said(line, given) for line in itertools.islice(output.lines(), 0, None, output.each)]
-        lines = enumerate(read_lines(given.input) if given.input else _standard_input(), start=1)
-        rest = translated(itertools.islice(lines, done, None))
-        left = None if total is None else total - done
-        for count, (text, said) in enumerate(watch.progress("sentences", rest, left), start=1):  # noqa: B007
-            file.write(text)
-            if given.reference:
-                best.append(said)
+    try:
+        with output as file:
+            done = gathered(long.done if long else 0)[0]
+            if long and done:
+                watch.say(f"  going on after line {done:,}")
+                best = [_said(line, given) for line in long.lines()]
+            if long and long.dropped:
+                watch.say("  beginning anew: what was left here unfinished is dropped")
+            lines = enumerate(read_lines(given.input) if given.input else _standard_input(), start=1)
+            rest = translated(itertools.islice(lines, done, None))
+            left = None if total is None else total - done
+            for count, (text, said) in enumerate(watch.progress("sentences", rest, left), start=1):  # noqa: B007
+                file.write(text)
+                if given.reference:
+                    best.append(said)
+    finally:
+        if long and long.kept:
+            watch.say("what was written is kept: the same command with --resume goes on")
     seconds = time.monotonic() - start
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
@@ -168,15 +180,23 @@ def _translate_lines(given: DecodeArguments) -> None:
         _print_scores(best, given, translator)
 
 
-def _job(given: DecodeArguments, run: Any) -> str | None:
-    """What makes the lines of an output file what they are; None where they cannot be made again."""
-    if not given.input or not given.output:
+def _output(given: DecodeArguments) -> Output:
+    """Where the lines go. What is made from a file, into a file, can be gone on with."""
+    from transformer.run import Run
+
+    if not given.input or not given.output or is_device(given.output):
         if given.resume:
             raise UserError("--resume needs --input and --output: what was done is found in a file")
-        return None
+        return Output(given.output)
+    run = Run(given.run_dir)
     checkpoint = "average" if given.checkpoint == "average" else run.find(given.checkpoint)
-    made = [given.run_dir.resolve(), checkpoint, given.input.resolve(), given.rescore, given.n_best]
-    return repr([*map(str, made), given.format, given.alignments, given.decoding])
+    judge = given.rescore and (given.rescore.resolve(), Run(given.rescore).best_step())
+    with open(given.input, "rb") as file:
+        text = hashlib.file_digest(file, "blake2b").hexdigest()
+    made = [given.run_dir.resolve(), checkpoint, judge, text, given.n_best, given.format, given.alignments]
+    job = repr([*map(str, made), given.decoding])
+    each = 1 if given.format == "json" else given.n_best or 1
+    return LongOutput(given.output, job, resume=given.resume, each=each)
 
 
 def _said(line: str, given: DecodeArguments) -> str:
@@ -239,6 +259,10 @@ def _check_files(given: DecodeArguments) -> int | None:
         for source, path in (("--input", given.input), ("--reference", given.reference)):
             if path and path.exists() and output.exists() and path.samefile(output):
                 raise UserError(f"{option} {output} is the file of {source}, which would be lost")
+    for option, path in (("--input", given.input), ("--reference", given.reference)):
+        if path and is_device(path):
+            pipe = "< FILE" if option == "--input" else "a file"
+            raise UserError(f"{option} {path} can be read only once: give {pipe}")
     total = sum(1 for _ in read_lines(given.input)) if given.input else None
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))

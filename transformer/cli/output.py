@@ -1,6 +1,7 @@
 """Where a command writes to: never half of a file, never over one that is still wanted, and what a long
 job has done already is not done again."""
 
+import contextlib
 import fcntl
 import hashlib
 import itertools
@@ -24,80 +25,123 @@ class Output:
     Args:
       path: where to; None: standard output.
       option: the command's name for it.
-      job: what the lines are made from, and how. Given, what was written of a file stays when the work is
-        cut off, beside it, and `resume` finds it; without, it goes.
-      resume: go on with what the same job has left.
+
+    Raises:
+      UserError: on entering and leaving, where it cannot be written.
+    """
+
+    def __init__(self, path: Path | None, option: str = "--output") -> None:
+        self._option = option
+        self._direct = path is None or is_device(path)
+        self._path = path if path is None or self._direct else path.resolve()  # of a link, what it leads to
+
+    @property
+    def _partial(self) -> Path:
+        """The file while it is not complete."""
+        return self._beside(str(os.getpid()))
+
+    def _beside(self, name: str) -> Path:
+        assert self._path
+        return self._path.with_name(f".{self._path.name}.{name}.partial")
+
+    def __enter__(self) -> TextIO:
+        if self._path is None:
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+            self._file: TextIO = sys.stdout
+            return self._file
+        try:
+            if self._direct:
+                self._file = open(self._path, "w", encoding="utf-8", newline="\n")
+            else:
+                self._file = self._open()
+        except OSError as error:
+            raise self._not_written(error) from error
+        return self._file
+
+    def _open(self) -> TextIO:
+        return open(self._partial, "w", encoding="utf-8", newline="\n")
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        try:
+            self._file.close() if self._path else self._file.flush()
+        except OSError as trouble:
+            error = error or trouble
+        if not self._direct:
+            self._settle(complete=error is None)
+        if isinstance(error, BrokenPipeError):
+            raise error
+        if isinstance(error, OSError):
+            raise self._not_written(error) from error
+
+    def _settle(self, complete: bool) -> None:
+        if not complete:
+            self._partial.unlink(missing_ok=True)
+            return
+        assert self._path
+        with contextlib.suppress(OSError):  # who may read it is as it was
+            self._partial.chmod(self._path.stat().st_mode)
+        os.replace(self._partial, self._path)
+
+    def _not_written(self, error: OSError) -> UserError:
+        place = self._path or "standard output"
+        return UserError(f"cannot write {self._option} {place}: {error.strerror}")
+
+
+class LongOutput(Output):
+    """A file whose lines stay beside it when the work is cut off, for the same job to go on with.
+
+    Args:
+      path: a file.
+      job: what its lines are made from, and how.
+      resume: go on; else begin anew.
       each: how many lines belong together.
 
     Attributes:
       done: how many times `each` lines were there already.
-      each: as given.
+      kept: whether something stays, once it was left.
+      dropped: whether something was there that is not gone on with.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        option: str = "--output",
-        *,
-        job: str | None = None,
-        resume: bool = False,
-        each: int = 1,
-    ) -> None:
-        self._option, self._job, self._resume, self.each = option, job, resume, each
-        self.done = 0
-        device = path is not None and is_device(path)
-        self._path = path if path is None or device else path.resolve()  # of a link, what it leads to
-        self._partial = None
-        if self._path and not device:
-            name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest() if job else os.getpid()
-            self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
+    def __init__(self, path: Path, job: str, *, resume: bool, each: int = 1) -> None:
+        super().__init__(path)
+        self._job = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
+        self._resume, self._each = resume, each
+        self.done, self.kept, self.dropped = 0, False, False
 
-    def __enter__(self) -> TextIO:
-        if self._path and self._partial is None:
-            self._file: TextIO = open(self._path, "w", encoding="utf-8", newline="\n")
-        elif self._partial is None:
-            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-            self._file = sys.stdout
-        else:
-            try:
-                # a line at a time, so that whatever ends the process leaves whole lines
-                self._file = open(self._partial, "a", 1, encoding="utf-8", newline="\n")
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                self._file.close()
-                raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
-            except OSError as error:
-                raise UserError(f"cannot write {self._option} {self._path}: {error.strerror}") from error
-            self._file.truncate(self._whole() if self._resume else 0)
-        return self._file
+    @property
+    def _partial(self) -> Path:
+        return self._beside(self._job)
+
+    def _open(self) -> TextIO:
+        # a line at a time, so that whatever ends the process leaves whole lines
+        file = open(self._partial, "a", 1, encoding="utf-8", newline="\n")  # noqa: SIM115 (left in __exit__)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
+        self.dropped = not self._resume and file.tell() > 0
+        file.truncate(self._whole() if self._resume else 0)
+        return file
 
     def lines(self) -> Iterator[str]:
-        """What was written of the file so far."""
-        assert self._partial
+        """The first of each that was written so far."""
         with open(self._partial, encoding="utf-8", newline="\n") as file:
-            yield from (line.removesuffix("\n") for line in file)
+            for line in itertools.islice(file, 0, None, self._each):
+                yield line.removesuffix("\n")
 
     def _whole(self) -> int:
         """The size of what is complete; sets `done`."""
-        assert self._partial
         size = 0
         with open(self._partial, "rb") as file:
-            while len(lines := list(itertools.islice(file, self.each))) == self.each:
+            while len(lines := list(itertools.islice(file, self._each))) == self._each:
                 if not lines[-1].endswith(b"\n"):
                     break
                 size += sum(map(len, lines))
                 self.done += 1
         return size
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self._file.flush()
-        if self._path:
-            self._file.close()
-        if self._partial is None or self._path is None:
-            return
-        if kind is None:
-            os.replace(self._partial, self._path)
-        elif self._job and self._partial.stat().st_size:
-            print("what was written is kept: the same command with --resume goes on", file=sys.stderr)
-        else:
-            self._partial.unlink(missing_ok=True)
+    def _settle(self, complete: bool) -> None:
+        self.kept = not complete and self._partial.stat().st_size > 0
+        if not self.kept:
+            super()._settle(complete)

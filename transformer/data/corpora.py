@@ -230,5 +230,5 @@ def _download(builder: Any, name: str) -> None:
         raise UserError(
             f"{name} is not in {builder.data_path} and could not be prepared there ({reason[0]}). "
             "It needs the network and, for this one step, the extra: pip install "
-            "'transformer-jax[tfds-prepare]'"
+            "'.[tfds-prepare]'"
         ) from error

@@ -9,7 +9,11 @@ from transformer.decoding.translator import WINDOW, Hypothesis, Translator
 
 
 def rescored(
-    sources: Iterable[str], found: Iterable[list[Hypothesis]], judge: Translator, window: int = WINDOW
+    sources: Iterable[str],
+    found: Iterable[list[Hypothesis]],
+    judge: Translator,
+    window: int = WINDOW,
+    first_line: int = 1,
 ) -> Iterator[list[Hypothesis]]:
     """Every sentence's hypotheses in the order of the judge's scores, which they then carry.
 
@@ -21,15 +25,23 @@ def rescored(
       found: their hypotheses, sentence by sentence.
       judge: a model of any system, with a tokenizer of its own.
       window: sentences scored at a time.
+      first_line: the number of the first sentence, for warnings.
     """
-    pairs = zip(sources, found, strict=True)
+    pairs = enumerate(zip(sources, found, strict=True), start=first_line)
     penalty = length_penalty(judge.config.decoding)
     while chunk := list(itertools.islice(pairs, window)):
         asked = [
-            (source, judge.as_trained(hypothesis)) for source, several in chunk for hypothesis in several
+            (line, source, judge.as_trained(hypothesis))
+            for line, (source, several) in chunk
+            if source.strip()
+            for hypothesis in several
         ]
-        log_p = iter(judge.score([source for source, _ in asked], [text for _, text in asked]))
-        for _, several in chunk:
+        lines, asked_sources, texts = zip(*asked, strict=True) if asked else ((), (), ())
+        log_p = iter(judge.score(asked_sources, texts, lines=lines))
+        for _, (source, several) in chunk:
+            if not source.strip():  # nothing was said
+                yield several
+                continue
             judged = []
             for hypothesis in several:
                 length = len(judge.tokenizers[1].encode(judge.as_trained(hypothesis))) + 1

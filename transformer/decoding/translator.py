@@ -187,8 +187,15 @@ class Translator:
             yield from self.search(chunk, first_line=first_line, **options)
             first_line += len(chunk)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> Float[np.ndarray, " pairs"]:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
+    ) -> Float[np.ndarray, " pairs"]:
         """log P(target | source) of every pair, in nats, <eos> counted.
+
+        Args:
+          sources: sentences.
+          targets: as many translations.
+          lines: their numbers, for warnings. None: 1, 2, 3, ...
 
         Raises:
           UserError: there are not as many targets as sources.
@@ -199,7 +206,10 @@ class Translator:
             )
         settings = self._within_positions(self.config.decoding)
         sides = [
-            [self._ids(text, tokenizer, settings.buckets[-1], line) for line, text in enumerate(texts, 1)]
+            [
+                self._ids(text, tokenizer, settings.buckets[-1], line)
+                for line, text in zip(lines or range(1, len(texts) + 1), texts, strict=True)
+            ]
             for texts, tokenizer in zip((sources, targets), self.tokenizers, strict=True)
         ]
         longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]

@@ -235,7 +235,7 @@ def _figure(
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'transformer-jax[notebooks]'") from error
+        raise UserError("pictures need matplotlib: pip install '.[notebooks]'") from error
     figure, axes = pyplot.subplots(down, across, figsize=size, layout=layout, squeeze=False, **options)
     pyplot.close(figure)
     return figure, axes

@@ -11,8 +11,12 @@ def command(arguments: list[str]) -> None:
     Raises:
       UserError: as `write_report`; there is not exactly one argument.
     """
+    usage = "usage: python -m transformer.report RUN (writes RUN/report.html anew)"
+    if arguments in (["--help"], ["-h"]):
+        print(usage)
+        return
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UserError("usage: python -m transformer.report RUN (writes RUN/report.html anew)")
+        raise UserError(usage)
     print(f"Written to {write_report(arguments[0])}")
 
 

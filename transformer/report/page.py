@@ -6,6 +6,7 @@ Everything in it comes from the run directory, so `python -m transformer.report 
 import html
 import importlib.resources
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -61,15 +62,24 @@ def write_report(run_dir: Path | str) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; one that was cut off by a kill is left out."""
+    """The lines of metrics.jsonl that training writes; one that was cut off by a kill is left out."""
     found = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-    return [record for record in found if isinstance(record, dict) and "kind" in record]
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [
+        record
+        for record in found
+        if isinstance(record, dict)
+        and isinstance(record.get("kind"), str)
+        and isinstance(record.get("step"), int)
+    ]
 
 
 def _table(rows: Iterable[tuple[Any, ...]], head: Sequence[str] = ()) -> str:
@@ -92,7 +102,8 @@ def _headline(run: Any, by_kind: dict[str, list[dict[str, Any]]]) -> str:
 
 def _curves(training: list[dict[str, Any]], evaluation: list[dict[str, Any]]) -> str:
     def of(records: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
-        return [(r["step"], r[name]) for r in records if isinstance(r.get(name), int | float)]
+        numbers = ((r["step"], r.get(name)) for r in records)
+        return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
 
     charts = [
         ("nats a token", {"training": of(training, "nll"), "validation": of(evaluation, "nll")}),
@@ -105,20 +116,27 @@ def _curves(training: list[dict[str, Any]], evaluation: list[dict[str, Any]]) ->
 
 
 def _scores(path: Path) -> str:
-    if not path.exists():
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        rows = [
+            (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
+            for name, score in results.items()
+            if isinstance(score, dict)
+        ]
+        about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none yet, or somebody else's file
         return ""
-    results = json.loads(path.read_text(encoding="utf-8"))
-    scores = {name: score for name, score in results.items() if isinstance(score, dict)}
-    rows = [
-        (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
-        for name, score in scores.items()
-    ]
-    about = f"{results['split']}, {results['sentences']:,} sentences, checkpoint {results['checkpoint']:,}"
     return f"<h2>Scores</h2><p>{html.escape(about)}</p>" + _table(rows)
 
 
 def _translations(evaluation: list[dict[str, Any]]) -> str:
-    told = [record for record in evaluation if record.get("samples")]
+    def triples(samples: Any) -> bool:
+        return isinstance(samples, list) and all(
+            isinstance(each, list) and len(each) == 3 and all(isinstance(text, str) for text in each)
+            for each in samples
+        )
+
+    told = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
     if not told:
         return ""
     parts = ["<h2>Translations over time</h2>"]
@@ -133,19 +151,20 @@ def _translations(evaluation: list[dict[str, Any]]) -> str:
 
 
 def _data(starts: list[dict[str, Any]]) -> str:
-    if not starts or "data" not in starts[-1]:
+    data = starts[-1].get("data") if starts else None
+    if not isinstance(data, dict):
         return ""
-    data = starts[-1]["data"]
     rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
     figures = "".join(
         bar_chart(f"{side} sentences by length in tokens, up to", counts)
-        for side, counts in data["lengths"].items()
+        for side, counts in data.get("lengths", {}).items()
     )
     return f'<h2>Data</h2>{_table(rows)}<p></p><div class="charts">{figures}</div>'
 
 
 def _starts(starts: list[dict[str, Any]]) -> str:
     rows = [
-        (f"step {start['step']:,}", start["date"], start["devices"], start["versions"]) for start in starts
+        (f"step {start['step']:,}", *(start.get(name, "") for name in ("date", "devices", "versions")))
+        for start in starts
     ]
     return "<h2>Started</h2>" + _table(rows, ("from", "when", "on", "versions")) if rows else ""

@@ -2,8 +2,11 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+AGAIN = 1.0  # seconds; a job system may send the same signal twice, to a process and to its group
 
 
 class StopRequest:
@@ -14,14 +17,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask to stop after the step; a second one ends at once."""
-    request = StopRequest()
+    """SIGINT and SIGTERM ask to stop after the step; a second one, a second later or more, ends at once."""
+    request, asked = StopRequest(), [0.0]
 
     def ask(number: int, frame: FrameType | None) -> None:
-        request.signal = number
-        # not what it was before: a job started in the background began with SIGINT ignored
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        say("Stopping after this step; again to stop without saving.")
+        if request.signal == 0:
+            request.signal, asked[0] = number, time.monotonic()
+            say("Stopping after this step; again to stop without saving.")
+        elif time.monotonic() - asked[0] >= AGAIN:
+            # not what it was before: a job started in the background began with SIGINT ignored
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.raise_signal(number)
 
     before = {}
     try:
