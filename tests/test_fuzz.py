@@ -26,7 +26,7 @@ from transformer.config import flatten
 from transformer.config_json import from_json, to_json
 from transformer.training import train as training
 
-CASES = int(os.environ.get("TRANSFORMER_FUZZ", 25))
+CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 fuzz = settings(
     max_examples=CASES,
     deadline=None,

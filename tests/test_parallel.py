@@ -38,7 +38,7 @@ LAYOUTS: dict[str, Layout] = {
     "2 processes, mesh 1 x 2 x 2": (2, 2, (2, 2)),
     "4 processes x 1 replica": (4, 1, REPLICAS),
 }
-QUICK = ("8 replicas", "mesh 2 x 2 x 2", "2 processes x 2 replicas")  # the others are of the slow tests
+QUICK = ("8 replicas", "mesh 2 x 2 x 2")  # the others are slow tests; test_hosts.py has two processes
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
 Found = dict[str, Any]
 

@@ -37,6 +37,13 @@ MODELS = {
 }
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
 quiet = Watch(quiet=True)
+QUICK = (
+    "recurrent",
+    "convolutional",
+    "parallel, masked",
+    "copying",
+)  # one of a kind; the others are slow tests
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +78,7 @@ def leaves(path: Path) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves(run.variables("last", model_shapes(run.config)))]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     config = config_of(name, base, teacher)
     whole = train(config, tmp_path / "whole", watch=quiet)
@@ -104,7 +111,7 @@ def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     assert (scores < 0).all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
     config = dataclasses.replace(MODELS[name], num_layers=4, d_model=64, vocab_size=1000)
     model = find_system(name.split(",")[0]).model(config)
