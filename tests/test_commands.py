@@ -95,7 +95,7 @@ def test_the_options_are_those_of_the_run_and_not_of_the_judge(run_dir, command,
         command(decode_main, *words, "--format", "scores", stdin=b"ein Haus\n\n")
         for words in ([run_dir, "--rescore", tmp_path / "judge"], ["--rescore", tmp_path / "judge", run_dir])
     ]
-    assert outputs[0] == outputs[1]
+    assert outputs[0][:2] == outputs[1][:2]
     assert outputs[0][1].splitlines()[1] == "0.0000\t"  # of nothing nothing is said, surely
     status, _, errors = command(decode_main, run_dir, "--rescore", run_dir, "--n-best", "9", stdin=b"x\n")
     assert status == 2

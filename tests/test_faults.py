@@ -128,7 +128,7 @@ def test_a_full_disk_costs_no_earlier_checkpoint(config, tmp_path):
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
         "import sys; from transformer.cli import train_main; import transformer.training.loop as l\n"
-        "import time; l.Loop._stop = lambda self, saved: time.sleep(600)\nsys.exit(train_main())"
+        "import time; l.Loop._stop = lambda self, signal, saved: time.sleep(600)\nsys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))
     options = ["--data.tokenizer", "whitespace", "--data.cache-dir", str(config.data.cache_dir)]

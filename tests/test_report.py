@@ -51,7 +51,7 @@ def parsed(page: str) -> Balanced:
 
 @pytest.fixture(scope="module")
 def run_dir(finished, tmp_path_factory):
-    return Path(shutil.copytree(finished, tmp_path_factory.mktemp("runs") / "small"))
+    return Path(shutil.copytree(finished, tmp_path_factory.mktemp("runs") / finished.name))
 
 
 def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
@@ -78,9 +78,9 @@ def test_it_is_written_again_from_the_files_alone(run_dir, capsys, monkeypatch):
     command([str(run_dir)])
     assert (run_dir / "report.html").read_text() == before
     assert f"Written to {run_dir / 'report.html'}" in capsys.readouterr().out
-    for arguments in ([], ["--help"], ["nowhere"]):
+    for arguments, status in (([], 2), (["--help"], 0), (["nowhere"], 2)):
         monkeypatch.setattr(sys, "argv", ["report", *arguments])
-        assert guarded("report", command) == 2
+        assert guarded("report", command) == status
 
 
 def test_hostile_text_and_torn_lines(run_dir, tmp_path):
