@@ -132,7 +132,7 @@ def test_the_tree_shows_every_candidate_and_its_fate():
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"pip install 'transformer-jax\[notebooks\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[notebooks\]'"):
         p.draw_positions()
 
 
