@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer.config import HostsConfig
 from transformer.errors import UserError
-from transformer.supervision import is_child, supervise
+from transformer.supervision import end_with_parent, is_child, supervise
 
 
 def found(environment: Mapping[str, str]) -> str | None:
@@ -44,6 +44,7 @@ def join(config: HostsConfig) -> None:
         return
     if not is_child():
         raise SystemExit(supervise())
+    end_with_parent()
     try:
         jax.distributed.initialize(
             config.coordinator,
@@ -61,11 +62,6 @@ def join(config: HostsConfig) -> None:
 def first() -> bool:
     """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
-
-
-def process_count() -> int:
-    """How many there are."""
-    return jax.process_count()
 
 
 def wait(what: str) -> None:

@@ -23,9 +23,12 @@ _TROUBLE = re.compile(r"^(Traceback|F\d{4} |E\d{4} .*coordination_service)")
 
 
 def is_child() -> bool:
-    """Whether a parent watches already. The child ends with it, if that is killed."""
-    if CHILD not in os.environ:
-        return False
+    """Whether a parent watches already."""
+    return CHILD in os.environ
+
+
+def end_with_parent() -> None:
+    """From now on this process ends soon after its parent, also if that is killed."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -34,7 +37,6 @@ def is_child() -> bool:
         os._exit(LOST)
 
     threading.Thread(target=watch, daemon=True).start()
-    return True
 
 
 def supervise() -> int:

@@ -109,12 +109,13 @@ def run_decoding(arguments: list[str]) -> DecodingConfig:
 
 
 def _translate_lines(given: DecodeArguments) -> None:
+    import jax
     from rich.console import Console
 
     from transformer.data.corpora import read_lines
     from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import WINDOW, Translator
-    from transformer.hosts import by_turns, first, gathered, process_count
+    from transformer.hosts import by_turns, first, gathered
     from transformer.training.watch import Watch
 
     if given.alignments and given.format != "json":
@@ -145,7 +146,7 @@ def _translate_lines(given: DecodeArguments) -> None:
 
     def translated(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str]]:
         """A window of lines at a time, of which every process does its share."""
-        while window := list(itertools.islice(lines, WINDOW * process_count())):
+        while window := list(itertools.islice(lines, WINDOW * jax.process_count())):
             yield from by_turns(window, translate)
 
     watch = Watch(Console(stderr=True, highlight=False, quiet=not first()))
