@@ -10,6 +10,7 @@ import pytest
 from benchmarks import growth
 from benchmarks.__main__ import rows_of
 from benchmarks.decoding import agreement
+from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
 
@@ -83,3 +84,20 @@ def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
     assert {panel for panel, *_ in points} == {"length", "beam", "rows", "training"}
     assert all(seconds > 0 for *_, seconds in points)
     assert (tmp_path / "growth.png").stat().st_size > 10_000
+
+
+def test_memory_is_watched_to_the_end(tmp_path):
+    command = ["-c", "import time; x = bytearray(200 * 2**20); time.sleep(1); print('done')"]
+    found = watch("two hundred", command, tmp_path / "log", every=0.05)
+    assert max(found.memory) > 200 * 2**20
+    assert (tmp_path / "log").read_text() == "done\n"
+    assert Watched("grows", [i * 2**20 for i in range(100)]).growth == 60
+    with pytest.raises(RuntimeError, match="three ended with status 3: see .*log"):
+        watch("three", ["-c", "raise SystemExit(3)"], tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_endurance_at_a_small_size(tmp_path):
+    trained, decoded = endure(tmp_path, steps=40, lines=3000, every=0.1)
+    assert len(trained.memory) > 10
+    assert len(decoded.memory) > 10

@@ -125,6 +125,43 @@ def test_a_full_disk_costs_no_earlier_checkpoint(config, tmp_path):
     assert Run(run_dir).steps()[-1] == 12
 
 
+READ_ONLY = Path("/sys")  # where even root cannot write
+
+
+@pytest.mark.skipif(not READ_ONLY.is_dir(), reason="only Linux has one")
+def test_a_read_only_directory_is_refused_before_the_work(config):
+    for run_dir in (READ_ONLY / "run", READ_ONLY / "a" / "run"):
+        with pytest.raises(UserError, match="cannot create /sys/.*run: /sys is not a folder that can be"):
+            train(config, run_dir, watch=quiet())
+
+
+CLAIM_AS_NOBODY = """
+import os, sys
+from transformer import Run, UserError
+
+if os.geteuid() == 0:  # whom permissions do not hold
+    os.setuid(65534)
+try:
+    with Run(sys.argv[1]).claimed():
+        print("claimed")
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_run_that_became_read_only_is_not_gone_on_with(finished, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    for path in (*run_dir.rglob("*"), run_dir):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    command = [sys.executable, "-c", CLAIM_AS_NOBODY, str(run_dir)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    run_dir.chmod(0o755)
+    assert said == f"cannot write to {run_dir}: Permission denied\n"
+
+
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
         "import sys; from transformer.cli import train_main; import transformer.training.loop as l\n"

@@ -24,6 +24,7 @@ from transformer import PRESETS, Config, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.config import flatten
 from transformer.config_json import from_json, to_json
+from transformer.interop.folders import import_marian
 from transformer.training import train as training
 
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
@@ -147,16 +148,9 @@ def test_a_line_of_a_megabyte(run_dir: Path) -> None:
         assert (status, out.count("\n")) == (0, 2)
 
 
-@fuzz
-@given(data=st.data())
-def test_a_run_directory_with_anything_in_it(
-    run_dir: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any file cut short, changed, emptied, removed, or in the place of a folder."""
-    path = tmp_path_factory.mktemp("run") / "run"
-    shutil.copytree(run_dir, path)
-    files = sorted(entry for entry in path.rglob("*") if entry.is_file())
-    file = data.draw(st.sampled_from(files))
+def damage(data: st.DataObject, folder: Path) -> None:
+    """Any of its files cut short, changed, replaced, removed, or in the place of a folder."""
+    file = data.draw(st.sampled_from(sorted(entry for entry in folder.rglob("*") if entry.is_file())))
     content = bytearray(file.read_bytes())
     match data.draw(st.sampled_from(["cut", "flip", "fill", "remove", "folder"])):
         case "cut":
@@ -173,17 +167,45 @@ def test_a_run_directory_with_anything_in_it(
         case "folder":
             file.unlink()
             file.mkdir()
+
+
+@fuzz
+@given(data=st.data())
+def test_a_run_directory_with_anything_in_it(
+    run_dir: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "run"
+    shutil.copytree(run_dir, path)
+    damage(data, path)
     before = {entry for entry in path.parent.rglob("*")}
-    try:
-        translator = Translator.load(path, "last")
-    except UserError:
-        pass
-    else:
-        assert np.isfinite(jax_leaf(translator)).all()
+    with contextlib.suppress(UserError):
+        assert np.isfinite(parameter(Translator.load(path, "last"))).all()
     assert before == {entry for entry in path.parent.rglob("*")}  # reading writes nothing
     shutil.rmtree(path.parent)
 
 
-def jax_leaf(translator: Translator) -> np.ndarray:
+@fuzz
+@given(data=st.data())
+def test_a_model_to_import_with_anything_in_it(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """It is imported or refused whole, and nothing is written beside the new run."""
+    folder = tmp_path_factory.mktemp("import")
+    shutil.copytree(Path(__file__).parent / "data" / "marian", folder / "marian")
+    if data.draw(st.booleans()):
+        damage(data, folder / "marian")
+    else:
+        about = json.loads((folder / "marian" / "config.json").read_text())
+        about[data.draw(st.sampled_from(sorted(about)))] = data.draw(JSON)
+        (folder / "marian" / "config.json").write_text(json.dumps(about))
+    before = {entry for entry in folder.rglob("*")}
+    with contextlib.suppress(UserError):
+        import_marian(folder / "marian", folder / "run")
+        before |= {folder / "run", *(folder / "run").rglob("*")}
+    assert before == {entry for entry in folder.rglob("*")}
+    shutil.rmtree(folder)
+
+
+def parameter(translator: Translator) -> np.ndarray:
     """One of its parameters."""
     return np.asarray(translator.variables["params"]["source_embedding"]["table"])

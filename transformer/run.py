@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,11 @@ class Run:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists and is not a run: name another directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK):
-            raise UserError(f"cannot create {path}: {above} is not a folder that can be written to")
+        try:  # permissions do not tell it of every file system
+            tempfile.TemporaryFile(dir=above).close()
+        except OSError as error:
+            reason = f"{above} is not a folder that can be written to ({error.strerror})"
+            raise UserError(f"cannot create {path}: {reason}") from None
 
     def check_resumable(self) -> None:
         """Raises UserError if this model came from elsewhere."""

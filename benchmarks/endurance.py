@@ -1,0 +1,139 @@
+"""Whether memory stays flat: a training of 5,000 updates, then a translation of a million lines.
+
+`python -m benchmarks.endurance WORK` runs `train.py` with a small model on the built-in corpus, with an
+evaluation and a checkpoint every 250 updates, and lets `decode.py` translate a million lines with it. Once a
+second it reads how much memory the process holds. What counts is the growth between the second fifth
+of the time, when all is compiled, and the last.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+from benchmarks.measure import machine, wrote
+from transformer.grammar import pairs
+
+MIB = 2**20
+PARTS = 5
+SMALL = (
+    "quickstart --model.d-model 64 --model.d-ff 128 --model.num-heads 2 --data.built-in-size 20000 "
+    "--data.batch-tokens 512 --optimizer.warmup-steps 100 --training.log-every 100"
+).split()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A process that has ended, and the bytes it held, second by second."""
+
+    name: str
+    memory: list[int]
+
+    def part(self, index: int) -> float:
+        """MiB held in that part of the time, the median."""
+        size = max(1, len(self.memory) // PARTS)
+        return statistics.median(self.memory[index * size : (index + 1) * size]) / MIB
+
+    @property
+    def growth(self) -> float:
+        """MiB, from the second part to the last."""
+        return self.part(PARTS - 1) - self.part(1)
+
+
+def resident(process: int) -> int:
+    """Bytes of main memory a process holds; 0 once it has ended (Linux)."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def watch(name: str, command: list[str], log: Path, every: float = 1.0) -> Watched:
+    """Runs a command to its end.
+
+    Raises:
+      RuntimeError: it failed; its words are in `log`.
+    """
+    memory: list[int] = []
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen([sys.executable, *command], stdout=file, stderr=file)
+        try:
+            while process.poll() is None:
+                if held := resident(process.pid):
+                    memory.append(held)
+                time.sleep(every)
+        finally:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{name} ended with status {process.returncode}: see {log}")
+    return Watched(name, memory)
+
+
+def write_lines(path: Path, lines: int, distinct: int = 50_000) -> None:
+    """English of the built-in corpus, over and over."""
+    some = [english for english, _ in itertools.islice(pairs(7, "train"), min(lines, distinct))]
+    with open(path, "w", encoding="utf-8") as file:
+        for line in track(itertools.islice(itertools.cycle(some), lines), f"writing {path}", lines):
+            file.write(line + "\n")
+
+
+def endure(work: Path, steps: int, lines: int, every: float = 1.0) -> list[Watched]:
+    """Both processes, one after the other; what they write goes into `work`.
+
+    Raises:
+      RuntimeError: one of them failed, or not every line was translated.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    run_dir, source, output = work / "run", work / "lines.en", work / "lines.de"
+    often = ["--training.steps", str(steps), "--training.evaluate-every", str(max(1, steps // 20))]
+    options = [*SMALL, "--run-dir", str(run_dir), *often]
+    trained = watch(f"{steps:,} updates", ["train.py", *options], work / "train.log", every)
+    write_lines(source, lines)
+    search = ["--method", "greedy", "--rows", "256", "--output", str(output)]
+    decode = ["decode.py", str(run_dir), "--input", str(source), *search]
+    decoded = watch(f"{lines:,} lines", decode, work / "decode.log", every)
+    with open(output, "rb") as file:
+        if (written := sum(1 for _ in file)) != lines:
+            raise RuntimeError(f"{output} has {written:,} lines of {lines:,}")
+    return [trained, decoded]
+
+
+def plot(found: list[Watched], path: Path) -> None:
+    """Memory against time, a panel for each process."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(found), figsize=(9, 3.2), layout="constrained")
+    for axis, each in zip(axes, found, strict=True):
+        axis.plot([held / MIB for held in each.memory])
+        axis.set(xlabel="seconds", ylabel="MiB", title=each.name)
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs both, prints what they held, writes WORK/endurance.json and WORK/endurance.png."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=__doc__)
+    parser.add_argument("work", type=Path, help="where the run, the lines and the results go")
+    parser.add_argument("--steps", type=int, default=5000, help="updates")
+    parser.add_argument("--lines", type=int, default=1_000_000, help="lines to translate")
+    given = parser.parse_args(arguments)
+    found = endure(given.work, given.steps, given.lines)
+    for each in found:
+        held = ", ".join(f"{each.part(part):,.0f}" for part in range(PARTS))
+        print(f"{each.name}: {len(each.memory):,} s; MiB by fifths of the time {held}: {each.growth:+,.0f}")
+    memory = {each.name: each.memory for each in found}
+    wrote(given.work / "endurance", {"about": machine(), "memory": memory}, lambda path: plot(found, path))
+
+
+if __name__ == "__main__":
+    main()
