@@ -22,10 +22,15 @@ from transformer.grammar import pairs
 
 MIB = 2**20
 PARTS = 5
-SMALL = (
-    "quickstart --model.d-model 64 --model.d-ff 128 --model.num-heads 2 --data.built-in-size 20000 "
-    "--data.batch-tokens 512 --optimizer.warmup-steps 100 --training.log-every 100"
-).split()
+SMALL = {
+    "--model.d-model": 64,
+    "--model.d-ff": 128,
+    "--model.num-heads": 2,
+    "--data.built-in-size": 20_000,
+    "--data.batch-tokens": 512,
+    "--optimizer.warmup-steps": 100,
+    "--training.log-every": 100,
+}
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,9 @@ def endure(work: Path, steps: int, lines: int, every: float = 1.0) -> list[Watch
     """
     work.mkdir(parents=True, exist_ok=True)
     run_dir, source, output = work / "run", work / "lines.en", work / "lines.de"
-    often = ["--training.steps", str(steps), "--training.evaluate-every", str(max(1, steps // 20))]
-    options = [*SMALL, "--run-dir", str(run_dir), *often]
-    trained = watch(f"{steps:,} updates", ["train.py", *options], work / "train.log", every)
+    often = {"--training.steps": steps, "--training.evaluate-every": max(1, steps // 20)}
+    options = [str(word) for option in (SMALL | often | {"--run-dir": run_dir}).items() for word in option]
+    trained = watch(f"{steps:,} updates", ["train.py", "quickstart", *options], work / "train.log", every)
     write_lines(source, lines)
     search = ["--method", "greedy", "--rows", "256", "--output", str(output)]
     decode = ["decode.py", str(run_dir), "--input", str(source), *search]
