@@ -126,7 +126,7 @@ def test_threads_share_a_translator(translator: Translator) -> None:
         assert list(threads.map(lambda part: plain(translator.search(part)), parts)) == expected
 
 
-def test_one_program_for_each_bucket(translator: Translator, compiled: list[str]) -> None:
+def test_a_program_for_each_bucket(translator: Translator, compiled: list[str]) -> None:
     assert len(first_search) <= 2
     assert {(4, 8), (4, 16)} <= set(programs)
     traced = len(programs)
@@ -163,6 +163,30 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     assert len(programs) == before + 2
     assert compiled == []
     assert {length for length, _ in warm.programs} == {8, 16}
+
+
+def test_few_sentences_are_searched_one_by_one(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = plain(translator.search(SENTENCES))
+    shapes: list[tuple[int, ...]] = []
+    searched = Translator._searched
+
+    def counted(self: Translator, batch: np.ndarray, *rest: Any) -> Any:
+        shapes.append(batch.shape)
+        return searched(self, batch, *rest)
+
+    monkeypatch.setattr(Translator, "_searched", counted)
+    few = [3, 8]
+    for rows, alike in ((16, [1, 1]), (15, [15]), (2, [2])):
+        shapes.clear()
+        found = plain(translator.search([SENTENCES[index] for index in few], rows=rows))
+        assert found == [expected[index] for index in few]
+        assert [shape[0] for shape in shapes] == alike
+    shapes.clear()
+    assert plain(translator.search(SENTENCES * 5, rows=4)) == expected * 5
+    words = 5 * sum(1 for sentence in SENTENCES if sentence.strip())
+    assert len(shapes) == -(-words // 4)  # lengths share a batch: none but the last is filled up
 
 
 def test_n_best(translator: Translator) -> None:

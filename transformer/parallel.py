@@ -74,8 +74,9 @@ class Replicas(Layout):
         return jax.device_put(_on_hosts(state), NamedSharding(_line(jax.devices()), PartitionSpec()))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
+        alone = jax.device_count() == 1  # a sum over one device would copy all gradients
         return jax.pmap(
-            functools.partial(step, axis_name=AXIS),
+            functools.partial(step, axis_name=None if alone else AXIS),
             axis_name=AXIS,
             in_axes=(None, 0),
             out_axes=None,  # type: ignore[arg-type]

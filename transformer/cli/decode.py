@@ -239,10 +239,11 @@ def _write_page(given: DecodeArguments) -> None:
 def _programs(translator: Any) -> str:
     from transformer.compilation import keep_programs
 
-    lengths = sorted(length for length, _ in translator.programs)
+    lengths = sorted({length for length, _ in translator.programs})
     kept = keep_programs()
     return (
-        f"{len(lengths)} compiled programs, for sources padded to {', '.join(map(str, lengths)) or '-'}; "
+        f"{len(translator.programs)} compiled programs, for sources padded to "
+        f"{', '.join(map(str, lengths)) or '-'}; "
         + (f"kept in {kept}" if kept else "not kept for the next time")
     )
 

@@ -26,6 +26,7 @@ from transformer.systems import System, find_system
 
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
+FEW = 8  # sentences one by one cost no more than a batch of this many times as many
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class Hypothesis:
 class Translator:
     """A trained model, ready to translate. It never changes, so threads may share it.
 
-    What is said of a sentence does not depend on the others: the padded length is a function of the
-    sentence alone and batches always have the same number of rows, so the same compiled program
-    sees it whatever else is asked. There is one such program for each length in
-    `decoding.buckets`.
+    What is said of a sentence does not depend on the others, but for the rounding of float32. Sentences
+    of like length are searched together, `decoding.rows` at a time and padded to the smallest of
+    `decoding.buckets` that holds them: there is one compiled program for each of these, and another
+    for when there are only a few sentences, which are searched one by one.
 
     Attributes:
-      programs: what was compiled so far: a padded length and the options of the search.
+      programs: what was compiled so far: a padded length and the options of the search, rows among them.
     """
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
@@ -114,6 +115,8 @@ class Translator:
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
         settings = self.settings(n_best, options)
+        if len(sources) <= settings.rows // FEW:
+            settings = dataclasses.replace(settings, rows=1)
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         for batch, lines in self._source_batches(sources, settings, first_line):
             result = self._searched(batch, lines, settings)
@@ -167,15 +170,20 @@ class Translator:
           options: any field of `DecodingConfig`.
 
         Returns:
-          How many programs there are: one for each bucket.
+          How many programs there are: for each bucket one, and where a batch has many rows another for
+          single sentences.
         """
         settings = self.settings(None, options)
         special = self.config.model.special
-        for length in settings.buckets:
-            batch = np.full((settings.rows, length), special.pad, np.int32)
+        programs = [(settings.rows, length) for length in settings.buckets]
+        if settings.rows >= FEW:
+            programs += [(1, length) for length in settings.buckets]
+        for rows, length in programs:
+            batch = np.full((rows, length), special.pad, np.int32)
             batch[:, 0] = special.eos
-            jax.block_until_ready(self._searched(batch, [1], settings).scores)
-        return len(settings.buckets)
+            searched = self._searched(batch, [1], dataclasses.replace(settings, rows=rows))
+            jax.block_until_ready(searched.scores)
+        return len(programs)
 
     def stream(
         self, lines: Iterable[str], *, window: int = WINDOW, first_line: int = 1, **options: Any
@@ -214,7 +222,7 @@ class Translator:
         ]
         longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]
         scores = np.zeros(len(sources), np.float32)
-        for rows, length in _in_buckets(longest, settings):
+        for rows, length in _of_like_length(longest, settings):
             source, target = (
                 self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
             )
@@ -232,7 +240,7 @@ class Translator:
         can read, closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)
         ids = self._ids(source, self.tokenizers[0], settings.buckets[-1])
-        ((_, length),) = _in_buckets([len(ids)], settings)
+        ((_, length),) = _of_like_length([len(ids)], settings)
         return self._padded([ids], length, 1)
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
@@ -258,7 +266,7 @@ class Translator:
             self._ids(sources[line - first_line], self.tokenizers[0], settings.buckets[-1], line)
             for line in lines
         ]
-        for rows, length in _in_buckets([len(ids) for ids in encoded], settings):
+        for rows, length in _of_like_length([len(ids) for ids in encoded], settings):
             batch = self._padded([encoded[row] for row in rows], length, settings.rows)
             yield batch, [lines[row] for row in rows]
 
@@ -315,16 +323,13 @@ def model_shapes(config: Config) -> Any:
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
 
 
-def _in_buckets(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
+def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
     """Indices of like length, `rows` at a time, and the length to pad them to: the smallest bucket
-    that holds them, which depends on nothing else."""
-    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
-    for length, group in itertools.groupby(
-        order, key=lambda index: next(size for size in settings.buckets if size >= lengths[index])
-    ):
-        members = list(group)
-        for start in range(0, len(members), settings.rows):
-            yield members[start : start + settings.rows], length
+    that holds them. Where there are too few for a full batch, those are the shortest."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for start in range(0, len(order), settings.rows):
+        members = order[start : start + settings.rows]
+        yield members, next(size for size in settings.buckets if size >= lengths[members[0]])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
