@@ -95,15 +95,15 @@ from transformer.training.train import train
 from transformer.training.watch import Watch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ordinary = loop.Loop._evaluate
+ordinary = loop.Loop._keep
 
-def evaluate(self):
+def keep(self, stop):
     if self.step == 8:  # from here on no file may grow past 4 KiB: as if the disk were full
         self.run.finish_saving()
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    ordinary(self)
+    ordinary(self, stop)
 
-loop.Loop._evaluate = evaluate
+loop.Loop._keep = keep
 try:
     train(from_json(sys.argv[1]), sys.argv[2], watch=Watch(quiet=True))
 except UserError as error:
@@ -165,7 +165,7 @@ def test_a_run_that_became_read_only_is_not_gone_on_with(finished, tmp_path):
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
         "import sys; from transformer.cli import train_main; import transformer.training.loop as l\n"
-        "import time; l.Loop._stop = lambda self, signal, saved: time.sleep(600)\nsys.exit(train_main())"
+        "import time; l.Loop._keep = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))
     options = ["--data.tokenizer", "whitespace", "--data.cache-dir", str(config.data.cache_dir)]

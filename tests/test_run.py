@@ -21,7 +21,7 @@ from transformer.config import differences
 from transformer.config_json import from_json, to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
-from transformer.training import loop
+from transformer.training import evaluator, loop
 from transformer.training.train import train
 
 
@@ -85,14 +85,41 @@ def test_stopped_and_resumed_is_as_if_never_stopped(config, finished, tmp_path, 
     train(config, tmp_path / "run", watch=quiet())
     assert same(tmp_path / "run", finished)
 
-    def told(path):
-        records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        volatile = ("seconds", "tokens_per_second")
-        # A "start" is written each time a program begins, so the stopped run has one more of them.
-        records = [record for record in records if record["kind"] != "start"]
-        return [{k: v for k, v in record.items() if k not in volatile} for record in records]
-
     assert told(tmp_path / "run") == told(finished)
+
+
+def told(path):
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    volatile = ("seconds", "tokens_per_second")
+    # A "start" is written each time a program begins, so the stopped run has one more of them.
+    records = [record for record in records if record["kind"] != "start"]
+    return [{k: v for k, v in record.items() if k not in volatile} for record in records]
+
+
+def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, monkeypatch):
+    ordinary, translated = evaluator.Evaluator._translated, []
+
+    def asked_meanwhile(self, variables, pairs, request):
+        os.kill(os.getpid(), signal.SIGTERM)
+        found = ordinary(self, variables, pairs, request)
+        translated.append(len(found[2]))
+        return found
+
+    for step in (4, 12):  # the last one has an evaluation too
+        with monkeypatch.context() as patch:
+            patch.setattr(evaluator.Evaluator, "_translated", asked_meanwhile)
+            with pytest.raises(Stopped, match=f"Stopped at step {step} and saved"):
+                train(changed(config, evaluate_every=step), tmp_path / f"{step}", watch=quiet())
+    assert translated == [0, 0]
+    run = Run(tmp_path / "4")
+    assert run.steps() == [4]
+    assert run._bleu(4) == -np.inf
+    train(changed(config, evaluate_every=4), run.path, watch=quiet())
+    assert same(run.path, finished)
+    assert told(run.path) == told(finished)
+    train(changed(config, evaluate_every=12), tmp_path / "12", watch=quiet())
+    assert Run(tmp_path / "12")._bleu(12) >= 0
+    assert (tmp_path / "12" / "results.json").exists()
 
 
 def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path, monkeypatch):

@@ -189,7 +189,8 @@ class Run:
         )
 
     def save(self, state: TrainState, bleu: float | None = None) -> None:
-        """Begins to write the state's checkpoint, in the background; `finish_saving` waits for it.
+        """Begins to write the state's checkpoint, in the background; `finish_saving` waits for it. One of the
+        same step stays, unless it has no BLEU and this one has.
 
         Old checkpoints beyond `keep_last` go, except the best by BLEU.
 
@@ -200,12 +201,17 @@ class Run:
             model=ocp.args.StandardSave(on_all_hosts(state.best_variables)),
             training=ocp.args.StandardSave(on_all_hosts(_resume_items(state))),
         )
-        metrics = None if bleu is None else {"bleu": bleu}
+        step, metrics = int(state.step), None if bleu is None else {"bleu": bleu}
         self.finish_saving()
+        there = step in self.steps()
+        if there and bleu is None:
+            return
         if first():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # that of older checkpoints
         try:
-            self._manager.save(int(state.step), args=items, metrics=metrics)
+            if there:
+                self._manager.delete(step)
+            self._manager.save(step, args=items, metrics=metrics)
         except Exception as error:
             raise self._not_written(error) from error
 

@@ -114,9 +114,17 @@ class Translator:
         """
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
-        settings = self.settings(n_best, options)
-        if len(sources) <= settings.rows // FEW:
-            settings = dataclasses.replace(settings, rows=1)
+        settings = _for_few(len(sources), self.settings(n_best, options))
+        return self._search(sources, settings, n_best, alignments, first_line)
+
+    def _search(
+        self,
+        sources: Sequence[str],
+        settings: DecodingConfig,
+        n_best: int | None,
+        alignments: bool,
+        first_line: int,
+    ) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         for batch, lines in self._source_batches(sources, settings, first_line):
             result = self._searched(batch, lines, settings)
@@ -186,14 +194,24 @@ class Translator:
         return len(programs)
 
     def stream(
-        self, lines: Iterable[str], *, window: int = WINDOW, first_line: int = 1, **options: Any
+        self,
+        lines: Iterable[str],
+        *,
+        window: int = WINDOW,
+        n_best: int | None = None,
+        alignments: bool = False,
+        first_line: int = 1,
+        **options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """`search` for any number of lines in bounded memory: results in order, `window` lines
         sorted by length and searched at a time."""
-        numbered = iter(lines)
-        while chunk := list(itertools.islice(numbered, window)):
-            yield from self.search(chunk, first_line=first_line, **options)
+        numbered, settings = iter(lines), self.settings(n_best, options)
+        chunk = list(itertools.islice(numbered, window))
+        settings = _for_few(len(chunk), settings)  # a few lines that are left over need no other program
+        while chunk:
+            yield from self._search(chunk, settings, n_best, alignments, first_line)
             first_line += len(chunk)
+            chunk = list(itertools.islice(numbered, window))
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
@@ -321,6 +339,11 @@ def model_shapes(config: Config) -> Any:
     """The shapes of the model's variables, without making them."""
     model, ids = find_system(config.system).model(config.model), jnp.ones((1, 2), jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+
+
+def _for_few(sentences: int, settings: DecodingConfig) -> DecodingConfig:
+    """The options with which so many sentences are searched: one by one, where they are few."""
+    return dataclasses.replace(settings, rows=1) if sentences <= settings.rows // FEW else settings
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:

@@ -1,5 +1,6 @@
 """What a model in training is worth: loss and BLEU on the validation set, all scores on the test set."""
 
+import itertools
 import math
 import time
 from typing import Any
@@ -15,10 +16,12 @@ from transformer.evaluation import Score, bleu, chrf, exact_match
 from transformer.hosts import by_turns
 from transformer.parallel import Layout, on_this_host
 from transformer.systems import find_system
+from transformer.training.signals import StopRequest, asked
 from transformer.training.step import make_eval_step
 
 Sample = tuple[str, str, str]
 """Source, reference, translation."""
+BATCHES = 4  # translated between two looks at whether to stop
 
 
 class Evaluator:
@@ -29,17 +32,22 @@ class Evaluator:
         system = find_system(config.system)
         self._step = layout.spread(make_eval_step(system.model(config.model), system.objective(config)))
 
-    def validate(self, variables: Any) -> tuple[dict[str, Any], list[Sample]]:
-        """Loss over the whole validation set, BLEU over its first sentences, and some to look at."""
+    def validate(self, variables: Any, request: StopRequest) -> tuple[dict[str, Any], list[Sample]] | None:
+        """Loss over the whole validation set, BLEU over its first sentences, and some to look at; None
+        where it was asked to stop before that was done."""
         start, t = time.monotonic(), self.config.training
         pairs = self.data.corpus.splits["validation"]
         nll, words = 0.0, 0.0
         fixed = fixed_batches(pairs, self.data.tokenizers, self.config.data)
         for batch in self.layout.batches(map(self._own_rows, fixed), pad=self.config.model.special.pad):
+            if asked(request):
+                return None
             sums = jax.device_get(self._step(variables, batch))
             nll, words = nll + float(sums["nll"]), words + float(sums["weight"])
         some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
-        sources, references, translations = self._translated(variables, some)
+        sources, references, translations = self._translated(variables, some, request)
+        if asked(request):
+            return None
         score = bleu(translations, references, t.bleu_tokenize)
         shown = _of_various_lengths(sources, t.samples)
         record = {
@@ -66,7 +74,7 @@ class Evaluator:
         """The split that is there to test on, its sources, and its scores."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
-        sources, references, translations = self._translated(variables, list(splits[split]))
+        sources, references, translations = self._translated(variables, list(splits[split]), StopRequest())
         scores = {
             "bleu": bleu(translations, references, self.config.training.bleu_tokenize),
             "chrf": chrf(translations, references),
@@ -75,12 +83,18 @@ class Evaluator:
         return split, sources, scores
 
     def _translated(
-        self, variables: Any, pairs: list[tuple[str, str]]
+        self, variables: Any, pairs: list[tuple[str, str]], request: StopRequest
     ) -> tuple[list[str], list[str], list[str]]:
+        """Sources, references and translations, of which some are missing where it was asked to stop."""
         sources = [source for source, _ in pairs]
         references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
         translator = Translator(self.config, on_this_host(variables), self.data.tokenizers)
-        return sources, references, by_turns(sources, translator.translate)
+
+        def translate(mine: list[str]) -> list[str]:
+            found = translator.stream(mine, window=BATCHES * self.config.decoding.rows)
+            return [best[0].text for best in itertools.takewhile(lambda _: not request.signal, found)]
+
+        return sources, references, by_turns(sources, translate)
 
 
 def _of_various_lengths(sentences: list[str], count: int) -> list[int]:

@@ -22,9 +22,9 @@ from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
 from transformer.run import Run
 from transformer.systems import find_system
-from transformer.training.evaluator import Evaluator
+from transformer.training.evaluator import Evaluator, Sample
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.signals import stop_requests
+from transformer.training.signals import asked, stop_requests
 from transformer.training.step import TrainState, init_state, make_train_step
 from transformer.training.watch import Watch
 
@@ -94,20 +94,24 @@ class Loop:
             f"{'Going on in' if self.step else 'Writing to'} {self.run.path}"
             + (f" from step {self.step}" if self.step else "")
         )
-        if self.step >= t.steps or self._patience_is_over():
+        left = self.step < t.steps and not self._patience_is_over()
+        if not left and not self._evaluation_is_due():
             return
         with (
             stop_requests(self.watch.say) as self.stop_request,
             self.watch.training(self.step, t.steps),
             self._events(),
         ):
+            self._log_start()
+            if self._evaluation_is_due():  # it was stopped before that
+                self._keep(stop=0)
             batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
                 pad=self.config.model.special.pad,
                 multiple=t.accumulate,
             )
-            self._log_start()
-            self._take_steps(batches)
+            if not self._patience_is_over():
+                self._take_steps(batches)
         self.run.finish_saving()
 
     def _log_start(self) -> None:
@@ -139,20 +143,16 @@ class Loop:
         for batch in batches:
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
-            due = self.step % t.evaluate_every == 0 or self.step == t.steps
             if pending:
                 self._read(*pending, pace)
             pending = (self.step, metrics)
             stop = self._asked_to_stop()
-            if due or stop:
+            if stop or self._evaluation_is_due():
                 self._read(*pending, pace)
                 pending = None
                 with pace.paused():
-                    if due:
-                        self._evaluate()
-                    if stop:
-                        self._stop(stop, saved=due)
-                if due and self._patience_is_over():
+                    self._keep(stop)
+                if self._patience_is_over():
                     self.watch.say(
                         f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
                     )
@@ -189,9 +189,28 @@ class Loop:
 
     # Evaluation
 
-    def _evaluate(self) -> None:
-        """Validation loss and BLEU of the state, and its checkpoint."""
-        found, samples = self.evaluator.validate(self.state.best_variables)
+    def _evaluation_is_due(self) -> bool:
+        t, last = self.config.training, max((record["step"] for record in self.evaluations), default=0)
+        return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
+
+    def _keep(self, stop: int) -> None:
+        """A checkpoint, with an evaluation where one is due. Where a signal asks to stop, meanwhile too, a
+        checkpoint alone and the end; the evaluation is made up for when training goes on."""
+        found = None
+        if not stop:
+            found = self.evaluator.validate(self.state.best_variables, self.stop_request)
+            stop = asked(self.stop_request)
+        if found:
+            self._tell_evaluation(*found)
+        else:
+            self.run.save(self.state)
+        if stop:
+            self.run.finish_saving()
+            again = f"python train.py --run-dir {self.run.path}"
+            raise Stopped(f"Stopped at step {self.step} and saved. Go on with: {again}", stop)
+
+    def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
+        """Logs it, saves the state with its BLEU, and shows it."""
         best = max((record["bleu"] for record in self.evaluations), default=-1.0)
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] > best}
         self.evaluations.append(record)
@@ -244,16 +263,7 @@ class Loop:
         """The signal that asked to. Of several processes any may be asked, and all stop at the same step."""
         if jax.process_count() > 1 and self.step % ASK_EVERY:
             return 0
-        return max(gathered(self.stop_request.signal))
-
-    def _stop(self, signal: int, saved: bool) -> None:
-        if not saved:
-            self.run.save(self.state)
-        self.run.finish_saving()
-        raise Stopped(
-            f"Stopped at step {self.step} and saved. Go on with: python train.py --run-dir {self.run.path}",
-            signal,
-        )
+        return asked(self.stop_request)
 
     @contextlib.contextmanager
     def _events(self) -> Iterator[None]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from transformer.hosts import gathered
+
 AGAIN = 1.0  # seconds; a job system may send the same signal twice, to a process and to its group
 
 
@@ -15,16 +17,21 @@ class StopRequest:
     signal = 0
 
 
+def asked(request: StopRequest) -> int:
+    """The signal that asked any of the processes, which all have to be here."""
+    return max(gathered(request.signal))
+
+
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None]) -> Iterator[StopRequest]:
     """SIGINT and SIGTERM ask to stop after the step; a second one, a second later or more, ends at once."""
-    request, asked = StopRequest(), [0.0]
+    request, since = StopRequest(), [0.0]
 
     def ask(number: int, frame: FrameType | None) -> None:
         if request.signal == 0:
-            request.signal, asked[0] = number, time.monotonic()
+            request.signal, since[0] = number, time.monotonic()
             say("Stopping after this step; again to stop without saving.")
-        elif time.monotonic() - asked[0] >= AGAIN:
+        elif time.monotonic() - since[0] >= AGAIN:
             # not what it was before: a job started in the background began with SIGINT ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             signal.raise_signal(number)
