@@ -108,7 +108,8 @@ class MultiHeadAttention(nn.Module):
         self.dropout = Dropout(c.attention_dropout)
 
     def _project(self, x: Array, kernel: Array, bias: str) -> Array:
-        projected = jnp.einsum("btm,mhd->bhtd", x, kernel.astype(x.dtype))
+        # the product as it lies in memory, then heads before time: straight to "bhtd" strides through it
+        projected = jnp.einsum("btm,mhd->bthd", x, kernel.astype(x.dtype)).swapaxes(1, 2)
         return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected
 
     def keys_values(self, x: Float[Array, "b k m"]) -> KeysValues:

@@ -5,8 +5,8 @@ for the softmax, the loss and its gradient they are the most of a small model's 
 `output_cross_entropy` never holds more than a slice of them.
 """
 
+import functools
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ Sums = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 logit (ties count)."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def output_cross_entropy(
     hidden: Float[Array, "b t m"],
     table: Float[Array, "v m"],
@@ -66,9 +66,9 @@ def _forward(
     def add(table_gradient: Array, slice_: tuple[Array, Array, Array]) -> tuple[Array, tuple[Sums, Array]]:
         sums, gradient = _slice(*slice_, cast_table, smoothing)
         gradient = gradient.astype(hidden.dtype)
-        exact = {"preferred_element_type": jnp.float32}
-        table_gradient += jnp.einsum("btv,btm->vm", gradient, slice_[0], **exact)
-        return table_gradient, (sums, jnp.einsum("btv,vm->btm", gradient, cast_table, **exact))
+        exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        table_gradient += exact("btv,btm->vm", gradient, slice_[0])
+        return table_gradient, (sums, exact("btv,vm->btm", gradient, cast_table))
 
     slices = _time_slices(hidden, targets, weights, table.shape[0])
     table_gradient, (sums, gradients) = jax.lax.scan(add, jnp.zeros(table.shape, jnp.float32), slices)
