@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024)  # lengths at which the cache grows
+MANY = 16  # rows that are worth compiling a search for fewer of them
 NEVER = -jnp.inf
 
 
@@ -54,10 +55,11 @@ class _Search:
     step: Int[Array, ""]
     live: Float[Array, "b n"]  # log-probabilities of the unfinished beams
     newest: Int[Array, "b n"]  # and their last tokens
-    tokens: Int[Array, "t b n"]  # what each live beam was given at each step,
-    parents: Int[Array, "t b n"]  # and which beam it went on from
+    tokens: Int[Array, "b t n"]  # what each live beam was given at each step,
+    parents: Int[Array, "b t n"]  # and which beam it went on from
     finished: _Finished
     done: Bool[Array, " b"]
+    limits: Int[Array, " b"]  # how long each translation may be
 
 
 def as_variables(params: Any) -> Any:
@@ -77,6 +79,13 @@ def length_limits(
 def chunks(longest: int) -> tuple[int, ...]:
     """The cache lengths of a search: each is a part of the compiled program, run if needed."""
     return (*(size for size in CHUNKS if 1.5 * size <= longest), longest)
+
+
+def fewer_rows(batch: int) -> tuple[int, ...]:
+    """To how many rows a search narrows down as its sentences are done, the last being 0. On a CPU a step
+    costs as much as it has rows; elsewhere, or spread over devices, fewer rows would be no faster."""
+    narrow = batch >= MANY and jax.default_backend() == "cpu" and jax.device_count() == 1
+    return (batch // 2, batch // 4, batch // 8, 0) if narrow else (0,)
 
 
 @functools.partial(
@@ -109,8 +118,11 @@ def beam_search(
     penalty = length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
     limits, longest = length_limits(source_ids, special.pad, extra_length, max_length)
     batch, n = source_ids.shape[0], beam_size
+    few, *fewer = fewer_rows(batch)
 
-    def enough(finished: _Finished, live: Float[Array, "b n"], length: Int[Array, ""]) -> Bool[Array, " b"]:
+    def enough(
+        finished: _Finished, live: Float[Array, "b n"], length: Int[Array, ""], limits: Int[Array, " b"]
+    ) -> Bool[Array, " b"]:
         """Whether what is finished will do."""
         worst = finished.scores.min(axis=1)
         match stop:
@@ -126,14 +138,14 @@ def beam_search(
         logits, cache = model.apply(variables, cache, search.newest, method="decode_step")
         log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         vocabulary = jnp.arange(logits.shape[-1])
-        length = search.step + 1
+        length, limits, rows = search.step + 1, search.limits, len(search.live)
         never = (vocabulary == special.pad) | (vocabulary == special.bos)
         only_eos = (length >= limits)[:, None, None] & (vocabulary != special.eos)
         best, token = top_k(jnp.where(never | only_eos, NEVER, logits), 2 * n)
-        candidates = (search.live[:, :, None] + best - log_normaliser).reshape(batch, -1)
+        candidates = (search.live[:, :, None] + best - log_normaliser).reshape(rows, -1)
         scores, chosen = jax.lax.top_k(candidates, min(2 * n, candidates.shape[1]))
         parent = chosen // token.shape[-1]
-        token = jnp.take_along_axis(token.reshape(batch, -1), chosen, axis=1)
+        token = jnp.take_along_axis(token.reshape(rows, -1), chosen, axis=1)
 
         ended = token == special.eos
         # an <eos> counts only where a search of n candidates would have seen it
@@ -147,27 +159,46 @@ def beam_search(
             step=length,
             live=live,
             newest=token,
-            tokens=search.tokens.at[search.step].set(token),
-            parents=search.parents.at[search.step].set(parent),
+            tokens=search.tokens.at[:, search.step].set(token),
+            parents=search.parents.at[:, search.step].set(parent),
             finished=finished,
-            done=search.done | enough(finished, live, length) | (length >= limits),
+            done=search.done | enough(finished, live, length, limits) | (length >= limits),
+            limits=limits,
         )
         return search, cache.select(parent)
 
-    def run(search: _Search, cache: Any, lengths: tuple[int, ...]) -> _Search:
-        """Search on with a cache of lengths[0] steps; then, if any sentence needs it, a longer one."""
+    def loop(search: _Search, cache: Any, length: int, rows: int) -> tuple[_Search, Any]:
+        """Steps on while the cache has room and more than `rows` sentences are not done."""
 
-        def unfinished(carry: tuple[_Search, Any]) -> Array:
-            return (carry[0].step < lengths[0]) & ~carry[0].done.all()
+        def going_on(carry: tuple[_Search, Any]) -> Array:
+            return (carry[0].step < length) & ((~carry[0].done).sum() > rows)
 
-        search, cache = jax.lax.while_loop(unfinished, lambda carry: step(*carry), (search, cache))
+        return jax.lax.while_loop(going_on, lambda carry: step(*carry), (search, cache))
+
+    def run(search: _Search, cache: Any, lengths: tuple[int, ...]) -> tuple[_Search, Any]:
+        """Search on with a cache of lengths[0] steps; then, while many sentences need it, with longer ones.
+        The last few are also returned apart from those that are done."""
+        search, cache = loop(search, cache, lengths[0], few)
+
+        def stop() -> tuple[_Search, Any]:
+            return search, narrowed(search, cache.grow(longest), few) if few else ()
+
         if len(lengths) == 1:
-            return search
-        return jax.lax.cond(
-            search.done.all(),
-            lambda: search,
-            lambda: run(search, cache.grow(lengths[1]), lengths[1:]),
-        )
+            return stop()
+        longer = functools.partial(run, search, cache.grow(lengths[1]), lengths[1:])
+        return jax.lax.cond((~search.done).sum() > few, longer, stop)
+
+    def narrowed(search: _Search, cache: Any, size: int) -> tuple[Array, _Search, Any]:
+        """So many sentences, all that are not done among them: their rows, search and cache."""
+        rows = jnp.argsort(search.done)[:size]
+        return rows, *jax.tree.map(lambda x: x[rows] if x.ndim else x, (search, cache))
+
+    def rest(search: _Search, rows: Array, part: _Search, cache: Any, few: int, *fewer: int) -> _Search:
+        """Search on with these rows alone, and when no more than `few` are not done, with those."""
+        part, cache = loop(part, cache, longest, few)
+        if few:
+            part = rest(part, *narrowed(part, cache, few), *fewer)
+        return jax.tree.map(lambda x, found: x.at[rows].set(found) if x.ndim else found, search, part)
 
     memory = model.apply(variables, source_ids, method="encode")
     sizes = chunks(longest)
@@ -177,12 +208,15 @@ def beam_search(
         step=jnp.zeros((), jnp.int32),
         live=jnp.full((batch, n), NEVER).at[:, 0].set(0.0),  # the beams are all alike at first
         newest=jnp.full((batch, n), special.bos, jnp.int32),
-        tokens=jnp.zeros((longest, batch, n), jnp.int32),
-        parents=jnp.zeros((longest, batch, n), jnp.int32),
+        tokens=jnp.zeros((batch, longest, n), jnp.int32),
+        parents=jnp.zeros((batch, longest, n), jnp.int32),
         finished=_Finished(jnp.full((batch, n), NEVER), zeros, zeros),
         done=jnp.zeros(batch, bool),
+        limits=limits,
     )
-    search = run(start, cache, sizes)
+    search, last = run(start, cache, sizes)
+    if few:
+        search = rest(search, *last, *fewer)
     return SearchResult(_trace_back(search, special.eos, special.pad), search.finished.scores)
 
 
@@ -208,7 +242,8 @@ def _trace_back(search: _Search, eos: int, pad: int) -> Int[Array, "b n t"]:
         before = jnp.where(step < finished.step, jnp.take_along_axis(parents, beam, axis=1), beam)
         return before, jnp.where(unfilled, pad, token)
 
-    steps = (jnp.arange(search.tokens.shape[0]), search.tokens, search.parents)
+    tokens, parents = (jnp.moveaxis(x, 1, 0) for x in (search.tokens, search.parents))
+    steps = (jnp.arange(len(tokens)), tokens, parents)
     _, tokens = jax.lax.scan(back, finished.beam, steps, reverse=True)
     return tokens.transpose(1, 2, 0)
 

@@ -289,10 +289,10 @@ class Translator:
             yield batch, [lines[row] for row in rows]
 
     def _padded(self, sentences: list[list[int]], length: int, rows: int) -> Int[np.ndarray, "rows s"]:
-        """Always `rows` rows: those that are missing repeat the first, so they cost no extra steps."""
+        """Always `rows` rows: those that are missing repeat the last, so they cost no extra steps."""
         batch = np.full((rows, length), self.config.model.special.pad, np.int32)
         for row in range(rows):
-            ids = sentences[row if row < len(sentences) else 0]
+            ids = sentences[min(row, len(sentences) - 1)]
             batch[row, : len(ids)] = ids
         return batch
 
