@@ -34,6 +34,7 @@ TEACHER, DISTILLED = "teacher", "distilled"
 FED = ("length", "bos", "fertility", "masked")
 BUILT_IN = 30_000  # training pairs: the teacher has to translate them all
 PEAK = 3e-3  # learning rate
+ROWS, ALONE = 64, 50  # sentences decoded together; how many are also decoded one by one
 BASELINES = ("convolutional", "recurrent", "recurrent-dot", "recurrent-hard", "recurrent-fixed")
 
 
@@ -102,21 +103,31 @@ class Plan:
             distill(run_dir, self.work / DISTILLED, "last", search)
 
 
-def ways(plan: Plan, name: str) -> Iterator[tuple[str, str, Callable[[list[str]], list[str]]]]:
-    """How a run is decoded: (run, way, sources -> translations)."""
-    translator = Translator.load(plan.work / name, "last")
-    search = {"rows": 64, "buckets": (16, 24, 48)}
+@dataclass(frozen=True)
+class Way:
+    """A way to decode a run: sources -> translations, `rows` at a time."""
 
-    def way(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
-        return name, label, lambda sources: translator.translate(sources, **search, **options)
+    label: str
+    translate: Callable[[list[str], int], list[str]]
 
-    def judged(label: str, **options: Any) -> tuple[str, str, Callable[[list[str]], list[str]]]:
-        def translate(sources: list[str]) -> list[str]:
-            found = translator.search(sources, **search, **options)
+
+def ways(plan: Plan, name: str) -> Iterator[Way]:
+    """How a run is decoded."""
+    translator, buckets = Translator.load(plan.work / name, "last"), (16, 24, 48)
+
+    def way(label: str, **options: Any) -> Way:
+        return Way(
+            label,
+            lambda sources, rows: translator.translate(sources, buckets=buckets, rows=rows, **options),
+        )
+
+    def judged(label: str, **options: Any) -> Way:
+        def translate(sources: list[str], rows: int) -> list[str]:
+            found = translator.search(sources, buckets=buckets, rows=rows, **options)
             return [several[0].text for several in rescored(sources, found, judge)]
 
         judge = Translator.load(plan.work / TEACHER, "last")
-        return name, label, translate
+        return Way(label, translate)
 
     system = name.removesuffix(f"-{DISTILLED}")
     if name == TEACHER:
@@ -135,7 +146,8 @@ def ways(plan: Plan, name: str) -> Iterator[tuple[str, str, Callable[[list[str]]
 
 
 def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
-    """BLEU and sentences a second of every way of every run on the test set, told as they come."""
+    """BLEU and sentences a second, together and one by one, of every way of every run on the test set; told
+    as they come."""
     teacher = Run(plan.work / TEACHER)
     test = list(open_corpus(teacher.config.data).splits["test"])
     sources = [source for source, _ in test]
@@ -143,29 +155,37 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         config = Run(plan.work / name).config
-        for run, label, translate in ways(plan, name):
-            translations = translate(sources)  # compiles
-            seconds = []
-            for _ in range(rounds):
-                start = time.monotonic()
-                translate(sources)
-                seconds.append(time.monotonic() - start)
+        for way in ways(plan, name):
+            translations, together = _timed(way, [sources], ROWS, rounds)
+            _, alone = _timed(way, [[source] for source in sources[:: len(sources) // ALONE]], 1, rounds)
             score = bleu(translations, references, config.training.bleu_tokenize)
             rows.append(
                 {
-                    "run": run,
-                    "way": label,
+                    "run": name,
+                    "way": way.label,
                     "bleu": score.value,
                     "signature": score.signature,
-                    "sentences_per_second": len(sources) / statistics.median(seconds),
+                    "sentences_per_second": together,
+                    "sentences_per_second_one_by_one": alone,
                     "updates": config.training.steps,
-                    "training_minutes": json.loads((plan.work / f"{run}.json").read_text())["seconds"] / 60,
-                    "parameters": _size(plan.work / run),
+                    "training_minutes": json.loads((plan.work / f"{name}.json").read_text())["seconds"] / 60,
+                    "parameters": _size(plan.work / name),
                 }
             )
-            speed = rows[-1]["sentences_per_second"]
-            print(f"{run}, {label}: BLEU {score.value:.2f}, {speed:.0f} sentences/s", flush=True)
+            speed = f"{together:.0f} sentences/s, {alone:.0f} one by one"
+            print(f"{name}, {way.label}: BLEU {score.value:.2f}, {speed}", flush=True)
     return rows
+
+
+def _timed(way: Way, asked: list[list[str]], rows: int, rounds: int) -> tuple[list[str], float]:
+    """What is said to the first of these requests, and sentences a second over all of them, the median of
+    the rounds after one that compiles."""
+    seconds = []
+    for _ in range(1 + rounds):
+        start = time.monotonic()
+        said = [way.translate(sources, rows) for sources in asked]
+        seconds.append(time.monotonic() - start)
+    return said[0], sum(map(len, asked)) / statistics.median(seconds[1:])
 
 
 def _size(run_dir: Path) -> int:
@@ -197,13 +217,14 @@ def main(arguments: list[str] | None = None) -> None:
     if given.only:
         return
     rows = measure(plan, names, given.rounds)
-    table = Table("run", "way", "BLEU", "sentences/s", "updates", "trained (min)", "parameters")
+    table = Table("run", "way", "BLEU", "sentences/s", "one by one", "updates", "trained (min)", "parameters")
     for row in rows:
         table.add_row(
             row["run"],
             row["way"],
             f"{row['bleu']:.2f}",
             f"{row['sentences_per_second']:.0f}",
+            f"{row['sentences_per_second_one_by_one']:.0f}",
             f"{row['updates']:,}",
             f"{row['training_minutes']:.1f}",
             f"{row['parameters']:,}",

@@ -183,22 +183,29 @@ class CountingTransformer(Transformer):
 
     def decode_step(self, cache: Any, tokens: Any, rng: Any = None) -> Any:
         jax.debug.callback(lambda step: executed.append(int(step)), cache.step)
+        jax.debug.callback(functools.partial(rows.append, len(tokens)))
         return super().decode_step(cache, tokens, rng)
 
 
 executed: list[int] = []
+rows: list[int] = []
 
 
-def test_stops_as_soon_as_nothing_better_can_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the cache grows as often as it must until then, which changes nothing."""
+@pytest.mark.parametrize("fewer", [(0,), (2, 1, 0), (3, 0)])
+def test_stops_as_soon_as_nothing_better_can_come(
+    monkeypatch: pytest.MonkeyPatch, fewer: tuple[int, ...]
+) -> None:
+    """And the cache grows, and sentences that are done are left out, which changes nothing."""
     monkeypatch.setattr(beam, "CHUNKS", (2, 4))
+    monkeypatch.setattr(beam, "fewer_rows", lambda batch: fewer)
     assert beam.chunks(21) == (2, 4, 21)
     # no other test searches with this model, so no program has the usual chunks in it
-    model = CountingTransformer(MODEL.config)
-    alpha, steps = 0.6, set()
+    model = CountingTransformer(MODEL.config, name="_".join(map(str, fewer)))
+    alpha, steps, narrowed = 0.6, set(), False
     for seed in range(6):
         variables = random_variables(MODEL, seed)
         executed.clear()
+        rows.clear()
         result = search(model, variables, SOURCES, alpha, beam_size=2, max_length=None, extra_length=15)
         jax.block_until_ready(result)
         jax.effects_barrier()
@@ -218,6 +225,10 @@ def test_stops_as_soon_as_nothing_better_can_come(monkeypatch: pytest.MonkeyPatc
             assert_same(hypotheses(result, row, SPECIAL), searched[-1][0])
         assert sorted(executed) == list(range(needed))
         steps.add(needed)
+        assert sorted(rows, reverse=True) == rows
+        assert set(rows) <= {4, *fewer}
+        narrowed |= min(rows) < 4
+    assert narrowed == (fewer != (0,))
     assert min(steps) <= 10 < max(steps)
 
 
