@@ -165,10 +165,12 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     from transformer import Config, OptimizerConfig, Transformer
     from transformer.config import MeshConfig
     from transformer.parallel import Shards, layout_of
+    from transformer.training import cross_entropy
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step
 
+    cross_entropy.SLICE.clear()  # the slices of an accelerator, not of the CPU that plays it
     devices = jax.device_count()
     model = Transformer(network(case))
     optimizer = make_optimizer(Config(model=network(case), optimizer=OptimizerConfig()))

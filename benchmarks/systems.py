@@ -157,7 +157,7 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
         config = Run(plan.work / name).config
         for way in ways(plan, name):
             translations, together = _timed(way, [sources], ROWS, rounds)
-            _, alone = _timed(way, [[source] for source in sources[: ALONE]], 1, rounds)
+            _, alone = _timed(way, [[source] for source in sources[:ALONE]], 1, rounds)
             score = bleu(translations, references, config.training.bleu_tokenize)
             rows.append(
                 {

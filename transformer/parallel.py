@@ -138,8 +138,8 @@ class Shards(Layout):
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         def kept_in_place(state: Any, batch: Any) -> Any:
-            rows = [("rows", (DATA, FSDP))]
-            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(rows):
+            axes: list[Any] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(axes):
                 result = step(state, batch)
             if not donate_state:
                 return result

@@ -38,6 +38,12 @@ def by_rows(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
     return nn.with_logical_constraint(x, ("rows", None, None))
 
 
+def places_of_rows() -> int:
+    """Over how many places a mesh deals out the rows of a batch; 1 where none is laid out."""
+    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
+    return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
+
+
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
 

@@ -2,15 +2,19 @@
 
 The logits are the largest array of a training step, `[tokens, vocabulary]`: written and read again
 for the softmax, the loss and its gradient they are the most of a small model's step on a CPU.
-`output_cross_entropy` never holds more than a slice of them.
+`output_cross_entropy` never holds more than a slice of them. Where the rows lie on several places of a
+mesh (`p`), each adds up its own gradient of the table: between the slices nothing is sent.
 """
 
 import functools
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from transformer.model.layers import places_of_rows
 
 SLICE = {"cpu": 2**20}
 """How many logits exist at a time: on a CPU what its caches hold; elsewhere enough to be busy."""
@@ -50,8 +54,9 @@ def output_cross_entropy(
     The gradient of a slice is computed while its logits are at hand, so nothing is computed twice.
     Only the first of the sums has a gradient, to `hidden` and `table`.
     """
+    table = _at_hand(table, hidden)
     _, sums = jax.lax.scan(
-        lambda none, slice_: (none, _slice(*slice_, table.astype(hidden.dtype), smoothing)[0]),
+        lambda none, slice_: (none, _slice(*slice_, table, smoothing)[0]),
         None,
         _time_slices(hidden, targets, weights, table.shape[0]),
     )
@@ -61,19 +66,23 @@ def output_cross_entropy(
 def _forward(
     hidden: Array, table: Array, targets: Array, weights: Array, smoothing: float
 ) -> tuple[Sums, tuple[Array, Array]]:
-    cast_table = table.astype(hidden.dtype)
+    near = _at_hand(table, hidden)
 
-    def add(table_gradient: Array, slice_: tuple[Array, Array, Array]) -> tuple[Array, tuple[Sums, Array]]:
-        sums, gradient = _slice(*slice_, cast_table, smoothing)
+    def add(table_gradients: Array, slice_: tuple[Array, Array, Array]) -> tuple[Array, tuple[Sums, Array]]:
+        sums, gradient = _slice(*slice_, near, smoothing)
         gradient = gradient.astype(hidden.dtype)
         exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        table_gradient += exact("btv,btm->vm", gradient, slice_[0])
-        return table_gradient, (sums, exact("btv,vm->btm", gradient, cast_table))
+        table_gradients += exact("pbtv,pbtm->pvm", gradient, slice_[0])
+        return table_gradients, (sums, exact("pbtv,vm->pbtm", gradient, near))
 
     slices = _time_slices(hidden, targets, weights, table.shape[0])
-    table_gradient, (sums, gradients) = jax.lax.scan(add, jnp.zeros(table.shape, jnp.float32), slices)
-    gradient = jnp.moveaxis(gradients, 0, 1).reshape(hidden.shape[0], -1, hidden.shape[2])
-    return jax.tree.map(jnp.sum, sums), (gradient[:, : hidden.shape[1]].astype(hidden.dtype), table_gradient)
+    zeros = nn.with_logical_constraint(
+        jnp.zeros((len(slices[0][0]), *table.shape), jnp.float32), ("rows", "vocabulary", None)
+    )
+    table_gradients, (sums, gradients) = jax.lax.scan(add, zeros, slices)
+    gradient = jnp.moveaxis(gradients, 0, 2).reshape(hidden.shape[0], -1, hidden.shape[2])
+    gradient = gradient[:, : hidden.shape[1]].astype(hidden.dtype)
+    return jax.tree.map(jnp.sum, sums), (gradient, table_gradients.sum(axis=0))
 
 
 def _backward(
@@ -86,27 +95,33 @@ def _backward(
 output_cross_entropy.defvjp(_forward, _backward)
 
 
+def _at_hand(table: Float[Array, "v m"], hidden: Array) -> Float[Array, "v m"]:
+    """The table as it is multiplied with: fetched once, and not for every slice."""
+    return nn.with_logical_constraint(table.astype(hidden.dtype), ("vocabulary", None))
+
+
 def _time_slices(
     hidden: Array, targets: Array, weights: Array, vocabulary: int
 ) -> tuple[Array, Array, Array]:
-    """The arrays as [slices, b, width, ...]. Time is cut, not rows: rows may lie on many devices."""
-    rows, time = targets.shape
+    """The arrays as [slices, places, b, width, ...]: of every place's rows a slice of the time."""
+    (rows, time), places = targets.shape, places_of_rows()
     most = SLICE.get(jax.default_backend(), 2**26)
-    slices = math.ceil(time / max(1, most // (rows * vocabulary)))
+    slices = math.ceil(time / max(1, most // (rows // places * vocabulary)))
     width = math.ceil(time / slices)
 
     def cut(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, slices * width - time)) + ((0, 0),) * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(rows, slices, width, *x.shape[2:]), 1, 0)
+        x = jnp.moveaxis(x.reshape(places, rows // places, slices, width, *x.shape[2:]), 2, 0)
+        return nn.with_logical_constraint(x, (None, "rows", *(None,) * (x.ndim - 2)))
 
     return cut(hidden), cut(targets), cut(weights)
 
 
 def _slice(
     hidden: Array, targets: Array, weights: Array, table: Array, smoothing: float
-) -> tuple[Sums, Float[Array, "b t v"]]:
+) -> tuple[Sums, Float[Array, "p b t v"]]:
     """The sums of one slice, and the gradient of its logits: weight * (softmax - q)."""
-    logits = jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("pbtm,vm->pbtv", hidden, table, preferred_element_type=jnp.float32)
     others = smoothing / (logits.shape[-1] - 1)
     highest = logits.max(axis=-1)
     exponentials = jnp.exp(logits - highest[..., None])
@@ -123,5 +138,5 @@ def _slice(
     )
 
     gradient = exponentials * (weights / total)[..., None] - (others * weights)[..., None]
-    row, time = jnp.indices(targets.shape)
-    return sums, gradient.at[row, time, targets].add(-(1 - smoothing - others) * weights)
+    at = (*jnp.indices(targets.shape), targets)
+    return sums, gradient.at[at].add(-(1 - smoothing - others) * weights)
