@@ -1,5 +1,6 @@
 """What can go wrong around a training: damaged files, a full disk, signals, a kill at any moment."""
 
+import contextlib
 import io
 import os
 import random
@@ -20,6 +21,7 @@ from rich.console import Console
 from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run, Translator
+from transformer.cli import guard
 from transformer.config_json import to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import UserError
@@ -194,6 +196,33 @@ def test_a_second_signal_ends_at_once(config, tmp_path):
     watchdog.cancel()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
+
+
+def test_a_signal_that_is_swallowed_comes_again(monkeypatch, capsys):
+    """As those are that arrive in a callback of the garbage collector, or inside `except:`."""
+    monkeypatch.setattr(guard, "AGAIN", 0.2)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
+
+    class Swallows:
+        def __init__(self, number):
+            self.number = number
+
+        def __del__(self):
+            os.kill(os.getpid(), self.number)
+            time.sleep(0.01)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+
+        def command(arguments, number=number):
+            Swallows(number)
+            with contextlib.suppress(BaseException):
+                time.sleep(30)
+            time.sleep(30)
+
+        assert guard.guarded("train.py", command) == 128 + number
+    assert capsys.readouterr().err == "train.py: interrupted\n" * 2
+    assert handlers == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_limits_are_restored():

@@ -122,6 +122,25 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
     assert (tmp_path / "12" / "results.json").exists()
 
 
+def test_a_signal_while_the_last_checkpoint_is_written(config, finished, tmp_path, monkeypatch):
+    ordinary = loop.Loop._tell_evaluation
+
+    def asked_then(self, *found):
+        ordinary(self, *found)
+        if self.step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_tell_evaluation", asked_then)
+        with pytest.raises(Stopped, match="Stopped at step 12 and saved"):
+            train(config, tmp_path / "run", watch=quiet())
+    assert same(tmp_path / "run", finished)
+    assert not (tmp_path / "run" / "results.json").exists()
+    train(config, tmp_path / "run", watch=quiet())
+    assert told(tmp_path / "run") == told(finished)
+    assert (tmp_path / "run" / "results.json").exists()
+
+
 def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stopping_at(5, patch)

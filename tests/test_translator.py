@@ -255,6 +255,9 @@ def test_a_longer_source_is_cut_and_its_line_named(
         caplog.clear()
         list(word_translator.stream(["größe", "", "größe", whole], window=2))
         assert ["line 4:" in record.getMessage() for record in caplog.records] == [True]
+        caplog.clear()
+        word_translator.search([whole] * 9)
+        assert [record.getMessage() for record in caplog.records][3:] == ["6 more lines, to line 9, were cut"]
 
 
 def test_learned_positions_reach_no_further_than_their_table(

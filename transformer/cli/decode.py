@@ -242,7 +242,7 @@ def _programs(translator: Any) -> str:
     lengths = sorted({length for length, _ in translator.programs})
     kept = keep_programs()
     return (
-        f"{len(translator.programs)} compiled programs, for sources padded to "
+        f"compiled programs: {len(translator.programs)}, for sources padded to "
         f"{', '.join(map(str, lengths)) or '-'}; "
         + (f"kept in {kept}" if kept else "not kept for the next time")
     )

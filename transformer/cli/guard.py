@@ -5,31 +5,53 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
 
 from transformer.errors import Stopped, UserError
 
 USAGE = 2
+AGAIN = 2.0  # seconds; an exception that is raised in a callback of the garbage collector, say, is lost
 
 
 class _Asked(KeyboardInterrupt):
-    """SIGTERM, as an exception, so that what is open is put in order."""
+    """A signal that asks to end, as an exception, so that what is open is put in order."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    def ask(*_: Any) -> None:
-        raise _Asked
+    """SIGTERM and SIGINT raise `_Asked`, again and again until it arrives."""
+    asked: list[int] = []
+    tell = sys.unraisablehook
 
+    def tell_others(lost: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(lost.exc_value, _Asked):
+            tell(lost)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        raise _Asked(asked[0])
+
+    before = {}
     try:
-        before = signal.signal(signal.SIGTERM, ask)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGINT is in the background
+                before[number] = signal.signal(number, ask)
     except ValueError:  # not the main thread: somebody else's program handles signals
-        yield
-        return
+        pass
+    sys.unraisablehook = tell_others
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = tell
+        if before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
@@ -45,7 +67,7 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
         return 128 + stopped.signal
     except KeyboardInterrupt as asked:
         print(f"{program}: interrupted", file=sys.stderr)
-        return 128 + (signal.SIGTERM if isinstance(asked, _Asked) else signal.SIGINT)
+        return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -26,6 +26,7 @@ from transformer.systems import System, find_system
 
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
+NAMED = 3  # of the lines that were cut, in a warning each
 FEW = 8  # sentences one by one cost no more than a batch of this many times as many
 
 
@@ -232,10 +233,7 @@ class Translator:
             )
         settings = self._within_positions(self.config.decoding)
         sides = [
-            [
-                self._ids(text, tokenizer, settings.buckets[-1], line)
-                for line, text in zip(lines or range(1, len(texts) + 1), texts, strict=True)
-            ]
+            self._ids(texts, tokenizer, settings.buckets[-1], lines or range(1, len(texts) + 1))
             for texts, tokenizer in zip((sources, targets), self.tokenizers, strict=True)
         ]
         longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]
@@ -257,7 +255,7 @@ class Translator:
         """The ids of a source sentence as a search with these options sees it: cut to what the model
         can read, closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)
-        ids = self._ids(source, self.tokenizers[0], settings.buckets[-1])
+        (ids,) = self._ids([source], self.tokenizers[0], settings.buckets[-1])
         ((_, length),) = _of_like_length([len(ids)], settings)
         return self._padded([ids], length, 1)
 
@@ -268,22 +266,25 @@ class Translator:
 
     # From text to batches
 
-    def _ids(self, text: str, tokenizer: Any, longest: int, line: int | None = None) -> list[int]:
-        """Ids closed by <eos>, cut to what the model can read. A line that was cut is named."""
-        ids = tokenizer.encode(text)
-        if line is not None and len(ids) >= longest:
-            log.warning("line %d: cut from %d to %d subwords", line, len(ids), longest - 1)
-        return [*ids[: longest - 1], tokenizer.special.eos]
+    def _ids(
+        self, texts: Sequence[str], tokenizer: Any, longest: int, lines: Sequence[int] = ()
+    ) -> list[list[int]]:
+        """Ids closed by <eos>, cut to what the model can read. Of lines that were cut the first are named."""
+        encoded = [tokenizer.encode(text) for text in texts]
+        cut = [(line, len(ids)) for line, ids in zip(lines, encoded, strict=False) if len(ids) >= longest]
+        for line, length in cut[:NAMED]:
+            log.warning("line %d: cut from %d to %d subwords", line, length, longest - 1)
+        if len(cut) > NAMED:
+            log.warning("%d more lines, to line %d, were cut", len(cut) - NAMED, cut[-1][0])
+        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def _source_batches(
         self, sources: Sequence[str], settings: DecodingConfig, first_line: int
     ) -> Iterator[tuple[Int[np.ndarray, "rows s"], list[int]]]:
         """Batches of `rows` sources of like length, and the lines they came from."""
         lines = [line for line, text in enumerate(sources, first_line) if text.strip()]
-        encoded = [
-            self._ids(sources[line - first_line], self.tokenizers[0], settings.buckets[-1], line)
-            for line in lines
-        ]
+        texts = [sources[line - first_line] for line in lines]
+        encoded = self._ids(texts, self.tokenizers[0], settings.buckets[-1], lines)
         for rows, length in _of_like_length([len(ids) for ids in encoded], settings):
             batch = self._padded([encoded[row] for row in rows], length, settings.rows)
             yield batch, [lines[row] for row in rows]

@@ -90,13 +90,14 @@ class Loop:
             f"{plan.dropped:,} pairs dropped (longer than {self.config.data.max_length}, or empty); "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
+        left = self.step < t.steps and not self._patience_is_over()
+        if not left and not self._evaluation_is_due():
+            self.watch.say(f"Nothing is left to train in {self.run.path}: testing step {self.step} again")
+            return
         self.watch.say(
             f"{'Going on in' if self.step else 'Writing to'} {self.run.path}"
             + (f" from step {self.step}" if self.step else "")
         )
-        left = self.step < t.steps and not self._patience_is_over()
-        if not left and not self._evaluation_is_due():
-            return
         with (
             stop_requests(self.watch.say) as self.stop_request,
             self.watch.training(self.step, t.steps),
@@ -112,7 +113,9 @@ class Loop:
             )
             if not self._patience_is_over():
                 self._take_steps(batches)
-        self.run.finish_saving()
+            self.run.finish_saving()
+            if stop := asked(self.stop_request):
+                self._stop(stop)
 
     def _log_start(self) -> None:
         """What the run's page tells of where and on what it was trained."""
@@ -206,8 +209,7 @@ class Loop:
             self.run.save(self.state)
         if stop:
             self.run.finish_saving()
-            again = f"python train.py --run-dir {self.run.path}"
-            raise Stopped(f"Stopped at step {self.step} and saved. Go on with: {again}", stop)
+            self._stop(stop)
 
     def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
         """Logs it, saves the state with its BLEU, and shows it."""
@@ -264,6 +266,10 @@ class Loop:
         if jax.process_count() > 1 and self.step % ASK_EVERY:
             return 0
         return asked(self.stop_request)
+
+    def _stop(self, signal: int) -> None:
+        again = f"python train.py --run-dir {self.run.path}"
+        raise Stopped(f"Stopped at step {self.step} and saved. Go on with: {again}", signal)
 
     @contextlib.contextmanager
     def _events(self) -> Iterator[None]:
