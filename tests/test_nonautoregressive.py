@@ -280,6 +280,8 @@ def test_attention_is_over_the_words_of_the_source(name):
     ("make", "message"),
     [
         (lambda: ParallelDecodingConfig(iterations=0), "iterations must be"),
+        (lambda: find("length", iterations=3), "fed with length says everything once"),
+        (lambda: find("bos", length_scale=2.0), "fed with bos predicts no length"),
         (lambda: ParallelDecodingConfig(length_scale=0.0), "length-scale must be"),
         (lambda: ParallelDecodingConfig(method="sample"), "all at once"),
         (lambda: ParallelConfig(**SIZES, length_weight=-1.0), "must not be negative"),

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
 from transformer.decoding.beam import NEVER, SearchResult, as_variables, chunks, length_limits
+from transformer.errors import UserError
 from transformer.model.transformer import Memory
 from transformer.nonautoregressive.config import ParallelDecodingConfig
 from transformer.nonautoregressive.model import ParallelTransformer, copied_places
@@ -34,6 +35,10 @@ def parallel_search(
       lines: the numbers of the input lines, folded into the key that draws fertilities.
     """
     variables, c = as_variables(params), model.config
+    if options.iterations > 1 and c.fed != "masked":
+        raise UserError(f"--decoding.iterations: a decoder fed with {c.fed} says everything once")
+    if options.length_scale != 1 and c.fed == "bos":
+        raise UserError("--decoding.length-scale: a decoder fed with bos predicts no length")
     apply: Any = functools.partial(model.apply, variables)
     limits, longest = length_limits(source, c.special.pad, options.extra_length, options.max_length)
     memory = apply(source, method="encode")
