@@ -157,7 +157,8 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
         config = Run(plan.work / name).config
         for way in ways(plan, name):
             translations, together = _timed(way, [sources], ROWS, rounds)
-            _, alone = _timed(way, [[source] for source in sources[:ALONE]], 1, rounds)
+            some = sources[:: max(1, len(sources) // ALONE)]
+            _, alone = _timed(way, [[source] for source in some], 1, rounds)
             score = bleu(translations, references, config.training.bleu_tokenize)
             rows.append(
                 {
