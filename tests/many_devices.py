@@ -41,7 +41,7 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
     """Of each time: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
     config = TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
-    model, optimizer, rng = Transformer(config), optax.adam(0.01), np.random.default_rng(0)
+    model, optimizer, rng = Transformer(config), optax.adam(0.01, eps=1e-4), np.random.default_rng(0)
     ids = jax.ShapeDtypeStruct((1, 2), "int32")
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)

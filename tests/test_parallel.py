@@ -1,8 +1,8 @@
 """However a job is spread over devices and processes, it computes the same.
 
-The tolerance: sums of float32 in another order differ by about 1e-7 of their terms, and Adam divides by the
-square root of what may be as small as such a difference; 20 updates of 0.01 leave parameters alike to 1e-4
-of the way they went (0.2 at most), losses to 1e-5.
+The tolerance: sums of float32 in another order differ by about 1e-7 of their terms. Adam's epsilon is 1e-4
+where layouts are compared: by 1e-9 it scales the rounding of a gradient that is almost zero to a whole step.
+So parameters that went up to 0.2 in 20 updates of 0.01 are alike to 1e-6, losses to 1e-6 of themselves.
 """
 
 import functools
@@ -96,10 +96,10 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
     processes, devices, (fsdp, tensor) = LAYOUTS[name]
     one, this = found("one device"), found(name)
     assert this["devices"] == processes * devices
-    np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-5)
-    np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-5)
+    np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-6)
+    np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-6)
     for first, second in zip(this["params"], one["params"], strict=True):
-        np.testing.assert_allclose(first, second, atol=2e-5)
+        np.testing.assert_allclose(first, second, atol=1e-6)
     assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
 
 
@@ -129,7 +129,8 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
     """One device, then four replicas, then a mesh, then two replicas, each after the last one's end:
     the same batches, and in the end the same parameters as on one device throughout."""
     small = small_config(tmp_path)
-    small = replace(small, model=replace(small.model, dropout=0.0))
+    optimizer = replace(small.optimizer, epsilon=1e-4)
+    small = replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)
     stages = [(1, (1, 1), 4), (4, (1, 1), 8), (4, (2, 2), 12), (2, (1, 1), 16)]
     for name, plan in {"one": stages[:1] * 4, "several": stages}.items():
         for (devices, cuts, _), (*_, steps) in zip(plan, stages, strict=True):

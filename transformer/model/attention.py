@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.layers import Dropout
+from transformer.model.layers import Dropout, linear
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
 SMALLEST_BLOCK = 16  # of restricted attention: smaller products are no faster
@@ -109,7 +109,8 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Array, kernel: Array, bias: str) -> Array:
         # the product as it lies in memory, then heads before time: straight to "bhtd" strides through it
-        projected = jnp.einsum("btm,mhd->bthd", x, kernel.astype(x.dtype)).swapaxes(1, 2)
+        heads_together = kernel.astype(x.dtype).reshape(kernel.shape[0], -1)
+        projected = linear(x, heads_together).reshape(*x.shape[:2], *kernel.shape[1:]).swapaxes(1, 2)
         return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected
 
     def keys_values(self, x: Float[Array, "b k m"]) -> KeysValues:
@@ -141,7 +142,8 @@ class MultiHeadAttention(nn.Module):
             self.sow("intermediates", "weights", weights)
             weights = self.dropout(weights, deterministic).astype(x.dtype)
             context = jnp.einsum("bhqk,bhkd->bhqd", weights, values)
-        merged = jnp.einsum("bhqd,hdm->bqm", context, self.out.astype(x.dtype))
+        concatenated = context.swapaxes(1, 2).reshape(*x.shape[:2], -1)
+        merged = linear(concatenated, self.out.astype(x.dtype).reshape(-1, x.shape[2]))
         return merged + self.out_bias.astype(x.dtype) if self.config.attention_bias else merged
 
     def _local(

@@ -1,6 +1,7 @@
 """The parts around attention: residual + norm + dropout, feed-forward, embeddings, positions
 (sections 3.1, 3.3-3.5)."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -44,6 +45,22 @@ def places_of_rows() -> int:
     return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
 
 
+@jax.custom_vjp
+def linear(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Array, "b t n"]:
+    """x W. The gradient to W is computed as W lies in memory: left to itself, JAX computes its transpose
+    and turns it around."""
+    return jnp.einsum("btm,mn->btn", x, kernel)
+
+
+def _linear_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, kernel = kept
+    x = jax.lax.optimization_barrier(x)  # it is turned around here: CPUs are slow at that with more to do
+    return jnp.einsum("btn,mn->btm", gradient, kernel), jnp.einsum("btm,btn->mn", x, gradient)
+
+
+linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_backward)
+
+
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
 
@@ -64,9 +81,13 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
-        return nn.LayerNorm(epsilon=self.config.norm_epsilon, dtype=jnp.float32, name="norm")(x).astype(
-            x.dtype
-        )
+        width = x.shape[-1:]
+        norm = self.param("norm", lambda _: {"scale": jnp.ones(width), "bias": jnp.zeros(width)})
+        centred = x.astype(jnp.float32) - x.mean(axis=-1, keepdims=True, dtype=jnp.float32)
+        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+        # Flax's own multiplies the scale with this first, and keeps that for every position
+        normalised = centred * jax.lax.rsqrt(variance + self.config.norm_epsilon)
+        return (normalised * norm["scale"] + norm["bias"]).astype(x.dtype)
 
 
 class Residual(nn.Module):
@@ -98,10 +119,15 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"], deterministic: bool = True) -> Float[Array, "b t m"]:
         c = self.config
-        glorot = nn.initializers.glorot_uniform()
-        inner = nn.Dense(c.d_ff, kernel_init=glorot, dtype=x.dtype, name="inner")(x)
+        dense = functools.partial(
+            nn.Dense,
+            kernel_init=nn.initializers.glorot_uniform(),
+            dtype=x.dtype,
+            dot_general=lambda x, kernel, *_, **__: linear(x, kernel),
+        )
+        inner = dense(c.d_ff, name="inner")(x)
         inner = Dropout(c.activation_dropout)(ACTIVATIONS[c.activation](inner), deterministic)
-        return nn.Dense(c.d_model, kernel_init=glorot, dtype=x.dtype, name="outer")(inner)
+        return dense(c.d_model, name="outer")(inner)
 
 
 class Embedding(nn.Module):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.layers import places_of_rows
 
-SLICE = {"cpu": 2**20}
+SLICE = {"cpu": 2**22}
 """How many logits exist at a time: on a CPU what its caches hold; elsewhere enough to be busy."""
 
 
@@ -72,17 +72,20 @@ def _forward(
         sums, gradient = _slice(*slice_, near, smoothing)
         gradient = gradient.astype(hidden.dtype)
         exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        table_gradients += exact("pbtv,pbtm->pvm", gradient, slice_[0])
+        # the longer axis last: it is the short one's operand that a CPU has to turn around
+        table_gradients += exact("pbtm,pbtv->pmv", slice_[0], gradient)
         return table_gradients, (sums, exact("pbtv,vm->pbtm", gradient, near))
 
     slices = _time_slices(hidden, targets, weights, table.shape[0])
     zeros = nn.with_logical_constraint(
-        jnp.zeros((len(slices[0][0]), *table.shape), jnp.float32), ("rows", "vocabulary", None)
+        jnp.zeros((len(slices[0][0]), *table.T.shape), jnp.float32), ("rows", None, "vocabulary")
     )
     table_gradients, (sums, gradients) = jax.lax.scan(add, zeros, slices)
     gradient = jnp.moveaxis(gradients, 0, 2).reshape(hidden.shape[0], -1, hidden.shape[2])
     gradient = gradient[:, : hidden.shape[1]].astype(hidden.dtype)
-    return jax.tree.map(jnp.sum, sums), (gradient, table_gradients.sum(axis=0))
+    # a product turned around at once is one that CPUs do not know in bfloat16 (JAX 0.12)
+    table_gradient = jax.lax.optimization_barrier(table_gradients.sum(axis=0)).T
+    return jax.tree.map(jnp.sum, sums), (gradient, table_gradient)
 
 
 def _backward(
