@@ -30,7 +30,7 @@ def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
     config = replace(
         quick,
         model=TransformerConfig(norm_epsilon=1e-5),
-        data=replace(quick.data, vocab_size=8000, batch_tokens=1024),
+        data=replace(quick.data, vocab_size=2000, batch_tokens=1024),
         optimizer=replace(quick.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
         training=replace(quick.training, steps=steps, evaluate_every=max(1, steps // 4), label_smoothing=0.1),
     )

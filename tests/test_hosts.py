@@ -80,7 +80,8 @@ def log_of(folder: Path, index: int) -> str:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     small = small_config(tmp_path_factory.mktemp("text"))
-    return replace(small, model=replace(small.model, dropout=0.0))
+    optimizer = replace(small.optimizer, epsilon=1e-4)  # above the rounding of sums: see test_parallel.py
+    return replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)
 
 
 def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
