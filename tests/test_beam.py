@@ -152,6 +152,16 @@ def test_one_beam_without_penalty_is_greedy_search() -> None:
         np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-5, atol=1e-5)
 
 
+def test_an_empty_row_is_not_searched_for() -> None:
+    variables = random_variables(MODEL, 0)
+    filled = np.concatenate([SOURCES, np.full_like(SOURCES[:1], SPECIAL.pad)])
+    for by in (functools.partial(search_like, 3), functools.partial(greedy_search, MODEL)):
+        found, alone = by(variables, filled), by(variables, SOURCES)
+        assert (np.asarray(found.tokens[-1]) == SPECIAL.pad).all()
+        for row in range(len(SOURCES)):
+            assert_same(hypotheses(found, row, SPECIAL), hypotheses(alone, row, SPECIAL))
+
+
 def test_a_sentence_does_not_see_its_neighbours() -> None:
     max_length, extra_length = LIMITS[3]
     for seed in range(4):

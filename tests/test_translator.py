@@ -16,7 +16,7 @@ from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding.rescoring import rescored
-from transformer.decoding.translator import Hypothesis, Translator
+from transformer.decoding.translator import Hypothesis, Translator, in_turn
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 
@@ -329,3 +329,27 @@ def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
     assert plain(list(translator.stream(lines, window=4, **drawing))) == found
     assert plain(translator.search(["", *lines[:2]], first_line=2, **drawing))[1:] == found[2:4]
     assert plain(translator.search(lines, seed=1, **drawing)) != found
+
+
+def test_in_turn_keeps_order_and_begins_no_more_than_it_may() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        return item * item
+
+    results = in_turn(work, range(100), at_once=2)
+    assert next(results) == 0
+    assert len(begun) <= 5  # what is under way, and as many that wait
+    assert list(results) == [item * item for item in range(1, 100)]
+    assert sorted(begun) == list(range(100))
+
+
+def test_in_turn_raises_what_the_work_raises() -> None:
+    def work(item: int) -> int:
+        if item == 3:
+            raise UserError("the third")
+        return item
+
+    with pytest.raises(UserError, match="the third"):
+        list(in_turn(work, range(10), at_once=2))

@@ -210,6 +210,11 @@ def on_this_host(tree: Any) -> Any:
     return jax.tree.map(copied, tree)
 
 
+def on_one_cpu() -> bool:
+    """Whether all there is to compute with is the host's own processor, undivided."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
 def deal_rows(*arrays: np.ndarray) -> list[jax.Array]:
     """Arrays with their rows spread over this host's devices, or whole on the first where the rows
     do not divide evenly."""

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.parallel import on_one_cpu
+
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024)  # lengths at which the cache grows
 MANY = 16  # rows that are worth compiling a search for fewer of them
@@ -76,6 +78,11 @@ def length_limits(
     return jnp.clip((source != pad).sum(axis=1) + extra_length, 1, longest), longest
 
 
+def empty_rows(source: Int[Array, "b s"], pad: int) -> Bool[Array, " b"]:
+    """Rows without a sentence: they only fill a batch."""
+    return (source == pad).all(axis=1)
+
+
 def chunks(longest: int) -> tuple[int, ...]:
     """The cache lengths of a search: each is a part of the compiled program, run if needed."""
     return (*(size for size in CHUNKS if 1.5 * size <= longest), longest)
@@ -84,7 +91,7 @@ def chunks(longest: int) -> tuple[int, ...]:
 def fewer_rows(batch: int) -> tuple[int, ...]:
     """To how many rows a search narrows down as its sentences are done, the last being 0. On a CPU a step
     costs as much as it has rows; elsewhere, or spread over devices, fewer rows would be no faster."""
-    narrow = batch >= MANY and jax.default_backend() == "cpu" and jax.device_count() == 1
+    narrow = batch >= MANY and on_one_cpu()
     return (batch // 2, batch // 4, batch // 8, 0) if narrow else (0,)
 
 
@@ -107,7 +114,7 @@ def beam_search(
     Args:
       model: anything with `encode`, `init_cache`, `decode_step` and `config.special`.
       params: its parameters, or its variables.
-      source_ids: each sentence closed by <eos>, then <pad>.
+      source_ids: each sentence closed by <eos>, then <pad>. Rows of <pad> alone are not searched for.
       beam_size: hypotheses kept alive, and returned.
       length_penalty: alpha of `wu_penalty`, or a function of |Y|, monotonic, to divide by.
       stop: "exact", "present" or "full", see `DecodingConfig.stop`.
@@ -211,7 +218,7 @@ def beam_search(
         tokens=jnp.zeros((batch, longest, n), jnp.int32),
         parents=jnp.zeros((batch, longest, n), jnp.int32),
         finished=_Finished(jnp.full((batch, n), NEVER), zeros, zeros),
-        done=jnp.zeros(batch, bool),
+        done=empty_rows(source_ids, special.pad),
         limits=limits,
     )
     search, last = run(start, cache, sizes)

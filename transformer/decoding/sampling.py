@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.beam import NEVER, SearchResult, as_variables, chunks, length_limits
+from transformer.decoding.beam import (
+    NEVER,
+    SearchResult,
+    as_variables,
+    chunks,
+    empty_rows,
+    length_limits,
+)
 
 
 def restrict(
@@ -133,7 +140,7 @@ def _continue(
         jnp.full((batch, n), special.bos, jnp.int32),
         jnp.full((batch, n, longest), special.pad, jnp.int32),
         jnp.zeros((batch, n)),
-        jnp.zeros((batch, n), bool),
+        jnp.broadcast_to(empty_rows(source, special.pad)[:, None], (batch, n)),
     )
 
     def run(carry: Any, sizes: tuple[int, ...]) -> Any:

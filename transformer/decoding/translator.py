@@ -4,10 +4,15 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -20,10 +25,12 @@ from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
 from transformer.errors import UserError
-from transformer.parallel import deal_rows
+from transformer.parallel import deal_rows, on_one_cpu
 from transformer.run import Run
 from transformer.systems import System, find_system
 
+T = TypeVar("T")
+R = TypeVar("R")
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
 NAMED = 3  # of the lines that were cut, in a warning each
@@ -65,6 +72,7 @@ class Translator:
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.programs: set[tuple[int, DecodingConfig]] = set()
+        self._compiling = threading.Lock()
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best") -> "Translator":
@@ -127,8 +135,9 @@ class Translator:
         first_line: int,
     ) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
-        for batch, lines in self._source_batches(sources, settings, first_line):
-            result = self._searched(batch, lines, settings)
+        batches = list(self._source_batches(sources, settings, first_line))
+        results = in_turn(lambda batch: self._searched(*batch, settings), batches, _at_once())
+        for (batch, lines), result in zip(batches, results, strict=True):
             tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
             for row, line in enumerate(lines):
                 pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
@@ -151,9 +160,14 @@ class Translator:
         self, batch: Int[np.ndarray, "rows s"], lines: list[int], settings: DecodingConfig
     ) -> SearchResult:
         """The search for a full batch, of which the first rows come from these lines."""
-        self.programs.add((batch.shape[1], settings))
+        program = (batch.shape[1], settings)
         numbers = np.resize(lines, len(batch)).astype(np.int32)
-        return self.system.search(self.model, self.variables, *deal_rows(batch, numbers), settings)
+        # the first batch compiles, the others wait for it: otherwise each would
+        with nullcontext() if program in self.programs else self._compiling:
+            rows = deal_rows(batch, numbers)
+            result = self.system.search(self.model, self.variables, *rows, settings)
+            self.programs.add(program)
+        return jax.block_until_ready(result)  # type: ignore[no-any-return]
 
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
         """The options of a search: the run's, but for those given. Raises UserError where they make no
@@ -190,8 +204,7 @@ class Translator:
         for rows, length in programs:
             batch = np.full((rows, length), special.pad, np.int32)
             batch[:, 0] = special.eos
-            searched = self._searched(batch, [1], dataclasses.replace(settings, rows=rows))
-            jax.block_until_ready(searched.scores)
+            self._searched(batch, [1], dataclasses.replace(settings, rows=rows))
         return len(programs)
 
     def stream(
@@ -290,10 +303,9 @@ class Translator:
             yield batch, [lines[row] for row in rows]
 
     def _padded(self, sentences: list[list[int]], length: int, rows: int) -> Int[np.ndarray, "rows s"]:
-        """Always `rows` rows: those that are missing repeat the last, so they cost no extra steps."""
+        """Always `rows` rows: those that are missing are empty, and a search is done with them at once."""
         batch = np.full((rows, length), self.config.model.special.pad, np.int32)
-        for row in range(rows):
-            ids = sentences[min(row, len(sentences) - 1)]
+        for row, ids in enumerate(sentences):
             batch[row, : len(ids)] = ids
         return batch
 
@@ -345,6 +357,28 @@ def model_shapes(config: Config) -> Any:
 def _for_few(sentences: int, settings: DecodingConfig) -> DecodingConfig:
     """The options with which so many sentences are searched: one by one, where they are few."""
     return dataclasses.replace(settings, rows=1) if sentences <= settings.rows // FEW else settings
+
+
+def _at_once() -> int:
+    """How many batches are searched at the same time: on a CPU, while one search does what cannot be cut
+    into parts for all cores, another has the cores that are left."""
+    return min(2, os.cpu_count() or 1) if on_one_cpu() else 1
+
+
+def in_turn(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
+    """What `work` makes of every item, in order, by so many threads; no more items are begun than that,
+    and as many again wait. Raises what `work` raises."""
+    if at_once == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(at_once) as threads:
+        begun: deque[Future[R]] = deque()
+        for item in items:
+            if len(begun) == 2 * at_once:
+                yield begun.popleft().result()
+            begun.append(threads.submit(work, item))
+        while begun:
+            yield begun.popleft().result()
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
