@@ -1,7 +1,8 @@
 """`python -m benchmarks`: ours and its peers side by side, on the same weights and inputs.
 
 Every contestant runs in a process of its own; they take turns, and medians are compared. Before times are
-printed, outputs are: the networks must agree on the loss of a batch, the searches on the translations.
+printed, outputs are compared: the networks must agree on the loss of a batch; how many translations are
+alike is a column of the table.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,8 @@ class Row:
     unit: str
     memory: int
     ratio: float
-    agreement: float
+    agreement: float | None = None
+    """The share of sentences translated as ours."""
     of_peak: float | None = None
     """Of what the GPU's arithmetic (training) or its memory (decoding) could do."""
 
@@ -42,7 +44,7 @@ def rows_of(
     found: list[Measurement],
     work: float,
     unit: str,
-    agree: list[float],
+    agree: Sequence[float | None],
     least: float | None = None,
 ) -> list[Row]:
     """The rows of a section, ours first; `work` units are done in each round, for which the hardware
@@ -76,7 +78,7 @@ def training(given: argparse.Namespace, size: str) -> list[Row]:
     found = side_by_side(section.contestants(case), given.rounds)
     hardware = peaks(gpu()) if given.device == "gpu" else None
     least = case.flops / hardware[0] if hardware else None
-    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [1.0] * len(found), least)
+    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [None] * len(found), least)
 
 
 def sentences(run_dir: Path, count: int) -> list[str]:
@@ -119,7 +121,11 @@ def whole_file(given: argparse.Namespace) -> list[Row]:
 
     run_dir = section.model(given.work, given.model, given.steps)
     commands = section.whole_process(run_dir, given.work, sentences(run_dir, 1000))
-    return processes("file of 1,000, whole process", commands, given.rounds)
+    rows = processes("file of 1,000, whole process", commands, given.rounds)
+    texts = ((given.work / name).read_text(encoding="utf-8").splitlines() for name in section.WRITTEN)
+    ours, *theirs = ([line.split() for line in lines] for lines in texts)
+    shares = [1.0, *(section.agreement(ours, other) for other in theirs)]
+    return [replace(row, agreement=share) for row, share in zip(rows, shares, strict=True)]
 
 
 def start_up(given: argparse.Namespace) -> list[Row]:
@@ -147,7 +153,7 @@ def processes(section: str, commands: dict[str, list[str]], rounds: int) -> list
                 times[name].append(seconds)
     medians = {name: statistics.median(some) for name, some in times.items()}
     first = next(iter(medians.values()))
-    return [Row(section, name, s, 1 / s, "1/s", 0, s / first, 1.0) for name, s in medians.items()]
+    return [Row(section, name, s, 1 / s, "1/s", 0, s / first) for name, s in medians.items()]
 
 
 Section = Callable[[argparse.Namespace], list[Row]]
@@ -212,6 +218,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(sections)}")
     if given.device == "gpu" and not gpu():
         parser.error("--device gpu: nvidia-smi finds none")
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # of a GPU, which this process uses too
     os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
     given.work.mkdir(parents=True, exist_ok=True)
     rows = [row for name in given.sections or sections for row in sections[name](given)]
@@ -224,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"{row.rate:,.1f} {row.unit}",
             f"{row.memory / 2**20:,.0f}" if row.memory else "",
             f"{row.ratio:.2f}",
-            f"{row.agreement:.0%}",
+            "" if row.agreement is None else f"{row.agreement:.0%}",
             "" if row.of_peak is None else f"{row.of_peak:.0%}",
         )
     Console(width=120).print(table)

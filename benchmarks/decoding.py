@@ -6,6 +6,7 @@ stop when as many hypotheses are complete as there are beams, which is CTranslat
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 from benchmarks.measure import Contestant
 
 BEAM, ALPHA, LONGEST = 4, 1.0, 100
+WRITTEN = ("ours.txt", "theirs.txt")  # by whole processes
 Said = list[list[str]]
 """The subwords of the best translation of every sentence."""
 
@@ -37,6 +39,11 @@ def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
     return train(config, folder / f"built-in-{steps}")
 
 
+def newest(run_dir: Path) -> float:
+    """When its last checkpoint was written."""
+    return max(path.stat().st_mtime for path in (run_dir / "checkpoints").iterdir())
+
+
 def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
     """The model as Hugging Face and as CTranslate2 load it."""
     import ctranslate2
@@ -44,9 +51,10 @@ def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
     from transformer.interop.folders import export_marian
 
     hugging_face, converted = folder / f"{run_dir.name}-marian", folder / f"{run_dir.name}-ctranslate2"
-    if not hugging_face.exists():
+    if not (hugging_face.exists() and hugging_face.stat().st_mtime > newest(run_dir)):
+        for old in (hugging_face, converted):
+            shutil.rmtree(old, ignore_errors=True)
         export_marian(run_dir, hugging_face)
-    if not converted.exists():
         ctranslate2.converters.TransformersConverter(str(hugging_face)).convert(str(converted))
     return hugging_face, converted
 
@@ -143,12 +151,11 @@ def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contest
 def contestants_on_gpu(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
     """Ours and Hugging Face, in float32 and in bfloat16, on as many sentences at once."""
     hugging_face, _ = exported(folder, run_dir)
-    rows, share = len(sources), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    found = []
+    rows, found = len(sources), []
     for dtype in ("bfloat16", "float32"):
         here = {"run_dir": run_dir, "sources": sources, "dtype": dtype, "rows": rows}
         there = {"hugging_face": hugging_face, "sources": sources, "dtype": dtype, "device": "cuda"}
-        found.append(Contestant(f"transformer {dtype}", ours, here, share))
+        found.append(Contestant(f"transformer {dtype}", ours, here))
         found.append(Contestant(f"Hugging Face {dtype}", hugging_face_generate, there))
     return found
 
@@ -184,9 +191,10 @@ def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, 
     text = folder / "sources.txt"
     text.write_text("".join(line + "\n" for line in sources), encoding="utf-8")
     rule = ["--penalty", "power", "--length-penalty", str(ALPHA), "--stop", "full", "--beam-size", str(BEAM)]
+    rule += ["--max-length", str(LONGEST), "--extra-length", str(LONGEST)]
     decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text)]
-    theirs = json.dumps([str(converted), str(hugging_face), str(text), str(folder / "theirs.txt")])
+    theirs = json.dumps([str(converted), str(hugging_face), str(text), str(folder / WRITTEN[1])])
     return {
-        "decode.py": [*decode, "--output", str(folder / "ours.txt"), *rule],
+        "decode.py": [*decode, "--output", str(folder / WRITTEN[0]), *rule],
         "CTranslate2": [sys.executable, "-m", "benchmarks.ctranslate2_file", theirs],
     }

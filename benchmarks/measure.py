@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import platform
+import random
 import resource
 import statistics
 import subprocess
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+REST = 0.3  # seconds, before every turn: threads of the one before may still be waiting for work, busily
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,11 @@ def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 
                 _ask(ours, contestant)
         seconds: list[list[float]] = [[] for _ in contestants]
         last: list[tuple[Any, int]] = [(None, 0)] * len(contestants)
-        for turn in range(rounds):
-            for offset in range(len(contestants)):
-                index = (turn + offset) % len(contestants)
+        order, shuffle = list(range(len(contestants))), random.Random(0).shuffle
+        for _ in range(rounds):
+            shuffle(order)
+            for index in order:
+                time.sleep(REST)
                 elapsed, *last[index] = _ask(pipes[index], contestants[index])
                 seconds[index].append(elapsed)
     finally:
@@ -122,6 +127,9 @@ def _peak_memory() -> int:
         return int(torch.cuda.max_memory_allocated())
     if jax and (stats := jax.devices()[0].memory_stats()):
         return int(stats["peak_bytes_in_use"])
+    status = Path("/proc/self/status")
+    if status.exists():  # what getrusage says includes the parent's, from before this process was another
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

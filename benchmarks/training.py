@@ -163,11 +163,10 @@ def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
 
     def loss_of() -> tuple[Any, Any]:
         with precision:
-            logits = model(source, given, *masks).flatten(0, 1)
-        loss = F.cross_entropy(logits, target.flatten(), label_smoothing=SMOOTHING)
-        with torch.no_grad():
-            nll = F.cross_entropy(logits, target.flatten())
-        return loss, nll
+            log_p = F.log_softmax(model(source, given, *masks).flatten(0, 1), dim=-1)
+            nll = F.nll_loss(log_p, target.flatten())
+            loss = (1 - SMOOTHING) * nll - SMOOTHING * log_p.mean()
+        return loss, nll.detach()
 
     forward = torch.compile(loss_of) if compiled else loss_of
 

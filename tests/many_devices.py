@@ -60,6 +60,7 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
             {
                 "losses": losses,
                 "validation": float(measure({"params": state.params}, batch)["nll"]),
+                "began": [leaf.ravel().tolist() for leaf in jax.tree.leaves(params)],
                 "params": [leaf.ravel().tolist() for leaf in leaves],
                 "bits": hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest(),
                 "bytes": sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state.params)),

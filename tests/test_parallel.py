@@ -98,8 +98,9 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
     assert this["devices"] == processes * devices
     np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-6)
     np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-6)
-    for first, second in zip(this["params"], one["params"], strict=True):
-        np.testing.assert_allclose(first, second, atol=1e-6)
+    for ours, theirs, before in zip(this["params"], one["params"], one["began"], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        assert np.abs(np.subtract(ours, before)).max() > 0.01  # they did move
     assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
 
 

@@ -192,20 +192,21 @@ def on_all_hosts(tree: Any) -> Any:
 
 
 def on_this_host(tree: Any) -> Any:
-    """A tree of arrays that may lie on all hosts, whole on each device of this one."""
-    if jax.process_count() == 1:
-        return tree
-    from jax.experimental import multihost_utils
+    """A tree of arrays, wherever they lie, on the devices of this host: whole on each of them, or cut up over
+    them where it is already."""
+    devices = jax.local_devices()
+    here = NamedSharding(_line(devices), PartitionSpec())
 
-    here = NamedSharding(_line(jax.local_devices()), PartitionSpec())
+    def copied(x: Any) -> jax.Array:
+        if not isinstance(x, jax.Array):
+            return jax.device_put(x, here)
+        if x.sharding.device_set == set(devices):
+            return x
+        if not (x.is_fully_replicated or x.is_fully_addressable):
+            from jax.experimental import multihost_utils
 
-    def copied(x: jax.Array) -> jax.Array:
-        whole = (
-            x
-            if x.is_fully_replicated or x.is_fully_addressable
-            else multihost_utils.process_allgather(x, tiled=True)
-        )
-        return jax.device_put(np.asarray(whole), here)
+            x = multihost_utils.process_allgather(x, tiled=True)
+        return jax.device_put(np.asarray(x), here)
 
     return jax.tree.map(copied, tree)
 
@@ -216,10 +217,9 @@ def on_one_cpu() -> bool:
 
 
 def deal_rows(*arrays: np.ndarray) -> list[jax.Array]:
-    """Arrays with their rows spread over this host's devices, or whole on the first where the rows
-    do not divide evenly."""
+    """Arrays with their rows spread over this host's devices, or whole on each where the rows do not
+    divide evenly."""
     devices = jax.local_devices()
-    if len(arrays[0]) % len(devices):
-        return [jax.device_put(rows, devices[0]) for rows in arrays]
-    spread = NamedSharding(_line(devices), PartitionSpec(AXIS))
+    uneven = len(arrays[0]) % len(devices)
+    spread = NamedSharding(_line(devices), PartitionSpec() if uneven else PartitionSpec(AXIS))
     return [jax.device_put(rows, spread) for rows in arrays]

@@ -7,9 +7,9 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,15 +25,18 @@ from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
 from transformer.errors import UserError
-from transformer.parallel import deal_rows, on_one_cpu
+from transformer.parallel import deal_rows, on_one_cpu, on_this_host
 from transformer.run import Run
 from transformer.systems import System, find_system
 
 T = TypeVar("T")
 R = TypeVar("R")
+Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
+"""Padded sources, and the numbers of the lines that the first rows come from."""
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
 NAMED = 3  # of the lines that were cut, in a warning each
+_COMPILING = threading.Lock()
 FEW = 8  # sentences one by one cost no more than a batch of this many times as many
 
 
@@ -60,7 +63,8 @@ class Translator:
     What is said of a sentence does not depend on the others, but for the rounding of float32. Sentences
     of like length are searched together, `decoding.rows` at a time and padded to the smallest of
     `decoding.buckets` that holds them: there is one compiled program for each of these, and another
-    for when there are only a few sentences, which are searched one by one.
+    for when there are only a few sentences, which are searched one by one. On a CPU two batches are searched
+    at a time, each in a thread of its own (where no context managers of JAX hold that the caller entered).
 
     Attributes:
       programs: what was compiled so far: a padded length and the options of the search, rows among them.
@@ -68,11 +72,10 @@ class Translator:
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
         self.config, self.tokenizers = config, tokenizers
-        self.variables = variables
+        self.variables = on_this_host(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.programs: set[tuple[int, DecodingConfig]] = set()
-        self._compiling = threading.Lock()
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best") -> "Translator":
@@ -137,23 +140,24 @@ class Translator:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, _at_once())
-        for (batch, lines), result in zip(batches, results, strict=True):
-            tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
-            for row, line in enumerate(lines):
-                pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
-                found[line - first_line] = [
-                    self._hypothesis(ids, float(score), sources[line - first_line])
-                    for ids, score in pairs
-                    if np.isfinite(score)
-                ]
-                if not found[line - first_line]:
-                    raise UserError(
-                        "the model gives no probabilities, its parameters are not finite: choose an "
-                        "earlier checkpoint"
-                    )
-            if alignments:
-                places = [line - first_line for line in lines]
-                self._align(batch, tokens[:, :n_best], places, found)
+        with closing(results):  # where this raises, what waits is not begun
+            for (batch, lines), result in zip(batches, results, strict=True):
+                tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
+                for row, line in enumerate(lines):
+                    pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
+                    found[line - first_line] = [
+                        self._hypothesis(ids, float(score), sources[line - first_line])
+                        for ids, score in pairs
+                        if np.isfinite(score)
+                    ]
+                    if not found[line - first_line]:
+                        raise UserError(
+                            "the model gives no probabilities, its parameters are not finite: choose an "
+                            "earlier checkpoint"
+                        )
+                if alignments:
+                    places = [line - first_line for line in lines]
+                    self._align(batch, tokens[:, :n_best], places, found)
         return found
 
     def _searched(
@@ -163,7 +167,7 @@ class Translator:
         program = (batch.shape[1], settings)
         numbers = np.resize(lines, len(batch)).astype(np.int32)
         # the first batch compiles, the others wait for it: otherwise each would
-        with nullcontext() if program in self.programs else self._compiling:
+        with nullcontext() if program in self.programs else _COMPILING:
             rows = deal_rows(batch, numbers)
             result = self.system.search(self.model, self.variables, *rows, settings)
             self.programs.add(program)
@@ -293,7 +297,7 @@ class Translator:
 
     def _source_batches(
         self, sources: Sequence[str], settings: DecodingConfig, first_line: int
-    ) -> Iterator[tuple[Int[np.ndarray, "rows s"], list[int]]]:
+    ) -> Iterator[Batch]:
         """Batches of `rows` sources of like length, and the lines they came from."""
         lines = [line for line, text in enumerate(sources, first_line) if text.strip()]
         texts = [sources[line - first_line] for line in lines]
@@ -362,23 +366,28 @@ def _for_few(sentences: int, settings: DecodingConfig) -> DecodingConfig:
 def _at_once() -> int:
     """How many batches are searched at the same time: on a CPU, while one search does what cannot be cut
     into parts for all cores, another has the cores that are left."""
-    return min(2, os.cpu_count() or 1) if on_one_cpu() else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(2, cores or 1) if on_one_cpu() else 1
 
 
-def in_turn(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
+def in_turn(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Generator[R, None, None]:
     """What `work` makes of every item, in order, by so many threads; no more items are begun than that,
-    and as many again wait. Raises what `work` raises."""
-    if at_once == 1:
+    and as many again wait: no longer where the generator is closed. Raises what `work` raises."""
+    if min(at_once, len(items)) < 2:
         yield from map(work, items)
         return
     with ThreadPoolExecutor(at_once) as threads:
         begun: deque[Future[R]] = deque()
-        for item in items:
-            if len(begun) == 2 * at_once:
+        try:
+            for item in items:
+                if len(begun) == 2 * at_once:
+                    yield begun.popleft().result()
+                begun.append(threads.submit(work, item))
+            while begun:
                 yield begun.popleft().result()
-            begun.append(threads.submit(work, item))
-        while begun:
-            yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:

@@ -48,7 +48,7 @@ def places_of_rows() -> int:
 @jax.custom_vjp
 def linear(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Array, "b t n"]:
     """x W. The gradient to W is computed as W lies in memory: left to itself, JAX computes its transpose
-    and turns it around."""
+    and turns it around. (It has no forward-mode derivative, so neither has a model.)"""
     return jnp.einsum("btm,mn->btn", x, kernel)
 
 

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.decoding.beam import NEVER, SearchResult, as_variables, chunks, length_limits
+from transformer.decoding.beam import (
+    NEVER,
+    SearchResult,
+    as_variables,
+    chunks,
+    empty_rows,
+    length_limits,
+)
 from transformer.errors import UserError
 from transformer.model.transformer import Memory
 from transformer.nonautoregressive.config import ParallelDecodingConfig
@@ -56,6 +63,7 @@ def parallel_search(
         _, classes = jax.lax.top_k(plan, n)
         lengths = (source != c.special.pad).sum(axis=1)[:, None] + classes - c.length_span
     lengths = jnp.clip(jnp.round(lengths * options.length_scale).astype(jnp.int32), 1, limits[:, None])
+    lengths = jnp.where(empty_rows(source, c.special.pad)[:, None], 1, lengths)
 
     # candidates become rows: the decoder knows nothing of beams
     batch = source.shape[0]

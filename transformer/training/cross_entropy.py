@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from transformer.model.layers import places_of_rows
 
 SLICE = {"cpu": 2**22}
-"""How many logits exist at a time: on a CPU what its caches hold; elsewhere enough to be busy."""
+"""How many logits exist at a time: on a CPU a few caches full; elsewhere enough to be busy."""
 
 
 def cross_entropy(

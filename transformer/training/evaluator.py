@@ -14,7 +14,7 @@ from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import Translator
 from transformer.evaluation import Score, bleu, chrf, exact_match
 from transformer.hosts import by_turns
-from transformer.parallel import Layout, on_this_host
+from transformer.parallel import Layout
 from transformer.systems import find_system
 from transformer.training.signals import StopRequest, asked
 from transformer.training.step import make_eval_step
@@ -88,7 +88,7 @@ class Evaluator:
         """Sources, references and translations, of which some are missing where it was asked to stop."""
         sources = [source for source, _ in pairs]
         references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
-        translator = Translator(self.config, on_this_host(variables), self.data.tokenizers)
+        translator = Translator(self.config, variables, self.data.tokenizers)
 
         def translate(mine: list[str]) -> list[str]:
             found = translator.stream(mine, window=BATCHES * self.config.decoding.rows)
