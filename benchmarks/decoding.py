@@ -5,7 +5,6 @@ stop when as many hypotheses are complete as there are beams, which is CTranslat
 """
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -130,14 +129,12 @@ def _pieces(hugging_face: Path, sources: list[str]) -> Said:
 
 
 def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
-    """Ours on one and on two devices, CTranslate2 both ways to use two cores and with int8, Hugging Face."""
+    """Ours, CTranslate2 both ways to use two cores and with int8, Hugging Face."""
     hugging_face, converted = exported(folder, run_dir)
-    two = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"}
     here = {"run_dir": run_dir, "sources": sources}
     there = {"converted": converted, "hugging_face": hugging_face, "sources": sources}
     return [
         Contestant("transformer", ours, here),
-        Contestant("transformer, 2 devices", ours, here, two),
         *(
             Contestant(f"CTranslate2 {kind}, {inter} x {intra}", ctranslate, options)
             for kind in ("float32", "int8")

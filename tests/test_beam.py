@@ -206,9 +206,9 @@ def test_stops_as_soon_as_nothing_better_can_come(
     monkeypatch: pytest.MonkeyPatch, fewer: tuple[int, ...]
 ) -> None:
     """And the cache grows, and sentences that are done are left out, which changes nothing."""
-    monkeypatch.setattr(beam, "CHUNKS", (2, 4))
+    monkeypatch.setattr(beam, "FEW_CHUNKS", (2, 4))
     monkeypatch.setattr(beam, "fewer_rows", lambda batch: fewer)
-    assert beam.chunks(21) == (2, 4, 21)
+    assert beam.chunks(21, len(SOURCES)) == (2, 4, 21)
     # no other test searches with this model, so no program has the usual chunks in it
     model = CountingTransformer(MODEL.config, name="_".join(map(str, fewer)))
     alpha, steps, narrowed = 0.6, set(), False

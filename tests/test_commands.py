@@ -312,6 +312,22 @@ def test_the_scripts_at_the_top_run():
         assert ended.returncode == 0, ended.stderr
 
 
+def test_two_devices_translate_like_one(run_dir):
+    """Full batches, whose rows are dealt out, and a few sentences, which cannot be."""
+    for lines in (3, 80):
+        text = "".join(f"{'w ' * (1 + index % 7)}\n" for index in range(lines))
+        found = []
+        for devices in (1, 2):
+            flags = f"--xla_force_host_platform_device_count={devices}"
+            command = [sys.executable, ROOT / "decode.py", run_dir]
+            environment = {**os.environ, "XLA_FLAGS": flags}
+            ended = subprocess.run(command, input=text, capture_output=True, text=True, env=environment)
+            assert ended.returncode == 0, ended.stderr
+            found.append(ended.stdout)
+        assert found[0] == found[1]
+        assert found[0].count("\n") == lines
+
+
 def test_a_closed_pipe_is_no_error(run_dir):
     program = f"{sys.executable} {ROOT / 'decode.py'} {run_dir} | head -1"
     ended = subprocess.run(

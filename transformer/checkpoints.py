@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from transformer.errors import UserError
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
 
-def _hashes(place: Path) -> dict[str, str]:
-    """Of every file of a checkpoint but the manifest."""
-    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {
-        str(path.relative_to(place)): hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-        for path in files
-    }
+def _hashes(place: Path, item: str = "") -> dict[str, str]:
+    """Of every file of a checkpoint's item, or of all its files but the manifest."""
+
+    def digest(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+    files = (path for path in (place / item).rglob("*") if path.is_file() and path.name != MANIFEST)
+    paths = {str(path.relative_to(place)): path for path in sorted(files)}
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(paths, threads.map(digest, paths.values()), strict=True))
 
 
 def seal(place: Path) -> None:
@@ -40,7 +45,7 @@ def _check(place: Path, item: str) -> None:
         return
     except (OSError, ValueError) as error:
         raise _damaged(place / MANIFEST, str(error)) from error
-    found = _hashes(place)
+    found = _hashes(place, item)
     for name, digest in sealed.items():
         if name.startswith(item) and found.get(name) != digest:
             raise _damaged(place / name, "not the file that was saved" if name in found else "missing")

@@ -19,6 +19,10 @@ from transformer.parallel import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024)  # lengths at which the cache grows
+FEW_CHUNKS = (
+    128,
+    512,
+)  # and for few rows, where a step costs as much as its weights and programs start sooner
 MANY = 16  # rows that are worth compiling a search for fewer of them
 NEVER = -jnp.inf
 
@@ -83,9 +87,10 @@ def empty_rows(source: Int[Array, "b s"], pad: int) -> Bool[Array, " b"]:
     return (source == pad).all(axis=1)
 
 
-def chunks(longest: int) -> tuple[int, ...]:
+def chunks(longest: int, rows: int = MANY) -> tuple[int, ...]:
     """The cache lengths of a search: each is a part of the compiled program, run if needed."""
-    return (*(size for size in CHUNKS if 1.5 * size <= longest), longest)
+    sizes = CHUNKS if rows >= MANY else FEW_CHUNKS
+    return (*(size for size in sizes if 1.5 * size <= longest), longest)
 
 
 def fewer_rows(batch: int) -> tuple[int, ...]:
@@ -208,7 +213,7 @@ def beam_search(
         return jax.tree.map(lambda x, found: x.at[rows].set(found) if x.ndim else found, search, part)
 
     memory = model.apply(variables, source_ids, method="encode")
-    sizes = chunks(longest)
+    sizes = chunks(longest, batch)
     cache = model.apply(variables, memory, n, sizes[0], method="init_cache")
     zeros = jnp.zeros((batch, n), jnp.int32)
     start = _Search(

@@ -133,7 +133,7 @@ def _continue(
         return at + 1, cache, token, tokens, scores, ended | (token == special.eos)
 
     memory = model.apply(variables, source, method="encode")
-    sizes = chunks(longest)
+    sizes = chunks(longest, batch)
     carry = (
         jnp.zeros((), jnp.int32),
         model.apply(variables, memory, n, sizes[0], method="init_cache"),
