@@ -19,10 +19,7 @@ from transformer.parallel import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024)  # lengths at which the cache grows
-FEW_CHUNKS = (
-    128,
-    512,
-)  # and for few rows, where a step costs as much as its weights and programs start sooner
+FEW_CHUNKS = (128, 512)  # and of few rows, where steps cost as much as the weights: programs start sooner
 MANY = 16  # rows that are worth compiling a search for fewer of them
 NEVER = -jnp.inf
 
