@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import signal
+import struct
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from small_run import WORDS, changed, parameters, quiet, same, write_text
+from tensorboardX.proto.event_pb2 import Event
 
 from transformer import (
     OptimizerConfig,
@@ -25,6 +28,16 @@ from transformer.training import evaluator, loop
 from transformer.training.train import train
 
 
+def summaries(events: Path) -> set[tuple[int, str, float]]:
+    """Step, name and value of all that an event file says: records of [size, its checksum, bytes, theirs]."""
+    data, found = events.read_bytes(), set()
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        event, data = Event.FromString(data[12 : 12 + size]), data[16 + size :]
+        found |= {(event.step, v.tag, np.float32(v.simple_value)) for v in event.summary.value}
+    return found
+
+
 def test_the_run_directory_is_complete(finished):
     run = Run(finished)
     assert run.config.model.vocab_size == run.tokenizers[0].vocab_size == len(WORDS) + 4
@@ -36,7 +49,13 @@ def test_the_run_directory_is_complete(finished):
     results = json.loads((finished / "results.json").read_text())
     assert results["split"] == "test"
     assert "version:" in results["bleu"]["signature"]
-    assert list((finished / "tensorboard").iterdir())
+    (events,) = (finished / "tensorboard").iterdir()
+    assert summaries(events) == {
+        (record["step"], f"{record['kind']}/{name}", np.float32(value))
+        for record in map(json.loads, (finished / "metrics.jsonl").read_text().splitlines())
+        for name, value in record.items()
+        if isinstance(value, float)
+    }
     assert not (finished / "target.model").exists()
 
 

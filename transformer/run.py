@@ -46,7 +46,7 @@ from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
 # Orbax tells its whole day otherwise, and of a full disk once for every array; `_not_written` says it once.
-absl.logging.set_verbosity(absl.logging.ERROR)
+absl.logging.set_verbosity(absl.logging.FATAL)
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written there

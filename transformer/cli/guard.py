@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 
 from transformer.errors import Stopped, UserError
 
@@ -19,6 +19,23 @@ class _Asked(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+
+@contextlib.contextmanager
+def _without_late_callbacks() -> Iterator[None]:
+    """Where one array of a checkpoint cannot be written, what TensorStore's threads have to say of the others
+    comes too late, and would be printed: a traceback for each."""
+    tell = sys.excepthook
+
+    def tell_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if str(error) != "Event loop is closed":
+            tell(kind, error, trace)
+
+    sys.excepthook = tell_others
+    try:
+        yield
+    finally:
+        sys.excepthook = tell
 
 
 @contextlib.contextmanager
@@ -45,7 +62,8 @@ def _terminable() -> Iterator[None]:
         pass
     sys.unraisablehook = tell_others
     try:
-        yield
+        with _without_late_callbacks():
+            yield
     finally:
         sys.unraisablehook = tell
         if before:

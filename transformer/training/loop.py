@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
 
 from transformer.config import Config
 from transformer.data.pipeline import TrainingData
@@ -23,6 +22,7 @@ from transformer.report import REPORT, write_report
 from transformer.run import Run
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator, Sample
+from transformer.training.events import Events
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.signals import asked, stop_requests
 from transformer.training.step import TrainState, init_state, make_train_step
@@ -101,7 +101,9 @@ class Loop:
         with (
             stop_requests(self.watch.say) as self.stop_request,
             self.watch.training(self.step, t.steps),
-            self._events(),
+            contextlib.closing(Events(self.run.path / "tensorboard"))
+            if first()
+            else contextlib.nullcontext() as self.events,
         ):
             self._log_start()
             if self._evaluation_is_due():  # it was stopped before that
@@ -183,12 +185,11 @@ class Loop:
         self._log(record | {"tokens_per_second": tokens_per_second})
 
     def _log(self, record: dict[str, Any]) -> None:
-        if not first():
+        if self.events is None:
             return
         self.run.log(record)
-        for name, value in record.items():
-            if isinstance(value, float):
-                self.events.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+        values = {name: value for name, value in record.items() if isinstance(value, float)}
+        self.events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
 
     # Evaluation
 
@@ -270,12 +271,6 @@ class Loop:
     def _stop(self, signal: int) -> None:
         again = f"python train.py --run-dir {self.run.path}"
         raise Stopped(f"Stopped at step {self.step} and saved. Go on with: {again}", signal)
-
-    @contextlib.contextmanager
-    def _events(self) -> Iterator[None]:
-        folder = str(self.run.path / "tensorboard")
-        with SummaryWriter(folder, write_to_disk=first()) as self.events:
-            yield
 
 
 def _size(params: Any) -> int:
