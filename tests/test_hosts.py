@@ -189,7 +189,7 @@ def test_launchers_are_told_by_what_they_set() -> None:
     ("given", "message"),
     [
         ({"coordinator": "a:1"}, "all three, or none"),
-        ({"coordinator": "a:1", "processes": 2, "process": 2}, "of 2 the first is 0"),
+        ({"coordinator": "a:1", "processes": 2, "process": 2}, "must be from 0 to 1"),
         ({"coordinator": "a", "processes": 2, "process": 1}, "give HOST:PORT"),
         ({"heartbeat": 0}, "at least 1 second"),
     ],

@@ -60,7 +60,7 @@ def test_each_layer_and_head_is_in_its_place(translator: Translator) -> None:
     }
     for kind, ids in sides.items():
         time = len(ids)
-        embedded = 4 * params["source_embedding"]["table"][ids]  # shared, times sqrt(16)
+        embedded = 4 * params["source_embedding"]["table"][np.array(ids)]  # shared, times sqrt(16)
         x = embedded + np.asarray(sinusoids(jnp.arange(time), 16))
         layer = params[f"{kind}_0"]["self_attention"]
         query, key = (np.einsum("tm,mhd->htd", x, layer[name]) for name in ("query", "key"))
@@ -122,7 +122,8 @@ def test_the_tree_keeps_what_was_pruned_and_why(translator: Translator) -> None:
 
 def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
     copying = small_translator("copying")
-    copying.variables["params"]["gate"]["bias"][:] = -9  # it copies whenever it can
+    gate = copying.variables["params"]["gate"]
+    gate["bias"] = jnp.full_like(gate["bias"], -9)  # it copies whenever it can
     source = "zebra okapi"  # which the vocabulary does not have
     found = copying.search([source])[0]
     assert any("zebra" in hypothesis.tokens for hypothesis in found)

@@ -373,8 +373,9 @@ class MeshConfig:
     devices left over take shares of the batch (data)."""
 
     def __post_init__(self) -> None:
-        if not (1 <= self.fsdp <= 2**16 and 1 <= self.tensor <= 2**16):
-            raise UserError("--parallel.fsdp and --parallel.tensor must be from 1 to 65536")
+        for name, parts in (("fsdp", self.fsdp), ("tensor", self.tensor)):
+            if not 1 <= parts <= 2**16:
+                raise UserError(f"--parallel.{name} {parts} must be from 1 to 65536")
 
 
 @dataclass(frozen=True)
@@ -396,10 +397,16 @@ class HostsConfig:
             raise UserError(
                 "--hosts.coordinator, --hosts.processes and --hosts.process: give all three, or none"
             )
+        if self.processes is not None and self.processes < 1:
+            raise UserError(f"--hosts.processes {self.processes} must be at least 1")
         if self.processes is not None and not 0 <= (self.process or 0) < self.processes:
-            raise UserError(f"--hosts.process {self.process}: of {self.processes} the first is 0")
-        if self.coordinator is not None and not self.coordinator.rpartition(":")[2].isdigit():
-            raise UserError(f"--hosts.coordinator {self.coordinator}: give HOST:PORT")
+            raise UserError(f"--hosts.process {self.process} must be from 0 to {self.processes - 1}")
+        if self.coordinator is not None:
+            host, _, port = self.coordinator.rpartition(":")
+            if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+                raise UserError(
+                    f"--hosts.coordinator {self.coordinator}: give HOST:PORT, the port from 1 to 65535"
+                )
         if self.heartbeat < 1:
             raise UserError("--hosts.heartbeat must be at least 1 second")
 

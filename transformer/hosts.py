@@ -3,9 +3,13 @@
 Where there is one process, nothing here costs anything.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -45,18 +49,34 @@ def join(config: HostsConfig) -> None:
     if not is_child():
         raise SystemExit(supervise())
     end_with_parent()
+    print(f"Waiting for the other processes at {config.coordinator or 'their place'}", file=sys.stderr)
     try:
-        jax.distributed.initialize(
-            config.coordinator,
-            config.processes,
-            config.process,
-            heartbeat_timeout_seconds=config.heartbeat,
-        )
+        with _ended_by_signals():
+            jax.distributed.initialize(
+                config.coordinator,
+                config.processes,
+                config.process,
+                heartbeat_timeout_seconds=config.heartbeat,
+            )
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"cannot join the other processes ({str(error).splitlines()[0]}): can all of them reach "
             f"{config.coordinator or 'each other'}?"
         ) from error
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end this process at once: while it waits in native code, no handler would run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def first() -> bool:

@@ -105,7 +105,7 @@ class Shards(Layout):
         if devices % size:
             raise UserError(
                 f"--parallel.fsdp {config.fsdp} times --parallel.tensor {config.tensor} does not divide the "
-                f"{devices} device(s) here"
+                f"{devices} device(s) here: choose two whose product does"
             )
         if local % config.tensor:
             raise UserError(

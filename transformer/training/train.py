@@ -14,6 +14,7 @@ from transformer.data.corpora import Corpus, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.hosts import first, gathered, wait
+from transformer.parallel import layout_of
 from transformer.run import Run
 from transformer.systems import check_system, find_system
 from transformer.training.loop import Loop
@@ -63,6 +64,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     start = time.monotonic()
     keep_programs()
     check_system(config)
+    layout_of(config.parallel)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(config, model=run.config.model)
