@@ -15,8 +15,9 @@ from reference_search import log_p_of, next_log_p, random_variables
 from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
+from transformer.decoding.in_turn import in_turn
 from transformer.decoding.rescoring import rescored
-from transformer.decoding.translator import Hypothesis, Translator, in_turn
+from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 

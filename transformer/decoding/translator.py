@@ -4,15 +4,12 @@ import dataclasses
 import functools
 import itertools
 import logging
-import os
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,13 +21,12 @@ from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
+from transformer.decoding.in_turn import batches_at_once, in_turn
 from transformer.errors import UserError
-from transformer.parallel import deal_rows, on_one_cpu, on_this_host
+from transformer.parallel import deal_rows, on_this_host
 from transformer.run import Run
 from transformer.systems import System, find_system
 
-T = TypeVar("T")
-R = TypeVar("R")
 Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
 """Padded sources, and the numbers of the lines that the first rows come from."""
 log = logging.getLogger("transformer")
@@ -139,7 +135,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
-        results = in_turn(lambda batch: self._searched(*batch, settings), batches, _at_once())
+        results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
         with closing(results):  # where this raises, what waits is not begun
             for (batch, lines), result in zip(batches, results, strict=True):
                 tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
@@ -361,33 +357,6 @@ def model_shapes(config: Config) -> Any:
 def _for_few(sentences: int, settings: DecodingConfig) -> DecodingConfig:
     """The options with which so many sentences are searched: one by one, where they are few."""
     return dataclasses.replace(settings, rows=1) if sentences <= settings.rows // FEW else settings
-
-
-def _at_once() -> int:
-    """How many batches are searched at the same time: on a CPU, while one search does what cannot be cut
-    into parts for all cores, another has the cores that are left."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(2, cores or 1) if on_one_cpu() else 1
-
-
-def in_turn(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Generator[R, None, None]:
-    """What `work` makes of every item, in order, by so many threads; no more items are begun than that,
-    and as many again wait: no longer where the generator is closed. Raises what `work` raises."""
-    if min(at_once, len(items)) < 2:
-        yield from map(work, items)
-        return
-    with ThreadPoolExecutor(at_once) as threads:
-        begun: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                if len(begun) == 2 * at_once:
-                    yield begun.popleft().result()
-                begun.append(threads.submit(work, item))
-            while begun:
-                yield begun.popleft().result()
-        finally:
-            for future in begun:
-                future.cancel()
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
