@@ -157,6 +157,7 @@ def test_checkpoints_and_search_options(run_dir, command):
 
     assert out() == out("--checkpoint", "best") == out("--checkpoint", "1") != out("--checkpoint", "last")
     assert out("--method", "greedy") == out("--beam-size", "1", "--length-penalty", "0")
+    assert out("--int8", "--format", "scores") != out("--format", "scores")
     assert out("--method", "sample", "--seed", "1") == out("--method", "sample", "--seed", "1")
     drawn = out("--method", "sample", "--beam-size", "1").splitlines()
     assert len(set(drawn)) > 1  # alike lines are drawn apart

@@ -15,7 +15,8 @@ from reference_search import log_p_of, next_log_p, random_variables
 from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
-from transformer.decoding.in_turn import in_turn
+from transformer.decoding import translator as module
+from transformer.decoding.in_turn import batches_at_once, in_turn
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
@@ -24,6 +25,7 @@ from transformer.model.transformer import Transformer
 SIZE = 300
 MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
+EACH = DECODING.rows // batches_at_once()
 WORDS = ["größe", "日本語", "👩‍👩‍👧", "שלום", "</s>", *(f"w{index}ß語" for index in range(SIZE))]
 SENTENCES = ["Bas", "dag", "", "größe", "  rot rot", "  ", "👩", *(line[:10] for line in LINES[:5])]
 programs: list[tuple[int, ...]] = []
@@ -129,7 +131,7 @@ def test_threads_share_a_translator(translator: Translator) -> None:
 
 def test_a_program_for_each_bucket(translator: Translator, compiled: list[str]) -> None:
     assert len(first_search) <= 2
-    assert {(4, 8), (4, 16)} <= set(programs)
+    assert {(EACH, 8), (EACH, 16)} <= set(programs)
     traced = len(programs)
     another = make_translator(translator.tokenizers[0])
     for _ in range(2):
@@ -157,7 +159,7 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     warm = make_translator(word_tokenizer)
     before = len(programs)
     assert warm.warm_up(beam_size=2, extra_length=3) == len(DECODING.buckets)
-    assert programs[before:] == [(4, 8), (4, 16)]  # what it has not searched with yet
+    assert programs[before:] == [(EACH, 8), (EACH, 16)]  # what it has not searched with yet
     compiled.clear()
     lines = [" ".join(WORDS[:count]) for count in range(12)] * 9  # of mixed lengths
     assert len(list(warm.stream(lines, window=40, beam_size=2, extra_length=3))) == len(lines)
@@ -166,9 +168,11 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     assert {length for length, _ in warm.programs} == {8, 16}
 
 
-def test_few_sentences_are_searched_one_by_one(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_few_sentences_are_searched_one_by_one_and_rows_shared(
+    at_once: int, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "batches_at_once", lambda: at_once)
     expected = plain(translator.search(SENTENCES))
     shapes: list[tuple[int, ...]] = []
     searched = Translator._searched
@@ -179,7 +183,7 @@ def test_few_sentences_are_searched_one_by_one(
 
     monkeypatch.setattr(Translator, "_searched", counted)
     few = [3, 8]
-    for rows, alike in ((16, [1, 1]), (15, [15]), (2, [2])):
+    for rows, alike in ((16, [1, 1]), (14, [14 // at_once]), (4, [4 // at_once])):
         shapes.clear()
         found = plain(translator.search([SENTENCES[index] for index in few], rows=rows))
         assert found == [expected[index] for index in few]
@@ -187,7 +191,7 @@ def test_few_sentences_are_searched_one_by_one(
     shapes.clear()
     assert plain(translator.search(SENTENCES * 5, rows=4)) == expected * 5
     words = 5 * sum(1 for sentence in SENTENCES if sentence.strip())
-    assert len(shapes) == -(-words // 4)  # lengths share a batch: none but the last is filled up
+    assert len(shapes) == -(-words * at_once // 4)  # lengths share a batch: none but the last is filled up
 
 
 def test_n_best(translator: Translator) -> None:

@@ -332,7 +332,8 @@ class DecodingConfig:
     seed: int = 0
     """sample: folded with the number of the input line."""
     rows: int = 32
-    """Sentences searched together. Short batches are filled up, so that the program is the same."""
+    """Sentences searched at the same time; on a CPU of several cores by two searches, half of them each.
+    Short batches are filled up, so that the program is the same."""
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Padded source lengths; longer sources are cut to the last one, with a warning."""
 

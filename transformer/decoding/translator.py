@@ -23,6 +23,7 @@ from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.in_turn import batches_at_once, in_turn
 from transformer.errors import UserError
+from transformer.model.int8 import in_int8
 from transformer.parallel import deal_rows, on_this_host
 from transformer.run import Run
 from transformer.systems import System, find_system
@@ -74,12 +75,13 @@ class Translator:
         self.programs: set[tuple[int, DecodingConfig]] = set()
 
     @classmethod
-    def load(cls, run_dir: Path | str, checkpoint: str | int = "best") -> "Translator":
+    def load(cls, run_dir: Path | str, checkpoint: str | int = "best", *, int8: bool = False) -> "Translator":
         """The translator of a run directory, which needs nothing outside itself.
 
         Args:
           run_dir: what training wrote.
           checkpoint: "best" (by validation BLEU), "last", "average" (of the last ones), or a step.
+          int8: multiply in 8-bit integers (see `transformer.model.int8`): faster on CPUs and nearly as good.
 
         Raises:
           UserError: the directory or the checkpoint is missing or damaged.
@@ -87,7 +89,7 @@ class Translator:
         keep_programs()
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
-        return cls(run.config, variables, run.tokenizers)
+        return cls(run.config, in_int8(variables) if int8 else variables, run.tokenizers)
 
     def translate(self, sources: Sequence[str], **options: Any) -> list[str]:
         """The best translation of every sentence, in order; an empty one stays empty.
@@ -122,7 +124,7 @@ class Translator:
         """
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
-        settings = _for_few(len(sources), self.settings(n_best, options))
+        settings = _dealt_out(len(sources), self.settings(n_best, options))
         return self._search(sources, settings, n_best, alignments, first_line)
 
     def _search(
@@ -198,13 +200,12 @@ class Translator:
         """
         settings = self.settings(None, options)
         special = self.config.model.special
-        programs = [(settings.rows, length) for length in settings.buckets]
-        if settings.rows >= FEW:
-            programs += [(1, length) for length in settings.buckets]
-        for rows, length in programs:
-            batch = np.full((rows, length), special.pad, np.int32)
+        few_and_many = dict.fromkeys(_dealt_out(sentences, settings) for sentences in (1, settings.rows))
+        programs = [(chosen, length) for chosen in few_and_many for length in settings.buckets]
+        for chosen, length in programs:
+            batch = np.full((chosen.rows, length), special.pad, np.int32)
             batch[:, 0] = special.eos
-            self._searched(batch, [1], dataclasses.replace(settings, rows=rows))
+            self._searched(batch, [1], chosen)
         return len(programs)
 
     def stream(
@@ -221,7 +222,7 @@ class Translator:
         sorted by length and searched at a time."""
         numbered, settings = iter(lines), self.settings(n_best, options)
         chunk = list(itertools.islice(numbered, window))
-        settings = _for_few(len(chunk), settings)  # a few lines that are left over need no other program
+        settings = _dealt_out(len(chunk), settings)  # a few lines that are left over need no other program
         while chunk:
             yield from self._search(chunk, settings, n_best, alignments, first_line)
             first_line += len(chunk)
@@ -354,9 +355,11 @@ def model_shapes(config: Config) -> Any:
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
 
 
-def _for_few(sentences: int, settings: DecodingConfig) -> DecodingConfig:
-    """The options with which so many sentences are searched: one by one, where they are few."""
-    return dataclasses.replace(settings, rows=1) if sentences <= settings.rows // FEW else settings
+def _dealt_out(sentences: int, settings: DecodingConfig) -> DecodingConfig:
+    """The options of each of the searches that run at the same time, for so many sentences: they share the
+    rows; where there are few sentences, they are searched one by one."""
+    rows = 1 if sentences <= settings.rows // FEW else max(1, settings.rows // batches_at_once())
+    return dataclasses.replace(settings, rows=rows)
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:

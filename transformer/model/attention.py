@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
+from transformer.model.int8 import Rounded, matrix
 from transformer.model.layers import Dropout, linear
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
@@ -95,10 +96,10 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         per_head = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
         merged = nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
-        self.query = self.param("query", per_head, (c.d_model, c.num_heads, c.key_width))
-        self.key = self.param("key", per_head, (c.d_model, c.num_heads, c.key_width))
-        self.value = self.param("value", per_head, (c.d_model, c.num_heads, c.value_width))
-        self.out = self.param("out", merged, (c.num_heads, c.value_width, c.d_model))
+        self.query = matrix(self, "query", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.key = matrix(self, "key", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.value = matrix(self, "value", per_head, (c.d_model, c.num_heads, c.value_width))
+        self.out = matrix(self, "out", merged, (c.num_heads, c.value_width, c.d_model))
         if c.attention_bias:
             zeros = nn.initializers.zeros_init()
             self.query_bias = self.param("query_bias", zeros, (c.num_heads, 1, c.key_width))
@@ -107,10 +108,9 @@ class MultiHeadAttention(nn.Module):
             self.out_bias = self.param("out_bias", zeros, (c.d_model,))
         self.dropout = Dropout(c.attention_dropout)
 
-    def _project(self, x: Array, kernel: Array, bias: str) -> Array:
+    def _project(self, x: Array, kernel: Array | Rounded, bias: str) -> Array:
         # the product as it lies in memory, then heads before time: straight to "bhtd" strides through it
-        heads_together = kernel.astype(x.dtype).reshape(kernel.shape[0], -1)
-        projected = linear(x, heads_together).reshape(*x.shape[:2], *kernel.shape[1:]).swapaxes(1, 2)
+        projected = linear(x, kernel).reshape(*x.shape[:2], self.config.num_heads, -1).swapaxes(1, 2)
         return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected
 
     def keys_values(self, x: Float[Array, "b k m"]) -> KeysValues:
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
             weights = self.dropout(weights, deterministic).astype(x.dtype)
             context = jnp.einsum("bhqk,bhkd->bhqd", weights, values)
         concatenated = context.swapaxes(1, 2).reshape(*x.shape[:2], -1)
-        merged = linear(concatenated, self.out.astype(x.dtype).reshape(-1, x.shape[2]))
+        merged = linear(concatenated, self.out)
         return merged + self.out_bias.astype(x.dtype) if self.config.attention_bias else merged
 
     def _local(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
+from transformer.model.int8 import Rounded
 from transformer.model.layers import Embedding
 
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
@@ -63,8 +64,12 @@ class EncoderDecoder(nn.Module):
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
-        table = self.unembedding().astype(hidden.dtype)
-        logits = jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
+        table = self.unembedding()
+        if isinstance(table, Rounded):
+            logits = table.product(hidden)
+        else:
+            table = table.astype(hidden.dtype)
+            logits = jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
         return logits + self.output_bias if self.config.output_bias else logits
 
     def output_factors(
@@ -73,12 +78,13 @@ class EncoderDecoder(nn.Module):
         """What `output` is the product of: the loss multiplies it slice by slice. A bias is one more
         column of the matrix, by which every state is 1."""
         table = self.unembedding()
+        assert not isinstance(table, Rounded), "rounded matrices are not trained"
         if not self.config.output_bias:
             return hidden, table
         ones = jnp.ones((*hidden.shape[:2], 1), hidden.dtype)
         return jnp.concatenate([hidden, ones], -1), jnp.concatenate([table, self.output_bias[:, None]], -1)
 
-    def unembedding(self) -> Float[Array, "v m"]:
+    def unembedding(self) -> Float[Array, "v m"] | Rounded:
         """The matrix before the softmax."""
         match self.config.share_embeddings:
             case "all":

@@ -1,7 +1,6 @@
 """The parts around attention: residual + norm + dropout, feed-forward, embeddings, positions
 (sections 3.1, 3.3-3.5)."""
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, TransformerConfig
+from transformer.model.int8 import Rounded, matrix
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -45,20 +45,28 @@ def places_of_rows() -> int:
     return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
 
 
+def linear(x: Float[Array, "b t m"], kernel: Float[Array, "..."] | Rounded) -> Float[Array, "b t n"]:
+    """x W, computed in the dtype of x. The first axes of a kernel are those of x, together; those that are
+    left are laid out as one."""
+    if isinstance(kernel, Rounded):
+        return kernel.product(x).astype(x.dtype)
+    return _product(x, kernel.astype(x.dtype).reshape(x.shape[-1], -1))
+
+
 @jax.custom_vjp
-def linear(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Array, "b t n"]:
-    """x W. The gradient to W is computed as W lies in memory: left to itself, JAX computes its transpose
+def _product(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Array, "b t n"]:
+    """The gradient to W is computed as W lies in memory: left to itself, JAX computes its transpose
     and turns it around. (It has no forward-mode derivative, so neither has a model.)"""
     return jnp.einsum("btm,mn->btn", x, kernel)
 
 
-def _linear_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = kept
     x = jax.lax.optimization_barrier(x)  # it is turned around here: CPUs are slow at that with more to do
     return jnp.einsum("btn,mn->btm", gradient, kernel), jnp.einsum("btm,btn->mn", x, gradient)
 
 
-linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_backward)
+_product.defvjp(lambda x, kernel: (_product(x, kernel), (x, kernel)), _product_backward)
 
 
 class Dropout(nn.Module):
@@ -111,6 +119,18 @@ class Residual(nn.Module):
         return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic)))
 
 
+class Affine(nn.Module):
+    """x W + b."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t n"]:
+        kernel = matrix(self, "kernel", nn.initializers.glorot_uniform(), (x.shape[-1], self.width))
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
+        return linear(x, kernel) + bias.astype(x.dtype)
+
+
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 at every position (Eq. 2)."""
 
@@ -119,15 +139,9 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"], deterministic: bool = True) -> Float[Array, "b t m"]:
         c = self.config
-        dense = functools.partial(
-            nn.Dense,
-            kernel_init=nn.initializers.glorot_uniform(),
-            dtype=x.dtype,
-            dot_general=lambda x, kernel, *_, **__: linear(x, kernel),
-        )
-        inner = dense(c.d_ff, name="inner")(x)
+        inner = Affine(c.d_ff, name="inner")(x)
         inner = Dropout(c.activation_dropout)(ACTIVATIONS[c.activation](inner), deterministic)
-        return dense(c.d_model, name="outer")(inner)
+        return Affine(c.d_model, name="outer")(inner)
 
 
 class Embedding(nn.Module):
@@ -139,7 +153,7 @@ class Embedding(nn.Module):
     def setup(self) -> None:
         c = self.config
         normal = nn.initializers.normal(c.d_model**-0.5)
-        self.table = self.param("table", normal, (self.size, c.d_model))
+        self.table = matrix(self, "table", normal, (self.size, c.d_model))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
         return self.table[ids].astype(self.config.dtype) * math.sqrt(self.config.d_model)
