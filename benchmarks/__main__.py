@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("performance"), help="writes OUTPUT.json, .png")
     parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where models are kept")
     parser.add_argument("--model", type=Path, help="a run to decode with; default: one trained at first use")
-    parser.add_argument("--steps", type=int, default=600, help="updates of the model trained at first use")
+    parser.add_argument("--steps", type=int, default=2000, help="updates of the model trained at first use")
     parser.add_argument("--rounds", type=int, default=9, help="how often everybody is timed")
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
     given = parser.parse_args(arguments)

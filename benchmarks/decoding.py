@@ -23,7 +23,7 @@ Said = list[list[str]]
 def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
     """A run with a 6+6-layer network of width 512: the one given, or one trained on the built-in corpus
     just long enough to end its sentences."""
-    from transformer import PRESETS, TransformerConfig, train
+    from transformer import PRESETS, DecodingConfig, TransformerConfig, train
 
     if run_dir:
         return run_dir
@@ -34,6 +34,7 @@ def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
         data=replace(quick.data, vocab_size=2000, batch_tokens=1024),
         optimizer=replace(quick.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
         training=replace(quick.training, steps=steps, evaluate_every=max(1, steps // 4), label_smoothing=0.1),
+        decoding=DecodingConfig(extra_length=10),
     )
     return train(config, folder / f"built-in-{steps}")
 
@@ -58,14 +59,17 @@ def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
     return hugging_face, converted
 
 
-def ours(run_dir: Path, sources: list[str], dtype: str = "float32", **options: Any) -> Callable[[], Said]:
+def ours(
+    run_dir: Path, sources: list[str], dtype: str = "float32", int8: bool = False, **options: Any
+) -> Callable[[], Said]:
     """`Translator.search`."""
     import jax
 
     from transformer import Translator
 
-    loaded = Translator.load(run_dir)
-    variables = jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, loaded.variables)
+    loaded = Translator.load(run_dir, int8=int8)
+    halves = dtype == "bfloat16"
+    variables = jax.tree.map(lambda x: x.astype(dtype) if halves and x.ndim > 1 else x, loaded.variables)
     config = replace(loaded.config, model=replace(loaded.config.model, dtype=dtype))
     translator = Translator(config, variables, loaded.tokenizers)
     rule = {"penalty": "power", "length_penalty": ALPHA, "stop": "full", "max_length": LONGEST}
@@ -129,12 +133,13 @@ def _pieces(hugging_face: Path, sources: list[str]) -> Said:
 
 
 def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
-    """Ours, CTranslate2 both ways to use two cores and with int8, Hugging Face."""
+    """Ours and CTranslate2, both with int8 too and CTranslate2 both ways to use two cores; Hugging Face."""
     hugging_face, converted = exported(folder, run_dir)
     here = {"run_dir": run_dir, "sources": sources}
     there = {"converted": converted, "hugging_face": hugging_face, "sources": sources}
     return [
         Contestant("transformer", ours, here),
+        Contestant("transformer int8", ours, {**here, "int8": True}),
         *(
             Contestant(f"CTranslate2 {kind}, {inter} x {intra}", ctranslate, options)
             for kind in ("float32", "int8")

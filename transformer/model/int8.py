@@ -1,8 +1,8 @@
 """Matrix products of 8-bit integers, for decoding where time counts more than the last digit.
 
 Both factors are rounded to 255 levels: a matrix ahead of time, with a size of level for each of its outputs;
-what it is multiplied with as it comes, with one for each position (dynamic quantisation, as Bhandare et al.
-2019, section 4, have it for this model, but for their calibration). Sums are exact, of 32 bits.
+what it is multiplied with as it comes, with one for each position. Sums are exact, of 32 bits. (Bhandare et
+al. 2019 showed that this model bears it; they choose the ranges beforehand, from examples.)
 """
 
 import math
