@@ -8,7 +8,6 @@ alike is a column of the table.
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import Measurement, gpu, machine, peaks, save, seconds_of, side_by_side
 
 AGREE = 0.9  # of the sentences; float32 sums in another order decide the rest
@@ -95,7 +95,7 @@ def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
     """Beam search over `count` sentences at once."""
     from benchmarks import decoding as section
 
-    run_dir = section.model(given.work, given.model, given.steps)
+    run_dir = section.model(given.work, given.model, given.steps, given.quick)
     sources = sentences(run_dir, count)
     on_gpu = given.device == "gpu"
     choose = section.contestants_on_gpu if on_gpu else section.contestants
@@ -119,7 +119,7 @@ def whole_file(given: argparse.Namespace) -> list[Row]:
     """1,000 sentences by whole processes, start to end."""
     from benchmarks import decoding as section
 
-    run_dir = section.model(given.work, given.model, given.steps)
+    run_dir = section.model(given.work, given.model, given.steps, given.quick)
     commands = section.whole_process(run_dir, given.work, sentences(run_dir, 1000))
     rows = processes("file of 1,000, whole process", commands, given.rounds)
     texts = ((given.work / name).read_text(encoding="utf-8").splitlines() for name in section.WRITTEN)
@@ -132,7 +132,7 @@ def start_up(given: argparse.Namespace) -> list[Row]:
     """Importing, and from start to the first translation."""
     from benchmarks import decoding as section
 
-    run_dir = section.model(given.work, given.model, given.steps)
+    run_dir = section.model(given.work, given.model, given.steps, given.quick)
     text = given.work / "sentence.txt"
     text.write_text(sentences(run_dir, 1)[0] + "\n", encoding="utf-8")
     decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text), "--output"]
@@ -206,11 +206,15 @@ def main(arguments: list[str] | None = None) -> None:
         help=f"of {', '.join(ON_CPU)}; on a GPU of {', '.join(ON_GPU)}; default: all",
     )
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--output", type=Path, default=Path("performance"), help="writes OUTPUT.json, .png")
+    parser.add_argument(
+        "--output", type=new_file, default=Path("performance"), help="writes OUTPUT.json, .png"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where models are kept")
-    parser.add_argument("--model", type=Path, help="a run to decode with; default: one trained at first use")
-    parser.add_argument("--steps", type=int, default=2000, help="updates of the model trained at first use")
-    parser.add_argument("--rounds", type=int, default=9, help="how often everybody is timed")
+    parser.add_argument(
+        "--model", type=Path, help="a run to decode with; default: one that is trained at first use"
+    )
+    parser.add_argument("--steps", type=positive, default=2000, help="updates of that one")
+    parser.add_argument("--rounds", type=positive, default=9, help="how often everybody is timed")
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
     given = parser.parse_args(arguments)
     sections = ON_GPU if given.device == "gpu" else ON_CPU
@@ -218,6 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(sections)}")
     if given.device == "gpu" and not gpu():
         parser.error("--device gpu: nvidia-smi finds none")
+    needs("matplotlib", "torch", "transformers", "ctranslate2")
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # of a GPU, which this process uses too
     os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
     given.work.mkdir(parents=True, exist_ok=True)
@@ -242,7 +247,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (RuntimeError, subprocess.SubprocessError) as error:
-        raise SystemExit(f"benchmarks: {error}") from error
+    raise SystemExit(run("benchmarks", main))

@@ -20,23 +20,27 @@ Said = list[list[str]]
 """The subwords of the best translation of every sentence."""
 
 
-def model(folder: Path, run_dir: Path | None, steps: int) -> Path:
+def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -> Path:
     """A run with a 6+6-layer network of width 512: the one given, or one trained on the built-in corpus
-    just long enough to end its sentences."""
+    just long enough to end its sentences; a small one that has learned nothing, if it must be quick."""
     from transformer import PRESETS, DecodingConfig, TransformerConfig, train
 
     if run_dir:
         return run_dir
-    quick = PRESETS["quickstart"]
+    preset = PRESETS["quickstart"]
+    every = max(1, steps // 4)
     config = replace(
-        quick,
+        preset,
         model=TransformerConfig(norm_epsilon=1e-5),
-        data=replace(quick.data, vocab_size=2000, batch_tokens=1024),
-        optimizer=replace(quick.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
-        training=replace(quick.training, steps=steps, evaluate_every=max(1, steps // 4), label_smoothing=0.1),
+        data=replace(preset.data, vocab_size=2000, batch_tokens=1024),
+        optimizer=replace(preset.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
+        training=replace(preset.training, steps=steps, evaluate_every=every, label_smoothing=0.1),
         decoding=DecodingConfig(extra_length=10),
     )
-    return train(config, folder / f"built-in-{steps}")
+    if quick:
+        small = replace(config.model, num_layers=1, d_model=32, d_ff=64, num_heads=2)
+        config = replace(config, model=small, training=replace(config.training, steps=2, evaluate_every=2))
+    return train(config, folder / ("quick" if quick else f"built-in-{steps}"))
 
 
 def newest(run_dir: Path) -> float:

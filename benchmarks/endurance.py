@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.progress import track
 
+from benchmarks.command import needs, positive, run
 from benchmarks.measure import machine, wrote
 from transformer.grammar import pairs
 
@@ -129,9 +130,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs both, prints what they held, writes WORK/endurance.json and WORK/endurance.png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=__doc__)
     parser.add_argument("work", type=Path, help="where the run, the lines and the results go")
-    parser.add_argument("--steps", type=int, default=5000, help="updates")
-    parser.add_argument("--lines", type=int, default=1_000_000, help="lines to translate")
+    parser.add_argument("--steps", type=positive, default=5000, help="updates")
+    parser.add_argument("--lines", type=positive, default=1_000_000, help="lines to translate")
     given = parser.parse_args(arguments)
+    needs("matplotlib")
     found = endure(given.work, given.steps, given.lines)
     for each in found:
         held = ", ".join(f"{each.part(part):,.0f}" for part in range(PARTS))
@@ -141,4 +143,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("benchmarks.endurance", main))

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.measure import drawing_options, machine, wrote
+from benchmarks.command import drawing_options, run
+from benchmarks.measure import machine, wrote
 from benchmarks.training import CASES, Case, jax_step, network
 from transformer import Transformer
 from transformer.decoding.beam import beam_search
@@ -115,4 +116,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("benchmarks.growth", main))

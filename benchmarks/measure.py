@@ -1,12 +1,12 @@
 """Timing side by side: every contestant in a process of its own, all of them warm, by turns."""
 
-import argparse
 import json
 import multiprocessing
 import os
 import platform
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -104,6 +104,7 @@ def _ask(pipe: Any, contestant: Contestant) -> tuple[float, Any, int]:
 
 def _serve(pipe: Any, contestant: Contestant) -> None:
     """A contestant's process: the first "go" prepares, every other one is timed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     run = None
     while True:
         pipe.recv()
@@ -190,18 +191,6 @@ def save(path: str, results: dict[str, Any]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(results, file, indent=1, ensure_ascii=False)
         file.write("\n")
-
-
-def drawing_options(
-    name: str, about: str | None, repeats: int, arguments: list[str] | None
-) -> argparse.Namespace:
-    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats`
-    and `quick`."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
-    parser.add_argument("--output", type=Path, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument("--repeats", type=int, default=repeats, help="how often each size is timed")
-    parser.add_argument("--quick", action="store_true", help="a few small sizes: to see that it runs")
-    return parser.parse_args(arguments)
 
 
 def wrote(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> None:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import new_file, positive, run
 from benchmarks.training import ON_GPU, Case
 
 LAYOUTS = {"replicas": (1, 1), "fsdp 8": (8, 1), "tensor 8": (1, 8), "fsdp 4, tensor 2": (4, 2)}
@@ -236,9 +237,9 @@ def measure(cases: dict[str, Case], numbers: tuple[int, ...]) -> Iterator[dict[s
 def main(arguments: list[str] | None = None) -> None:
     """Compiles, prints the table, writes OUTPUT."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("scaling.json"))
-    parser.add_argument("--devices", type=int, nargs="+", default=DEVICES)
-    parser.add_argument("--rows", type=int, help="rows of 256 tokens on each device (96)")
+    parser.add_argument("--output", type=new_file, default=Path("scaling.json"))
+    parser.add_argument("--devices", type=positive, nargs="+", default=DEVICES)
+    parser.add_argument("--rows", type=positive, help="rows of 256 tokens on each device (96)")
     parser.add_argument("--quick", action="store_true", help="a small model only: to see that it runs")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -252,6 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     from benchmarks.measure import machine, save
 
+    if uneven := [str(number) for number in given.devices if number % NODE]:
+        parser.error(f"--devices {' '.join(uneven)}: the layouts need multiples of {NODE}")
     cases = {name: replace(case, rows=given.rows or case.rows) for name, case in ON_GPU.items()}
     if given.quick:
         small: dict[str, Any] = {"num_layers": 1, "d_model": 64, "d_ff": 128, "vocab_size": 128}
@@ -271,4 +274,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("benchmarks.scaling", main))

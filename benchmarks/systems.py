@@ -22,6 +22,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.command import positive, run
 from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train
 from transformer.data.corpora import open_corpus
@@ -198,11 +199,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
     parser.add_argument("work", type=Path, help="where runs, the distilled corpus and the table go")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
-    parser.add_argument("--updates", type=int, default=3000, help="of the teacher and every baseline")
-    parser.add_argument("--students", type=int, help="updates of each parallel decoder (a third of those)")
+    parser.add_argument("--updates", type=positive, default=3000, help="of the teacher and every baseline")
+    parser.add_argument("--students", type=positive, help="of each parallel decoder (a third)")
     parser.add_argument("--only", nargs="+", help="train these runs and stop")
     parser.add_argument("--table", action="store_true", help="train nothing more: measure what is there")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each decoding is timed")
+    parser.add_argument("--rounds", type=positive, default=3, help="how often each decoding is timed")
     given = parser.parse_args(arguments)
     family = "tiny" if given.corpus else "quickstart"
     students = given.students or max(1, given.updates // 3)
@@ -237,4 +238,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("benchmarks.systems", main))

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.measure import drawing_options, machine, wrote
+from benchmarks.command import drawing_options, run
+from benchmarks.measure import machine, wrote
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.baselines.convolutional import GatedConvolution, reach
 from transformer.baselines.recurrent import make_cell
@@ -272,4 +273,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run("benchmarks.table1", main))

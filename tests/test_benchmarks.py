@@ -1,5 +1,6 @@
 """The benchmark command without its peers: contestants take turns, and ours does the work it is timed for."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -9,10 +10,13 @@ import pytest
 
 from benchmarks import growth
 from benchmarks.__main__ import rows_of
-from benchmarks.decoding import agreement
+from benchmarks.command import needs, run
+from benchmarks.decoding import agreement, model
 from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
+from transformer import Run, UserError
+from transformer.decoding.translator import model_shapes
 
 
 def make_counter(step: int):
@@ -101,3 +105,42 @@ def test_endurance_at_a_small_size(tmp_path):
     trained, decoded = endure(tmp_path, steps=40, lines=3000, every=0.1)
     assert len(trained.memory) > 10
     assert len(decoded.memory) > 10
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        ("benchmarks", ["--rounds", "0"], "--rounds: 0: must be a whole number, at least 1"),
+        ("benchmarks", ["--steps", "-3"], "--steps: -3: must be a whole number, at least 1"),
+        ("benchmarks", ["dekode"], "no section dekode: there are train-tiny"),
+        ("benchmarks.growth", ["--repeats", "0"], "--repeats: 0: must be"),
+        ("benchmarks.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
+        ("benchmarks.scaling", ["--devices", "8", "12"], "--devices 12: the layouts need multiples of 8"),
+    ],
+)
+def test_commands_refuse_before_they_measure(module, arguments, message, capsys):
+    name = "benchmarks.__main__" if module == "benchmarks" else module
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(name).main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("it failed"), ModuleNotFoundError(name="torch")])
+def test_errors_are_one_message(error, monkeypatch, capsys):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["benchmarks"])
+    assert run("benchmarks", fail) == 2
+    assert capsys.readouterr().err in (
+        "benchmarks: it failed\n",
+        "benchmarks: torch is not installed: pip install '.[bench]'\n",
+    )
+    with pytest.raises(UserError, match=r"no_such not installed: pip install '.\[bench\]'"):
+        needs("json", "no_such")
+
+
+def test_the_model_of_a_quick_look_is_small(tmp_path):
+    made = model(tmp_path, None, 2000, quick=True)
+    assert sum(x.size for x in jax.tree.leaves(model_shapes(Run(made).config))) < 200_000

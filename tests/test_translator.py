@@ -263,6 +263,9 @@ def test_a_longer_source_is_cut_and_its_line_named(
         caplog.clear()
         word_translator.search([whole] * 9)
         assert [record.getMessage() for record in caplog.records][3:] == ["6 more lines, to line 9, were cut"]
+        caplog.clear()
+        word_translator.score([whole] * 2, ["größe"] * 2, lines=[7, 7])  # as rescoring does with several
+        assert len(caplog.records) == 1
 
 
 def test_learned_positions_reach_no_further_than_their_table(

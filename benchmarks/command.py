@@ -1,0 +1,65 @@
+"""What the commands have in common: what is asked is checked before anything is measured, and errors are
+told as those of `train.py` are."""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer.cli.guard import guarded
+from transformer.errors import UserError
+
+EXTRA = "pip install '.[bench]'"
+
+
+def run(module: str, main: Callable[[list[str]], None]) -> int:
+    """Runs `python -m module`; what its user can mend becomes one message and exit status 2."""
+
+    def command(arguments: list[str]) -> None:
+        try:
+            main(arguments)
+        except ModuleNotFoundError as error:
+            raise UserError(f"{error.name} is not installed: {EXTRA}") from error
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            raise UserError(str(error)) from error
+
+    return guarded(module, command)
+
+
+def needs(*modules: str) -> None:
+    """Raises UserError where one of them is not installed."""
+    if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
+        raise UserError(f"{', '.join(missing)} not installed: {EXTRA}")
+
+
+def positive(text: str) -> int:
+    """An option's number, 1 or more."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number, at least 1")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """An option's file, which can be written."""
+    path = Path(text)
+    if not path.name or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: name a file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: its folder is missing or read-only")
+    return path
+
+
+def drawing_options(
+    name: str, about: str | None, repeats: int, arguments: list[str] | None
+) -> argparse.Namespace:
+    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats`
+    and `quick`."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--output", type=new_file, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
+    parser.add_argument("--repeats", type=positive, default=repeats, help="how often each size is timed")
+    parser.add_argument("--quick", action="store_true", help="a few small sizes: to see that it runs")
+    given = parser.parse_args(arguments)
+    needs("matplotlib")
+    return given
