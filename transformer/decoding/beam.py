@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.parallel import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
-CHUNKS = (16, 32, 64, 128, 256, 512, 1024)  # lengths at which the cache grows
+CHUNKS = (32, 128, 512)  # lengths at which the cache grows; each makes a program larger, and later to start
 FEW_CHUNKS = (128, 512)  # and of few rows, where steps cost as much as the weights: programs start sooner
 MANY = 16  # rows that are worth compiling a search for fewer of them
 NEVER = -jnp.inf

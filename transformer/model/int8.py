@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct, traverse_util
+from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Int8
 
 LEVELS = 127  # on either side of 0
@@ -71,7 +72,13 @@ def in_int8(variables: Any) -> Any:
 
 
 def matrix(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Any:
-    """The parameter, or where it was rounded, that."""
+    """The parameter, or where it was rounded, that. (Flax compares the shape of a parameter with what its
+    initialiser would make, and traces that to see: a fifth of the time that a search takes to be traced.)"""
     if module.has_variable(INT8, name):
         return module.get_variable(INT8, name)
-    return module.param(name, initial, shape)
+    if not module.has_variable("params", name):
+        return module.param(name, initial, shape)
+    kept: Any = module.get_variable("params", name)
+    if kept.shape != shape:
+        raise ScopeParamShapeError(name, "/".join(module.path), kept.shape, shape)
+    return kept
