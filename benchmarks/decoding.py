@@ -72,8 +72,9 @@ def ours(
     from transformer import Translator
 
     loaded = Translator.load(run_dir, int8=int8)
-    halves = dtype == "bfloat16"
-    variables = jax.tree.map(lambda x: x.astype(dtype) if halves and x.ndim > 1 else x, loaded.variables)
+    variables = jax.tree.map(
+        lambda x: x.astype(dtype) if x.ndim > 1 and x.dtype == "float32" else x, loaded.variables
+    )
     config = replace(loaded.config, model=replace(loaded.config.model, dtype=dtype))
     translator = Translator(config, variables, loaded.tokenizers)
     rule = {"penalty": "power", "length_penalty": ALPHA, "stop": "full", "max_length": LONGEST}
