@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.progress import track
 
 from benchmarks.command import needs, positive, run
-from benchmarks.measure import machine, wrote
+from benchmarks.measure import keep, machine
 from transformer.grammar import pairs
 
 MIB = 2**20
@@ -139,7 +139,9 @@ def main(arguments: list[str] | None = None) -> None:
         held = ", ".join(f"{each.part(part):,.0f}" for part in range(PARTS))
         print(f"{each.name}: {len(each.memory):,} s; MiB by fifths of the time {held}: {each.growth:+,.0f}")
     memory = {each.name: each.memory for each in found}
-    wrote(given.work / "endurance", {"about": machine(), "memory": memory}, lambda path: plot(found, path))
+    print(
+        keep(given.work / "endurance", {"about": machine(), "memory": memory}, lambda path: plot(found, path))
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ as it may: a search that ends early would hide what is asked here.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.command import drawing_options, run
-from benchmarks.measure import machine, wrote
+from benchmarks.measure import keep, machine
 from benchmarks.training import CASES, Case, jax_step, network
 from transformer import Transformer
 from transformer.decoding.beam import beam_search
@@ -52,20 +52,18 @@ def searching(case: Case, length: int, beam: int, rows: int) -> Callable[[], Any
 
 def measure(
     searched: Case, trained: Case, tokens: int, repeats: int, sizes: dict[str, tuple[int, ...]]
-) -> list[Point]:
+) -> Iterator[Point]:
     """All points of all panels; an update is of so many tokens, whatever the length."""
-    points: list[Point] = []
     standard = {"length": LENGTH, "beam": BEAM, "rows": ROWS}
     for panel in ("length", "beam", "rows"):
-        for size in track(sizes[panel], f"decoding against {panel}"):
+        for size in sizes[panel]:
             chosen = standard | {panel: size}
             seconds = median_seconds(searching(searched, **chosen), repeats)
-            points.append((panel, "beam search", size, seconds / (chosen["rows"] * chosen["length"])))
+            yield panel, "beam search", size, seconds / (chosen["rows"] * chosen["length"])
     for window, line in ((None, "full"), (WINDOW, f"restricted, r = {WINDOW}")):
-        for size in track(sizes["training"], f"training, {line}"):
+        for size in sizes["training"]:
             long = replace(trained, rows=tokens // size, time=size, window=window)
-            points.append(("training", line, size, median_seconds(jax_step(long), repeats) / tokens))
-    return points
+            yield "training", line, size, median_seconds(jax_step(long), repeats) / tokens
 
 
 def plot(points: list[Point], path: Path) -> None:
@@ -107,12 +105,17 @@ def main(arguments: list[str] | None = None) -> None:
         small: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "vocab_size": 100}
         searched, trained, tokens = replace(searched, **small), replace(trained, **small), 128
         sizes = {name: some[:1] for name, some in sizes.items()}
-    points = measure(searched, trained, tokens, given.repeats, sizes)
+    measured = measure(searched, trained, tokens, given.repeats, sizes)
+    about, points = machine(), list[Point]()
     table = Table("against", "what", "size", "ms a token")
-    for panel, line, size, seconds in points:
+    count = sum(map(len, sizes.values())) + len(sizes["training"])  # trained with both kinds of attention
+    for point in track(measured, "measuring", count):
+        points.append(point)  # kept at once: the whole takes a quarter of an hour
+        written = keep(given.output, {"about": about, "points": points}, lambda path: plot(points, path))
+        panel, line, size, seconds = point
         table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")
     Console(width=80).print(table)
-    wrote(given.output, {"about": machine(), "points": points}, lambda path: plot(points, path))
+    print(written)
 
 
 if __name__ == "__main__":

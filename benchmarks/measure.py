@@ -193,9 +193,9 @@ def save(path: str, results: dict[str, Any]) -> None:
         file.write("\n")
 
 
-def wrote(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> None:
-    """Keeps results and their picture, and says where."""
+def keep(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> str:
+    """Writes results and their picture; returns the line that says where."""
     data, picture = output.with_suffix(".json"), output.with_suffix(".png")
     save(str(data), results)
     draw(picture)
-    print(f"{results['about']}\nwritten to {data} and {picture}")
+    return f"{results['about']}\nwritten to {data} and {picture}"

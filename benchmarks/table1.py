@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.command import drawing_options, run
-from benchmarks.measure import machine, wrote
+from benchmarks.measure import keep, machine
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.baselines.convolutional import GatedConvolution, reach
 from transformer.baselines.recurrent import make_cell
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> None:
     Console(width=100).print(table)
     about = machine() | {"rows": str(ROWS), "window r": str(WINDOW), "kernel k": str(KERNEL)}
     results = {"about": about, "costs": [asdict(c) for c in costs], "paths": paths}
-    wrote(given.output, results, lambda path: plot(costs, paths, path))
+    print(keep(given.output, results, lambda path: plot(costs, paths, path)))
 
 
 if __name__ == "__main__":
