@@ -17,6 +17,7 @@ from transformer.model.int8 import Rounded, matrix
 from transformer.model.layers import Dropout, linear
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
+Kept = tuple[Float[Array, "b h columns d_k"], Float[Array, "b h columns d_v"]]  # those of a cache
 SMALLEST_BLOCK = 16  # of restricted attention: smaller products are no faster
 Mask = Bool[Array, "#b #h #q k"]  # True: the query may see the key
 
@@ -225,12 +226,10 @@ class Cache:
         near = True if window is None else self.step - columns // n <= window
         return self.replace(ancestors=ancestors), (ancestors & near)[:, None]  # type: ignore[attr-defined]
 
-    def append(
-        self, layer: int, keys_values: KeysValues
-    ) -> tuple[Float[Array, "b h columns d_k"], Float[Array, "b h columns d_v"]]:
-        """Layer's keys and values with this step's `[b, h, n, d]` written into their columns."""
-        start = self.step * self.beams
-        return tuple(  # type: ignore[return-value]
-            jax.lax.dynamic_update_slice_in_dim(kept, new.astype(kept.dtype), start, axis=2)
-            for kept, new in zip((self.keys[layer], self.values[layer]), keys_values, strict=True)
-        )
+
+def appended(kept: Kept, new: KeysValues, column: Int[Array, ""]) -> Kept:
+    """What is kept, with the keys and values of a step written from this column on."""
+    return tuple(  # type: ignore[return-value]
+        jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), column, axis=2)
+        for old, x in zip(kept, new, strict=True)
+    )

@@ -1,8 +1,10 @@
 """The encoder-decoder Transformer (section 3.1, Figure 1): a pure Linen module."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -10,9 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.model.attention import (
     Cache,
+    Kept,
     KeysValues,
     Mask,
     MultiHeadAttention,
+    appended,
     causal_mask,
     padding_mask,
     segment_mask,
@@ -90,18 +94,24 @@ class DecoderLayer(nn.Module):
         return self.cross_attention.keys_values(memory)
 
     def decode_step(
-        self, x: Float[Array, "b n m"], cache: Cache, layer: int, self_mask: Mask
-    ) -> tuple[Float[Array, "b n m"], KeysValues]:
-        """One new token in each of n beams; also returns this layer's extended keys and values."""
-        extended: KeysValues = cache.keys[layer], cache.values[layer]
+        self,
+        x: Float[Array, "b n m"],
+        kept: Kept,
+        column: Int[Array, ""],
+        self_mask: Bool[Array, "b 1 n columns"],
+        source: KeysValues,
+        source_mask: Mask,
+    ) -> tuple[Float[Array, "b n m"], Kept]:
+        """One new token in each of n beams; also returns what is kept, with their keys and values from this
+        column on."""
 
         def attend(x: Array) -> Array:
-            nonlocal extended
-            extended = cache.append(layer, self.self_attention.keys_values(x))
-            return self.self_attention(x, extended, self_mask)
+            nonlocal kept
+            kept = appended(kept, self.self_attention.keys_values(x), column)
+            return self.self_attention(x, kept, self_mask)
 
         x = self.self_residual(x, attend)
-        return self._rest(x, cache.source[layer], cache.source_mask, True), extended
+        return self._rest(x, source, source_mask, True), kept
 
 
 class Transformer(EncoderDecoder):
@@ -199,13 +209,20 @@ class Transformer(EncoderDecoder):
         """`decode_step` before its `output`."""
         cache, mask = cache.begin_step(self.config.window)
         x = self.target_positions(self.embed_target(tokens), cache.step[None])
-        extended = []
-        for index, layer in enumerate(self.decoder):
-            x, keys_values = layer.decode_step(x, cache, index, mask)
+        one_layer, column, extended = DecoderLayer(self.config, parent=None), cache.step * cache.beams, []
+        for layer, *kept, source in zip(self.decoder, cache.keys, cache.values, cache.source, strict=True):
+            given = x, tuple(kept), column, mask, source, cache.source_mask
+            x, keys_values = _traced_once(one_layer, layer.variables, *given)
             extended.append(keys_values)
         keys, values = zip(*extended, strict=True)
         cache = cache.replace(step=cache.step + 1, keys=keys, values=values)  # type: ignore[attr-defined]
         return self.decoder_norm(x) if self.config.norm == "pre" else x, cache
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _traced_once(layer: DecoderLayer, variables: Any, *given: Any) -> tuple[Array, Kept]:
+    """`decode_step` of a layer, traced for the first of those that are alike: a search starts sooner."""
+    return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
 
 
 def cross_attention(
