@@ -6,7 +6,7 @@ as it may: a search that ends early would hide what is asked here.
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,16 @@ Point = tuple[str, str, int, float]
 """The panel, the line in it, the size, and seconds a token."""
 
 
-def median_seconds(run: Callable[[], Any], repeats: int) -> float:
-    """Of one call; the first two, which compile and warm up, do not count."""
-    seconds = []
+def median_seconds(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Of one call of each, all by turns, so that what disturbs the machine disturbs the whole curve; the
+    first two rounds, which compile and warm up, do not count."""
+    seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats + 2):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[2:])
+        for call, times in zip(calls, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times[2:]) for times in seconds]
 
 
 def searching(case: Case, length: int, beam: int, rows: int) -> Callable[[], Any]:
@@ -52,18 +54,26 @@ def searching(case: Case, length: int, beam: int, rows: int) -> Callable[[], Any
 
 def measure(
     searched: Case, trained: Case, tokens: int, repeats: int, sizes: dict[str, tuple[int, ...]]
-) -> Iterator[Point]:
-    """All points of all panels; an update is of so many tokens, whatever the length."""
+) -> Iterator[list[Point]]:
+    """The points of each panel; an update is of so many tokens, whatever the length."""
     standard = {"length": LENGTH, "beam": BEAM, "rows": ROWS}
     for panel in ("length", "beam", "rows"):
-        for size in sizes[panel]:
-            chosen = standard | {panel: size}
-            seconds = median_seconds(searching(searched, **chosen), repeats)
-            yield panel, "beam search", size, seconds / (chosen["rows"] * chosen["length"])
-    for window, line in ((None, "full"), (WINDOW, f"restricted, r = {WINDOW}")):
-        for size in sizes["training"]:
-            long = replace(trained, rows=tokens // size, time=size, window=window)
-            yield "training", line, size, median_seconds(jax_step(long), repeats) / tokens
+        chosen = [standard | {panel: size} for size in sizes[panel]]
+        seconds = median_seconds([searching(searched, **options) for options in chosen], repeats)
+        yield [
+            (panel, "beam search", options[panel], once / (options["rows"] * options["length"]))
+            for options, once in zip(chosen, seconds, strict=True)
+        ]
+    lines = [
+        (line, replace(trained, rows=tokens // size, time=size, window=window))
+        for window, line in ((None, "full"), (WINDOW, f"restricted, r = {WINDOW}"))
+        for size in sizes["training"]
+    ]
+    seconds = median_seconds([jax_step(case) for _, case in lines], repeats)
+    yield [
+        ("training", line, case.time, once / tokens)
+        for (line, case), once in zip(lines, seconds, strict=True)
+    ]
 
 
 def plot(points: list[Point], path: Path) -> None:
@@ -108,12 +118,11 @@ def main(arguments: list[str] | None = None) -> None:
     measured = measure(searched, trained, tokens, given.repeats, sizes)
     about, points = machine(), list[Point]()
     table = Table("against", "what", "size", "ms a token")
-    count = sum(map(len, sizes.values())) + len(sizes["training"])  # trained with both kinds of attention
-    for point in track(measured, "measuring", count):
-        points.append(point)  # kept at once: the whole takes a quarter of an hour
+    for found in track(measured, "measuring, panel by panel", len(sizes)):
+        points.extend(found)  # kept at once: the whole takes half an hour
         written = keep(given.output, {"about": about, "points": points}, lambda path: plot(points, path))
-        panel, line, size, seconds = point
-        table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")
+        for panel, line, size, seconds in found:
+            table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")
     Console(width=80).print(table)
     print(written)
 
