@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive, run
-from benchmarks.measure import Measurement, gpu, machine, peaks, save, seconds_of, side_by_side
+from benchmarks.measure import Measurement, gpu, keep, machine, peaks, script, seconds_of, side_by_side
 
 AGREE = 0.9  # of the sentences; float32 sums in another order decide the rest
 
@@ -135,10 +135,10 @@ def start_up(given: argparse.Namespace) -> list[Row]:
     run_dir = section.model(given.work, given.model, given.steps, given.quick)
     text = given.work / "sentence.txt"
     text.write_text(sentences(run_dir, 1)[0] + "\n", encoding="utf-8")
-    decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text), "--output"]
+    translation = given.work / "translation.txt"
     commands = {
         "import transformer": [sys.executable, "-c", "import transformer"],
-        "decode.py, one sentence": [*decode, str(given.work / "translation.txt")],
+        "decode.py, one sentence": script("decode.py", run_dir, "--input", text, "--output", translation),
     }
     return processes("start-up", commands, given.rounds)
 
@@ -226,11 +226,21 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # of a GPU, which this process uses too
     os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
     given.work.mkdir(parents=True, exist_ok=True)
-    rows = [row for name in given.sections or sections for row in sections[name](given)]
-    table = Table("work", "who", "median s", "rate", "peak MiB", "x ours", "alike", "of peak")
+    about, rows = machine(), list[Row]()
+    for name in given.sections or sections:
+        found = sections[name](given)
+        rows.extend(found)  # kept at once: the next section may fail
+        results = {"about": about, "rows": [vars(row) for row in rows]}
+        written = keep(given.output, results, lambda path: plot(rows, path))
+        Console(width=110).print(table_of(found))
+    print(written)
+
+
+def table_of(rows: list[Row]) -> Table:
+    """What a section found."""
+    table = Table("who", "median s", "rate", "peak MiB", "x ours", "alike", "of peak", title=rows[0].section)
     for row in rows:
         table.add_row(
-            row.section,
             row.name,
             f"{row.seconds:.4f}",
             f"{row.rate:,.1f} {row.unit}",
@@ -239,11 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
             "" if row.agreement is None else f"{row.agreement:.0%}",
             "" if row.of_peak is None else f"{row.of_peak:.0%}",
         )
-    Console(width=120).print(table)
-    about = machine()
-    save(str(given.output.with_suffix(".json")), {"about": about, "rows": [vars(row) for row in rows]})
-    plot(rows, given.output.with_suffix(".png"))
-    print(f"{about}\nwritten to {given.output.with_suffix('.json')} and {given.output.with_suffix('.png')}")
+    return table
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Contestant
+from benchmarks.measure import Contestant, script
 
 BEAM, ALPHA, LONGEST = 4, 1.0, 100
-WRITTEN = ("ours.txt", "theirs.txt")  # by whole processes
+WRITTEN = ("ours.txt", "ours-int8.txt", "theirs.txt")  # by whole processes
 Said = list[list[str]]
 """The subwords of the best translation of every sentence."""
 
@@ -199,9 +199,11 @@ def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, 
     text.write_text("".join(line + "\n" for line in sources), encoding="utf-8")
     rule = ["--penalty", "power", "--length-penalty", str(ALPHA), "--stop", "full", "--beam-size", str(BEAM)]
     rule += ["--max-length", str(LONGEST), "--extra-length", str(LONGEST)]
-    decode = [sys.executable, "decode.py", str(run_dir), "--input", str(text)]
-    theirs = json.dumps([str(converted), str(hugging_face), str(text), str(folder / WRITTEN[1])])
+    decode = script("decode.py", run_dir, "--input", text, *rule, "--output")
+    ours, rounded, theirs = (str(folder / name) for name in WRITTEN)
+    job = json.dumps([str(converted), str(hugging_face), str(text), theirs])
     return {
-        "decode.py": [*decode, "--output", str(folder / WRITTEN[0]), *rule],
-        "CTranslate2": [sys.executable, "-m", "benchmarks.ctranslate2_file", theirs],
+        "decode.py": [*decode, ours],
+        "decode.py --int8": [*decode, rounded, "--int8"],
+        "CTranslate2": [sys.executable, "-m", "benchmarks.ctranslate2_file", job],
     }

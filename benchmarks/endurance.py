@@ -10,7 +10,6 @@ import argparse
 import itertools
 import statistics
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from rich.progress import track
 
 from benchmarks.command import needs, positive, run
-from benchmarks.measure import keep, machine
+from benchmarks.measure import keep, machine, script
 from transformer.grammar import pairs
 
 MIB = 2**20
@@ -69,7 +68,7 @@ def watch(name: str, command: list[str], log: Path, every: float = 1.0) -> Watch
     """
     memory: list[int] = []
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen([sys.executable, *command], stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             while process.poll() is None:
                 if held := resident(process.pid):
@@ -100,11 +99,13 @@ def endure(work: Path, steps: int, lines: int, every: float = 1.0) -> list[Watch
     work.mkdir(parents=True, exist_ok=True)
     run_dir, source, output = work / "run", work / "lines.en", work / "lines.de"
     often = {"--training.steps": steps, "--training.evaluate-every": max(1, steps // 20)}
-    options = [str(word) for option in (SMALL | often | {"--run-dir": run_dir}).items() for word in option]
-    trained = watch(f"{steps:,} updates", ["train.py", "quickstart", *options], work / "train.log", every)
+    options = [word for option in (SMALL | often | {"--run-dir": run_dir}).items() for word in option]
+    trained = watch(
+        f"{steps:,} updates", script("train.py", "quickstart", *options), work / "train.log", every
+    )
     write_lines(source, lines)
     search = ["--method", "greedy", "--rows", "256", "--output", str(output)]
-    decode = ["decode.py", str(run_dir), "--input", str(source), *search]
+    decode = script("decode.py", run_dir, "--input", source, *search)
     decoded = watch(f"{lines:,} lines", decode, work / "decode.log", every)
     with open(output, "rb") as file:
         if (written := sum(1 for _ in file)) != lines:

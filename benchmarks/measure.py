@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 REST = 0.3  # seconds, before every turn: threads of the one before may still be waiting for work, busily
 
 
@@ -151,6 +152,11 @@ def gpu() -> str | None:
 def peaks(name: str | None) -> tuple[float, float] | None:
     """A GPU's operations and bytes a second, where they are known."""
     return next((figures for model, figures in GPUS.items() if model in (name or "")), None)
+
+
+def script(name: str, *options: str | Path) -> list[str]:
+    """The command line that runs a program of this repository, wherever the caller stands."""
+    return [sys.executable, str(ROOT / name), *map(str, options)]
 
 
 def seconds_of(command: list[str]) -> float:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from dataclasses import replace
 
 import jax
@@ -91,13 +92,13 @@ def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
 
 
 def test_memory_is_watched_to_the_end(tmp_path):
-    command = ["-c", "import time; x = bytearray(200 * 2**20); time.sleep(1); print('done')"]
+    command = [sys.executable, "-c", "import time; x = bytearray(200 * 2**20); time.sleep(1); print('done')"]
     found = watch("two hundred", command, tmp_path / "log", every=0.05)
     assert max(found.memory) > 200 * 2**20
     assert (tmp_path / "log").read_text() == "done\n"
     assert Watched("grows", [i * 2**20 for i in range(100)]).growth == 60
     with pytest.raises(RuntimeError, match="three ended with status 3: see .*log"):
-        watch("three", ["-c", "raise SystemExit(3)"], tmp_path / "log")
+        watch("three", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log")
 
 
 @pytest.mark.slow
