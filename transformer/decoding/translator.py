@@ -6,7 +6,8 @@ import itertools
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
 NAMED = 3  # of the lines that were cut, in a warning each
-_COMPILING = threading.Lock()
 FEW = 8  # sentences one by one cost no more than a batch of this many times as many
 
 
@@ -74,6 +74,7 @@ class Translator:
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.programs: set[tuple[int, DecodingConfig]] = set()
+        self._compiling: dict[tuple[int, DecodingConfig], threading.Lock] = {}
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best", *, int8: bool = False) -> "Translator":
@@ -139,7 +140,9 @@ class Translator:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
-        with closing(results):  # where this raises, what waits is not begun
+        lengths = dict.fromkeys(batch.shape[1] for batch, _ in batches)
+        # where this raises, what waits is not begun
+        with closing(results), self._compiling_ahead(list(lengths)[1:], settings):
             for (batch, lines), result in zip(batches, results, strict=True):
                 tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
                 for row, line in enumerate(lines):
@@ -166,11 +169,32 @@ class Translator:
         program = (batch.shape[1], settings)
         numbers = np.resize(lines, len(batch)).astype(np.int32)
         # the first batch compiles, the others wait for it: otherwise each would
-        with nullcontext() if program in self.programs else _COMPILING:
+        compiling = self._compiling.setdefault(program, threading.Lock())
+        with nullcontext() if program in self.programs else compiling:
             rows = deal_rows(batch, numbers)
             result = self.system.search(self.model, self.variables, *rows, settings)
             self.programs.add(program)
         return jax.block_until_ready(result)  # type: ignore[no-any-return]
+
+    def _compile(self, length: int, settings: DecodingConfig) -> None:
+        """A search for nothing, with the program for this length."""
+        if (length, settings) not in self.programs:
+            self._searched(self._padded([], length, settings.rows), [1], settings)
+
+    @contextmanager
+    def _compiling_ahead(self, lengths: Sequence[int], settings: DecodingConfig) -> Iterator[None]:
+        """Meanwhile a thread of its own compiles the programs for these lengths, which come later: else the
+        threads that search would all wait for each. (A GPU has the host's time for that.)"""
+        if batches_at_once() == 1 or not lengths:
+            yield
+            return
+        with ThreadPoolExecutor(1) as thread:
+            for length in lengths:
+                thread.submit(self._compile, length, settings)
+            try:
+                yield
+            finally:
+                thread.shutdown(wait=False, cancel_futures=True)
 
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
         """The options of a search: the run's, but for those given. Raises UserError where they make no
@@ -201,13 +225,10 @@ class Translator:
           single sentences.
         """
         settings = self.settings(None, options)
-        special = self.config.model.special
         few_and_many = dict.fromkeys(_dealt_out(sentences, settings) for sentences in (1, settings.rows))
         programs = [(chosen, length) for chosen in few_and_many for length in settings.buckets]
         for chosen, length in programs:
-            batch = np.full((chosen.rows, length), special.pad, np.int32)
-            batch[:, 0] = special.eos
-            self._searched(batch, [1], chosen)
+            self._compile(length, chosen)
         return len(programs)
 
     def stream(
