@@ -12,11 +12,11 @@ import pytest
 from benchmarks import growth
 from benchmarks.__main__ import rows_of
 from benchmarks.command import needs, run
-from benchmarks.decoding import agreement, model
+from benchmarks.decoding import BEAM, agreement, bytes_needed, model, ours
 from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
-from transformer import Run, UserError
+from transformer import Run, Translator, UserError
 from transformer.decoding.translator import model_shapes
 
 
@@ -145,3 +145,21 @@ def test_errors_are_one_message(error, monkeypatch, capsys):
 def test_the_model_of_a_quick_look_is_small(tmp_path):
     made = model(tmp_path, None, 2000, quick=True)
     assert sum(x.size for x in jax.tree.leaves(model_shapes(Run(made).config))) < 200_000
+
+
+def test_what_a_gpu_decodes_and_must_read_for_it(finished):
+    sources = ["a b c", "c b a d", "b"]
+    said = ours(finished, sources, dtype="bfloat16", rows=len(sources))()
+    assert len(said) == len(sources)
+    assert any(said)
+    translator = Translator.load(finished)
+    parts = translator.variables["params"].items()
+    sizes = {name: sum(x.size for x in jax.tree.leaves(part)) for name, part in parts}
+    weights = sum(size for name, size in sizes.items() if not name.startswith("encoder_"))
+    words = sum(1 + len(translator.subwords(source)) for source in sources)
+    network = translator.config.model
+    kept = 2 * network.num_layers * network.d_model  # keys and values of a word
+    nothing, one_word = ([[*["word"] * n]] * len(sources) for n in (0, 1))
+    assert bytes_needed(finished, sources, nothing) == 2 * (weights + kept * words)
+    read_before = bytes_needed(finished, sources, one_word) - bytes_needed(finished, sources, nothing)
+    assert read_before == 2 * (weights + kept * (words + BEAM * len(sources)))
