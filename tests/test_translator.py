@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,7 @@ from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding import translator as module
-from transformer.decoding.in_turn import batches_at_once, in_turn
+from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
@@ -351,6 +352,22 @@ def test_in_turn_keeps_order_and_begins_no_more_than_it_may() -> None:
     assert len(begun) <= 5  # what is under way, and as many that wait
     assert list(results) == [item * item for item in range(1, 100)]
     assert sorted(begun) == list(range(100))
+
+
+def test_what_is_done_meanwhile_ends_with_it() -> None:
+    begun: list[int] = []
+    first, go_on = threading.Event(), threading.Event()
+
+    def work(item: int) -> None:
+        begun.append(item)
+        first.set()
+        go_on.wait(10)
+        raise ValueError("lost")
+
+    with meanwhile(work, range(100)):
+        assert first.wait(10)
+        threading.Timer(1, go_on.set).start()
+    assert begun == [0]
 
 
 def test_in_turn_raises_what_the_work_raises() -> None:

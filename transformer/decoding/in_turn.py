@@ -1,9 +1,11 @@
-"""Several batches searched at the same time, by threads, and their results in order."""
+"""Several batches searched at the same time, by threads, and their results in order; and what a thread does
+meanwhile."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from transformer.parallel import on_one_cpu
@@ -37,3 +39,17 @@ def in_turn(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Generat
         finally:
             for future in begun:
                 future.cancel()
+
+
+@contextmanager
+def meanwhile(work: Callable[[T], object], items: Sequence[T]) -> Iterator[None]:
+    """A thread of its own does `work` for the items, one by one, such as compiling what is needed later;
+    what it has not begun at the end is left undone. What `work` raises is lost: it must raise again for
+    whoever needs the item."""
+    with ThreadPoolExecutor(1) as thread:
+        for item in items:
+            thread.submit(work, item)
+        try:
+            yield
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)

@@ -6,8 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
-from transformer.decoding.in_turn import batches_at_once, in_turn
+from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError
 from transformer.model.int8 import in_int8
 from transformer.parallel import deal_rows, on_this_host
@@ -140,9 +139,11 @@ class Translator:
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
-        lengths = dict.fromkeys(batch.shape[1] for batch, _ in batches)
+        later = list(dict.fromkeys(batch.shape[1] for batch, _ in batches))[1:]
+        if batches_at_once() == 1:  # the caller's thread compiles: others lack what contexts it has entered
+            later = []
         # where this raises, what waits is not begun
-        with closing(results), self._compiling_ahead(list(lengths)[1:], settings):
+        with closing(results), meanwhile(functools.partial(self._compile, settings=settings), later):
             for (batch, lines), result in zip(batches, results, strict=True):
                 tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
                 for row, line in enumerate(lines):
@@ -180,21 +181,6 @@ class Translator:
         """A search for nothing, with the program for this length."""
         if (length, settings) not in self.programs:
             self._searched(self._padded([], length, settings.rows), [1], settings)
-
-    @contextmanager
-    def _compiling_ahead(self, lengths: Sequence[int], settings: DecodingConfig) -> Iterator[None]:
-        """Meanwhile a thread of its own compiles the programs for these lengths, which come later: else the
-        threads that search would all wait for each. (A GPU has the host's time for that.)"""
-        if batches_at_once() == 1 or not lengths:
-            yield
-            return
-        with ThreadPoolExecutor(1) as thread:
-            for length in lengths:
-                thread.submit(self._compile, length, settings)
-            try:
-                yield
-            finally:
-                thread.shutdown(wait=False, cancel_futures=True)
 
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
         """The options of a search: the run's, but for those given. Raises UserError where they make no
