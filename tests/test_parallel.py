@@ -179,5 +179,5 @@ def test_what_is_cut_along_which_axis() -> None:
 def test_meshes_that_cannot_be() -> None:
     with pytest.raises(UserError, match=r"--parallel.fsdp 3 .* does not divide the 1 device"):
         layout_of(MeshConfig(fsdp=3))
-    with pytest.raises(UserError, match="must be from 1"):
+    with pytest.raises(UserError, match="--parallel.tensor must be at least 1"):
         MeshConfig(tensor=0)

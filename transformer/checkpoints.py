@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ import jax
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
+from transformer.checkpoint_bounds import check_bounds
 from transformer.errors import UserError
+from transformer.files import check_plain, parse_object, read_text, write_whole
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
@@ -31,16 +32,14 @@ def _hashes(place: Path, item: str = "") -> dict[str, str]:
 
 def seal(place: Path) -> None:
     """Writes the hashes of a checkpoint's files: from now on it counts as whole."""
-    partial = place / f".{MANIFEST}"
-    partial.write_text(json.dumps(_hashes(place), indent=0), encoding="utf-8")
-    os.replace(partial, place / MANIFEST)
+    write_whole(place / MANIFEST, json.dumps(_hashes(place), indent=0))
 
 
 def _check(place: Path, item: str) -> None:
     """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
     writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
     try:
-        sealed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        sealed = parse_object(read_text(place / MANIFEST))
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
@@ -80,6 +79,11 @@ def read(place: Path, like: Any, item: str = "") -> Any:
     folder = place / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
+    check_plain(folder, "a checkpoint is read")
+    try:
+        check_bounds(folder, like)
+    except Exception as error:  # TensorStore's, of a database that is damaged, too
+        raise _damaged(folder, _first_line(error)) from error
     _check(place, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
@@ -92,5 +96,8 @@ def read(place: Path, like: Any, item: str = "") -> Any:
                 _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise _damaged(folder, reason) from error
+        raise _damaged(folder, _first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

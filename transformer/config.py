@@ -4,14 +4,31 @@ directory stores them, and a preset is one of them with a name (see `transformer
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from transformer.errors import UserError
 
 LARGEST = 10_000_000  # of any size: what is larger is a slip, and is refused before memory is taken
-SEEDS = range(2**31)
+DEEPEST = 1_000  # layers: each of them is traced
+LONGEST = 100_000  # tokens in a sentence
+COUNTS = 2**31 - 1  # of what is only counted, and of seeds
+IDS = 10 * LARGEST  # in a batch: 400 MB
+
+Ranges = dict[str, tuple[int, int]]
+"""The least and the greatest value of fields; where a field is a tuple, of each of its items."""
+
+
+def check_ranges(section: str, config: Any, ranges: Ranges) -> None:
+    """Raises UserError where a field of a config's section is outside its range. None is in any."""
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and not least <= number <= most:
+                raise UserError(
+                    f"--{section}.{name.replace('_', '-')} must be at least {least:,} and at most {most:,}"
+                )
 
 
 @dataclass(frozen=True)
@@ -46,17 +63,18 @@ class ModelConfig:
     """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
     special: SpecialIds = SpecialIds()
 
-    _SIZES: ClassVar[tuple[str, ...]] = ("num_layers", "d_model")
-    _OPTIONAL_SIZES: ClassVar[tuple[str, ...]] = ("target_vocab_size",)
+    _RANGES: ClassVar[Ranges] = {
+        "vocab_size": (0, LARGEST),
+        "num_layers": (1, DEEPEST),
+        "d_model": (1, LARGEST),
+        "target_vocab_size": (1, LARGEST),
+    }
     _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
 
     def __post_init__(self) -> None:
-        for name in self._SIZES + self._OPTIONAL_SIZES:
-            value = getattr(self, name)
-            if not (value is None and name in self._OPTIONAL_SIZES) and not 1 <= value <= LARGEST:
-                raise UserError(f"--model.{name.replace('_', '-')} must be from 1 to {LARGEST:,}")
-        if not 0 <= self.vocab_size <= LARGEST:
-            raise UserError(f"--model.vocab-size must be from 1 to {LARGEST:,}, or 0")
+        check_ranges("model", self, self._RANGES)
+        last = min(self.vocab_size, self.output_size) - 1 if self.vocab_size else LARGEST
+        check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, last)))
         for name in self._RATES:
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
@@ -114,8 +132,12 @@ class TransformerConfig(ModelConfig):
     remat: bool = False
     """Recompute each layer in the backward pass: less memory, about a third more time."""
 
-    _SIZES = (*ModelConfig._SIZES, "d_ff", "num_heads", "max_positions")
-    _OPTIONAL_SIZES = (*ModelConfig._OPTIONAL_SIZES, "decoder_layers", "d_k", "d_v")
+    _RANGES: ClassVar[Ranges] = {
+        **ModelConfig._RANGES,
+        **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
+        "decoder_layers": (1, DEEPEST),
+        "window": (0, LARGEST),
+    }
     _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
 
     def __post_init__(self) -> None:
@@ -127,8 +149,6 @@ class TransformerConfig(ModelConfig):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
-        if self.window is not None and self.window < 0:
-            raise UserError("--model.window must not be negative")
 
     @property
     def decoder_depth(self) -> int:
@@ -198,18 +218,24 @@ class DataConfig:
     seed: int = 0
     """Orders the data and draws the subword samples."""
 
+    _RANGES: ClassVar[Ranges] = {
+        "built_in_size": (1, COUNTS),
+        "vocab_size": (1, LARGEST),
+        "max_length": (2, LONGEST),  # one subword and <eos>
+        "batch_tokens": (1, IDS),
+        "buckets": (1, LONGEST),
+        "seed": (0, COUNTS),
+    }
+
     def __post_init__(self) -> None:
-        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets or self.buckets[0] < 1:
+        check_ranges("data", self, self._RANGES)
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--data.buckets must be ascending positive lengths")
-        if self.max_length < 2:
-            raise UserError("--data.max-length must be at least 2: one subword and <eos>")
         if self.batch_tokens < self.lengths[-1]:
             raise UserError(
                 f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
                 f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
             )
-        if self.seed not in SEEDS:
-            raise UserError("--data.seed must be from 0 to 2147483647")
         if self.subword_sampling < 0:
             raise UserError("--data.subword-sampling must not be negative")
         if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
@@ -246,8 +272,7 @@ class OptimizerConfig:
     """Gradients are scaled down to this global norm. None: never."""
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 1:
-            raise UserError("--optimizer.warmup-steps must be at least 1")
+        check_ranges("optimizer", self, {"warmup_steps": (1, COUNTS)})
         for name in ("scale", "peak", "weight_decay"):
             if getattr(self, name) < 0:
                 raise UserError(f"--optimizer.{name.replace('_', '-')} must not be negative")
@@ -289,14 +314,14 @@ class TrainingConfig:
     samples: int = 3
     """Sample translations shown at each evaluation."""
 
+    _RANGES: ClassVar[Ranges] = {
+        **dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), (1, COUNTS)),
+        **dict.fromkeys(("evaluate_sentences", "keep_last", "patience"), (1, COUNTS)),
+        **dict.fromkeys(("samples", "seed"), (0, COUNTS)),
+    }
+
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "evaluate_every", "evaluate_sentences", "keep_last"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--training.{name.replace('_', '-')} must be at least 1")
-        if self.samples < 0 or (self.patience is not None and self.patience < 1):
-            raise UserError("--training.samples must not be negative, --training.patience at least 1")
-        if self.seed not in SEEDS:
-            raise UserError("--training.seed must be from 0 to 2147483647")
+        check_ranges("training", self, self._RANGES)
         if not 0 <= self.label_smoothing < 1:
             raise UserError("--training.label-smoothing must be in [0, 1)")
         if not 0 <= self.ema < 1:
@@ -337,29 +362,31 @@ class DecodingConfig:
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Padded source lengths; longer sources are cut to the last one, with a warning."""
 
+    _RANGES: ClassVar[Ranges] = {
+        **dict.fromkeys(("beam_size", "rows", "max_length", "buckets"), (1, LONGEST)),
+        **dict.fromkeys(("extra_length", "top_k"), (0, LONGEST)),
+        "seed": (0, COUNTS),
+    }
+
     def __post_init__(self) -> None:
-        for name, least in (("beam_size", 1), ("rows", 1), ("extra_length", 0), ("top_k", 0)):
-            if not least <= getattr(self, name) <= LARGEST // 100:
-                raise UserError(
-                    f"--decoding.{name.replace('_', '-')} must be at least {least} (and no more than "
-                    f"{LARGEST // 100:,})"
-                )
-        if self.seed not in SEEDS:
-            raise UserError("--decoding.seed must be from 0 to 2147483647")
+        check_ranges("decoding", self, self._RANGES)
         if self.method not in ("beam", "greedy", "sample"):
             raise UserError(f"--decoding.method {self.method}: choose beam, greedy or sample")
         if not abs(self.length_penalty) <= 10:
             raise UserError("--decoding.length-penalty must be from -10 to 10; 0 for no penalty")
-        if self.max_length is not None and self.max_length < 1:
-            raise UserError("--decoding.max-length must be at least 1: <eos> alone")
         if not 1e-3 <= self.temperature <= 1e3:
             raise UserError(
                 "--decoding.temperature must be positive, from 0.001 to 1000; for none, use method greedy"
             )
         if not 1e-6 <= self.top_p <= 1:
             raise UserError("--decoding.top-p must be in (0, 1], and no less than 0.000001")
-        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets or self.buckets[0] < 1:
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")
+        if self.rows * self.beam_size * self.buckets[-1] > IDS:
+            raise UserError(
+                f"--decoding.rows {self.rows:,} times --decoding.beam-size {self.beam_size:,} times the "
+                f"longest of --decoding.buckets, {self.buckets[-1]:,}, must be at most {IDS:,}"
+            )
 
 
 @dataclass(frozen=True)
@@ -374,9 +401,7 @@ class MeshConfig:
     devices left over take shares of the batch (data)."""
 
     def __post_init__(self) -> None:
-        for name, parts in (("fsdp", self.fsdp), ("tensor", self.tensor)):
-            if not 1 <= parts <= 2**16:
-                raise UserError(f"--parallel.{name} {parts} must be from 1 to 65536")
+        check_ranges("parallel", self, dict.fromkeys(("fsdp", "tensor"), (1, 2**16)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.config import Config
 from transformer.errors import UserError
+from transformer.files import parse_object
 from transformer.systems import find_system
 
 
@@ -22,13 +23,13 @@ def from_json(text: str) -> Config:
       UserError: the text is not JSON, or has a field that this version does not know.
     """
     try:
-        values = json.loads(text)
+        values = parse_object(text)
         system = find_system(values.get("system", "transformer"))
         for name, kind in {"model": system.model_config, "decoding": system.decoding_config}.items():
             if isinstance(values.get(name), dict):
                 values[name] = _build(kind, values[name])
         return _build(Config, values)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"not a config of this version: {error}") from error
 
 

@@ -22,6 +22,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -36,11 +37,22 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.checkpoints import MANIFEST, read, seal
-from transformer.config import Config
+from transformer.config import COUNTS, Config
 from transformer.config_json import from_json, to_json
 from transformer.data.batching import Tokenizers
+from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import load_tokenizer
 from transformer.errors import UserError
+from transformer.files import (
+    MiB,
+    append_flags,
+    check_plain,
+    folder_whole,
+    parse_object,
+    read_log,
+    read_text,
+    write_whole,
+)
 from transformer.hosts import first, wait
 from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
@@ -49,6 +61,7 @@ from transformer.training.step import TrainState
 absl.logging.set_verbosity(absl.logging.FATAL)
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
+_STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written there
 
 
@@ -67,7 +80,7 @@ class Run:
         if not self.path.is_dir():
             raise UserError(f"{self.path}: no such run directory")
         try:
-            text = (self.path / "config.json").read_text(encoding="utf-8")
+            text = read_text(self.path / "config.json", MiB)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{self.path} is not a run directory: it has no readable config.json") from error
         try:
@@ -81,28 +94,39 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: Path | str, config: Config, tokenizers: Tokenizers, corpus: str | None = None
+        cls,
+        path: Path | str,
+        config: Config,
+        tokenizers: Tokenizers,
+        corpus: str | None = None,
+        variables: Any = None,
     ) -> "Run":
-        """A new run directory, complete but for checkpoints, or none at all. (Imported models have no
-        corpus.)
+        """A new run directory, or none at all.
+
+        Args:
+          path: where.
+          config: of the run.
+          tokenizers: source's and target's.
+          corpus: the name of the prepared corpus. None: the model is imported.
+          variables: those of an imported model, which become the checkpoint of step 0.
 
         Raises:
-          UserError: the path exists already, or cannot be written.
+          UserError: the path exists already, or cannot be written; the config makes no sense.
         """
         path = Path(path)
         cls.check_free(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            partial.mkdir(parents=True)
-            tokenizers[0].save(partial / "source.model")
-            if tokenizers[1] is not tokenizers[0]:
-                tokenizers[1].save(partial / "target.model")
-            if corpus:
-                (partial / "corpus").write_text(corpus + "\n", encoding="utf-8")
-            (partial / "config.json").write_text(to_json(config), encoding="utf-8")
-            os.replace(partial, path)
+            with folder_whole(path) as partial:
+                tokenizers[0].save(partial / "source.model")
+                if tokenizers[1] is not tokenizers[0]:
+                    tokenizers[1].save(partial / "target.model")
+                if corpus:
+                    write_whole(partial / "corpus", corpus + "\n")
+                write_whole(partial / "config.json", to_json(config))
+                run = cls(partial)  # refuses what could not be opened again
+                if variables is not None:
+                    run.store_model(0, variables)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise UserError(f"cannot create {path}: {error.strerror}") from error
         return cls(path)
 
@@ -131,12 +155,14 @@ class Run:
         """Nobody else trains here meanwhile. The claim ends with the process, however that ends.
 
         Raises:
-          UserError: somebody does; or something in here could not be written.
+          UserError: somebody does; something in here is a link, which could lead out of it, or could not be
+            written.
         """
+        check_plain(self.path, "a training writes")
         with contextlib.ExitStack() as held:
             try:
                 if first():
-                    file = held.enter_context(open(self.path / "lock", "w"))
+                    file = held.enter_context(open(self.path / "lock", "a", opener=append_flags))
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UserError(
@@ -153,8 +179,11 @@ class Run:
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""
-        path = self.path / "corpus"
-        if not path.exists() or path.read_text(encoding="utf-8", errors="replace").strip() != corpus:
+        try:
+            began_with = read_text(self.path / "corpus", MiB).strip()
+        except (OSError, UnicodeDecodeError):
+            began_with = ""
+        if began_with != corpus:
             raise UserError(
                 f"{self.path}: the training text is not what it was when this run began; bring the old "
                 "text back, or begin another run with another --run-dir"
@@ -163,12 +192,24 @@ class Run:
     @functools.cached_property
     def tokenizers(self) -> Tokenizers:
         """Source's and target's, the same object where there is one."""
-        special = self.config.model.special
-        source = load_tokenizer(self.path / "source.model", special)
-        separate = self.path / "target.model"
-        if source.one_sided or not self.config.data.joint_vocabulary or separate.exists():
-            return source, load_tokenizer(separate, special)
+        model = self.config.model
+        source = self._tokenizer("source.model", model.vocab_size)
+        if (
+            source.one_sided
+            or not self.config.data.joint_vocabulary
+            or os.path.lexists(self.path / "target.model")
+        ):
+            return source, self._tokenizer("target.model", model.output_size)
         return source, source
+
+    def _tokenizer(self, name: str, size: int) -> Tokenizer:
+        tokenizer = load_tokenizer(self.path / name, self.config.model.special)
+        if tokenizer.vocab_size != size:
+            raise UserError(
+                f"{self.path / name} has {tokenizer.vocab_size:,} ids and the model of config.json {size:,}: "
+                "they do not belong together"
+            )
+        return tokenizer
 
     # Checkpoints
 
@@ -251,7 +292,7 @@ class Run:
     def steps(self) -> list[int]:
         """The complete checkpoints, oldest first."""
         folder = self.path / "checkpoints"
-        return sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdecimal())
+        return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
     def best_step(self) -> int:
         """The checkpoint with the best BLEU; the newest of equals, and where none was measured."""
@@ -262,8 +303,8 @@ class Run:
 
     def _bleu(self, step: int) -> float:
         try:
-            text = (self._place(step) / "metrics" / "metrics").read_text()
-            return float(json.loads(text)["bleu"])
+            text = read_text(self._place(step) / "metrics" / "metrics", MiB)
+            return float(parse_object(text)["bleu"])
         except (OSError, ValueError, KeyError, TypeError):
             return float("-inf")
 
@@ -360,6 +401,7 @@ class Run:
 
     def store_average(self, variables: Any) -> Path:
         """Keeps averaged variables as the checkpoint "average"; returns where."""
+        check_plain(self.path, "an average is written")
         place = self.path / "average"
         shutil.rmtree(place, ignore_errors=True)
         with ocp.StandardCheckpointer() as checkpointer:
@@ -368,14 +410,33 @@ class Run:
 
     # Reports
 
+    def records(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl that training writes, of one kind ("start", "training" or "evaluation")
+        or of all. Others, such as one that a kill cut off, are left out."""
+        try:
+            found = list(read_log(self.path / "metrics.jsonl"))
+        except OSError:
+            return []
+        return [record for record in found if _is_record(record) and kind in (None, record["kind"])]
+
     def log(self, record: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""
         line = json.dumps(record, ensure_ascii=False) + "\n"
-        with open(self.path / "metrics.jsonl", "ab+") as file:
+        with open(self.path / "metrics.jsonl", "ab+", opener=append_flags) as file:
             if file.tell():  # a line that a kill cut off ends here
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read() == b"\n" else "\n" + line
             file.write(line.encode())
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Whether it is a line that `log` could have been given."""
+    kind, step, bleu = record.get("kind"), record.get("step"), record.get("bleu")
+    if type(step) is not int or not 0 <= step <= COUNTS:
+        return False
+    return kind in ("start", "training") or (
+        kind == "evaluation" and isinstance(bleu, int | float) and bleu >= 0
+    )
 
 
 def _resume_items(state: TrainState) -> dict[str, Any]:

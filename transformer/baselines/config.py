@@ -1,9 +1,9 @@
 """The choices of the baselines."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from transformer.config import ModelConfig
+from transformer.config import ModelConfig, Ranges
 from transformer.errors import UserError
 
 
@@ -49,7 +49,7 @@ class ConvolutionalConfig(ModelConfig):
     """Distance between those positions in each layer, repeated over the layers: 1 2 4 for more
     reach with the same work."""
 
-    _SIZES = (*ModelConfig._SIZES, "kernel_width")
+    _RANGES: ClassVar[Ranges] = {**ModelConfig._RANGES, "kernel_width": (1, 1023), "dilation": (1, 1024)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,8 +57,8 @@ class ConvolutionalConfig(ModelConfig):
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
         if self.kernel_width % 2 == 0:
             raise UserError("--model.kernel-width must be odd: the encoder looks as far back as ahead")
-        if not self.dilation or not all(1 <= distance <= 1024 for distance in self.dilation):
-            raise UserError("--model.dilation must be distances from 1 to 1024")
+        if not self.dilation:
+            raise UserError("--model.dilation must be one distance or more")
 
     def distance(self, layer: int) -> int:
         """The dilation of a layer."""

@@ -3,7 +3,6 @@
 
 import functools
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from transformer.config import DataConfig
 from transformer.data.store import PairSource
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
+from transformer.files import open_whole
 
 Lengths = Int[np.ndarray, "pairs 2"]  # tokens in source and target, <eos> counted
 Tokenizers = tuple[Tokenizer, Tokenizer]
@@ -39,9 +39,8 @@ def token_lengths(
         for side, (text, tokenizer) in enumerate(zip(pair, tokenizers, strict=True)):
             lengths[index, side] = len(tokenizer.encode(text)) + 1 if text.strip() else 0
     try:
-        partial = kept.with_name(f"{kept.name}.{os.getpid()}.npy")
-        np.save(partial, lengths)
-        os.replace(partial, kept)
+        with open_whole(kept) as file:
+            np.save(file, lengths)
     except OSError as error:
         raise UserError(f"cannot write {kept}: {error.strerror}; see --data.cache-dir") from error
     return lengths

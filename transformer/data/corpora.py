@@ -14,8 +14,10 @@ from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.store import Pair, PairSource
 from transformer.errors import UserError
+from transformer.files import MiB, open_regular
 
 SPLITS = ("train", "validation", "test")
+LONGEST_LINE = 64 * MiB
 HELD_OUT = 1000  # sentences in the built-in validation and test sets
 
 
@@ -123,11 +125,15 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, split at \\n only, without it.
 
     Raises:
-      UserError: no such file, or a line that is not UTF-8, which is named.
+      UserError: no such file; a pipe or a device, which could not be read twice; or a line that is too
+        long or not UTF-8, which is named.
     """
     try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_regular(path) as file:
+            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE // MiB} MiB")
                 try:
                     yield line.removesuffix(b"\n").decode("utf-8")
                 except UnicodeDecodeError as error:

@@ -28,12 +28,15 @@ class MarianTokenizer(Tokenizer):
 
     Raises:
       RuntimeError: `model` is not a SentencePiece model.
+      UserError: a word is not valid text.
     """
 
     kind = "marian"
     one_sided = True
 
     def __init__(self, model: bytes, words: list[str | None], special: SpecialIds) -> None:
+        for word in words:
+            to_utf8(word or "")
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         self.model, self.words, self.special = model, words, special
@@ -44,9 +47,8 @@ class MarianTokenizer(Tokenizer):
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "MarianTokenizer":
-        """The tokenizer of a parsed `content`. Raises ValueError, KeyError or TypeError for others."""
-        if not all(word is None or isinstance(word, str) for word in saved["words"]):
-            raise ValueError("not a vocabulary")
+        """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError, ValueError,
+        RuntimeError or UserError for others."""
         model = base64.b64decode(saved["model"], validate=True)
         return cls(model, saved["words"], SpecialIds(**saved["special"]))
 

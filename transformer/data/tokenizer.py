@@ -6,7 +6,6 @@ once made, so threads may share one; they hold no generator of their own.
 """
 
 import contextlib
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from transformer.config import SpecialIds
 from transformer.data.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
 from transformer.data.vocabulary import SPACE, escape, to_utf8, unescape
 from transformer.errors import UserError
+from transformer.files import write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
@@ -78,12 +78,7 @@ class Tokenizer(ABC):
     def save(self, path: Path) -> None:
         """Write everything into one file; whoever reads at that moment sees the old or the new."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_bytes(self.content())
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, self.content())
 
     @abstractmethod
     def content(self) -> bytes:

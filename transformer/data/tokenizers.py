@@ -1,6 +1,5 @@
 """Which tokenizer: one learned from text, or one in a file."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -11,6 +10,7 @@ from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.vocabulary import train_sentencepiece
 from transformer.data.words import KINDS, read_vocabulary
 from transformer.errors import UserError
+from transformer.files import parse_object, read_bytes
 
 _STANDARD_IDS = SpecialIds()
 
@@ -40,12 +40,12 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
     Raises UserError where the file is missing, is something else, or has other ids than `special`.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:
         tokenizer = _read(content)
-    except (ValueError, KeyError, TypeError, RuntimeError, RecursionError, UserError):
+    except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError):
         raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
     if tokenizer.special != special:
         raise UserError(
@@ -58,7 +58,7 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
 def _read(content: bytes) -> Tokenizer:
     if not content.startswith(b"{"):
         return SentencePieceTokenizer(content)
-    saved = json.loads(content.decode(errors="surrogatepass"))
+    saved = parse_object(content.decode())
     return MarianTokenizer.read(saved) if saved["kind"] == MarianTokenizer.kind else read_vocabulary(saved)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from transformer.config import SpecialIds
 from transformer.data.tokenizer import Tokenizer
+from transformer.data.vocabulary import to_utf8
 from transformer.errors import UserError
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
@@ -60,7 +61,7 @@ class VocabularyTokenizer(Tokenizer):
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "VocabularyTokenizer":
         """The most frequent words of the text; equal counts stay in the order of first appearance."""
-        counts = Counter(word for text in texts for word in cls.cut(text))
+        counts = Counter(word for text in texts for word in cls._checked_cut(text))
         if not counts:
             raise UserError("the training text is empty: a tokenizer needs lines to learn from")
         if vocab_size < 5:
@@ -70,8 +71,13 @@ class VocabularyTokenizer(Tokenizer):
             )
         return cls([word for word, _ in counts.most_common(vocab_size - 4)], special)
 
+    @classmethod
+    def _checked_cut(cls, text: str) -> list[str]:
+        to_utf8(text)
+        return cls.cut(text)
+
     def encode(self, text: str) -> list[int]:
-        return [self._ids.get(word, self.special.unk) for word in self.cut(text)]
+        return [self._ids.get(word, self.special.unk) for word in self._checked_cut(text)]
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         raise UserError(
@@ -88,7 +94,7 @@ class VocabularyTokenizer(Tokenizer):
 
     def content(self) -> bytes:
         content = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
-        return json.dumps(content, ensure_ascii=False, indent=0).encode(errors="surrogatepass")
+        return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
 
 class WhitespaceTokenizer(VocabularyTokenizer):
@@ -156,15 +162,15 @@ class OpenWordTokenizer(WordTokenizer):
         self._names = {self._name(word): word for word in names if word not in self._ids}
 
     def _name(self, word: str) -> int:
-        digest = hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=4).digest()
+        digest = hashlib.blake2b(word.encode(), digest_size=4).digest()
         return self.vocab_size + int.from_bytes(digest, "big") % _NAMES
 
     def encode(self, text: str) -> list[int]:
         known = self._ids
-        return [known[word] if word in known else self._name(word) for word in self.cut(text)]
+        return [known[word] if word in known else self._name(word) for word in self._checked_cut(text)]
 
     def knowing(self, source: str) -> "OpenWordTokenizer":
-        return OpenWordTokenizer(self._words, self.special, self.cut(source))
+        return OpenWordTokenizer(self._words, self.special, self._checked_cut(source))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         known = self._pieces | self._names
@@ -177,7 +183,8 @@ KINDS: dict[str, type[VocabularyTokenizer]] = {
 
 
 def read_vocabulary(saved: dict[str, Any]) -> VocabularyTokenizer:
-    """The tokenizer of a parsed `content`. Raises ValueError, KeyError or TypeError for others."""
-    if not all(isinstance(word, str) for word in saved["words"]):
-        raise ValueError("not a vocabulary")
+    """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError or UserError for
+    others."""
+    for word in saved["words"]:
+        to_utf8(word)
     return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]))

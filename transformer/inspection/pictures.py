@@ -3,7 +3,6 @@
 A notebook shows what they return; `figure.savefig("name.png")` writes it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from transformer.config import OptimizerConfig
 from transformer.data.corpora import read_lines
 from transformer.decoding.translator import Hypothesis
 from transformer.errors import UserError
+from transformer.files import parse_object
 from transformer.inspection.attention import Attention, Kind
 from transformer.inspection.tree import SearchTree
 from transformer.model.layers import sinusoids
@@ -145,7 +145,7 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
     points: dict[str, list[tuple[float, ...]]] = {"training": [], "evaluation": []}
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            record = json.loads(line)
+            record = parse_object(line)
             if record["kind"] not in points:  # where and on what it was trained
                 continue
             kept = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")

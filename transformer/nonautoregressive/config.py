@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from transformer.config import DecodingConfig, TransformerConfig
+from transformer.config import LONGEST, DecodingConfig, Ranges, TransformerConfig
 from transformer.errors import UserError
 
 
@@ -34,7 +34,10 @@ class ParallelConfig(TransformerConfig):
     """fertility, in training: run directory of an autoregressive model with the same vocabulary,
     whose cross-attention says which source token each target token came from."""
 
-    _SIZES = (*TransformerConfig._SIZES, "places", "length_span", "max_fertility")
+    _RANGES: ClassVar[Ranges] = {
+        **TransformerConfig._RANGES,
+        **dict.fromkeys(("places", "length_span", "max_fertility"), (1, LONGEST)),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,10 +59,10 @@ class ParallelDecodingConfig(DecodingConfig):
     length_scale: float = 1.0
     """Factor on the predicted length: 0.5 shortens, 2.0 stretches. (bos predicts none.)"""
 
+    _RANGES: ClassVar[Ranges] = {**DecodingConfig._RANGES, "iterations": (1, 1000)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.iterations <= 1000:
-            raise UserError("--decoding.iterations must be from 1 to 1000")
         if not 0.05 <= self.length_scale <= 20:
             raise UserError("--decoding.length-scale must be from 0.05 to 20")
         if self.method == "sample":

@@ -50,7 +50,7 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
 
 def _ticks(high: float) -> list[float]:
     """Round numbers from 0 to the first that is not below `high`."""
-    if not (math.isfinite(high) and high > 0):
+    if not 1e-300 < high < 1e300:  # or a step between two ticks would be no number
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if 5 * power * factor >= high)

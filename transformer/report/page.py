@@ -5,15 +5,14 @@ Everything in it comes from the run directory, so `python -m transformer.report 
 
 import html
 import importlib.resources
-import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.config import flatten
 from transformer.errors import UserError
+from transformer.files import MiB, parse_object, read_text, write_whole
 from transformer.report.charts import bar_chart, line_chart
 
 REPORT = "report.html"
@@ -31,12 +30,11 @@ def write_report(run_dir: Path | str) -> Path:
     from transformer.run import Run
 
     run = Run(run_dir)
-    records = _records(run.path / "metrics.jsonl")
-    if not records:
-        raise UserError(f"{run.path} has no metrics yet: train on")
     by_kind: dict[str, list[dict[str, Any]]] = {"start": [], "training": [], "evaluation": []}
-    for record in records:
-        by_kind.get(record["kind"], []).append(record)
+    for record in run.records():
+        by_kind[record["kind"]].append(record)
+    if not any(by_kind.values()):
+        raise UserError(f"{run.path} has no metrics yet: train on")
     parts = [
         f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(_headline(run, by_kind))}</p>",
         _curves(by_kind["training"], by_kind["evaluation"]),
@@ -55,31 +53,11 @@ def write_report(run_dir: Path | str) -> Path:
         f"<title>{html.escape(run.path.name)}</title><style>{style}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
-    partial = run.path / f".{REPORT}.{os.getpid()}"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, run.path / REPORT)
-    return run.path / REPORT
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that training writes; one that was cut off by a kill is left out."""
-    found = []
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return [
-        record
-        for record in found
-        if isinstance(record, dict)
-        and isinstance(record.get("kind"), str)
-        and isinstance(record.get("step"), int)
-    ]
+        write_whole(run.path / REPORT, page)
+    except OSError as error:
+        raise UserError(f"cannot write {run.path / REPORT}: {error.strerror}") from error
+    return run.path / REPORT
 
 
 def _table(rows: Iterable[tuple[Any, ...]], head: Sequence[str] = ()) -> str:
@@ -117,7 +95,7 @@ def _curves(training: list[dict[str, Any]], evaluation: list[dict[str, Any]]) ->
 
 def _scores(path: Path) -> str:
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = parse_object(read_text(path, MiB))
         rows = [
             (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
             for name, score in results.items()
@@ -155,9 +133,11 @@ def _data(starts: list[dict[str, Any]]) -> str:
     if not isinstance(data, dict):
         return ""
     rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
+    lengths = data.get("lengths")
     figures = "".join(
         bar_chart(f"{side} sentences by length in tokens, up to", counts)
-        for side, counts in data.get("lengths", {}).items()
+        for side, counts in (lengths.items() if isinstance(lengths, dict) else ())
+        if isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
     )
     return f'<h2>Data</h2>{_table(rows)}<p></p><div class="charts">{figures}</div>'
 

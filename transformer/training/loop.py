@@ -16,6 +16,7 @@ from transformer.config import Config
 from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
+from transformer.files import write_whole
 from transformer.hosts import first, gathered
 from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
@@ -68,17 +69,9 @@ class Loop:
     def _earlier_evaluations(self) -> list[dict[str, Any]]:
         """What metrics.jsonl tells of this run so far; lines past the checkpoint, written before
         the run was cut off, are taken out, since those steps will be taken again."""
-        path = self.run.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        records = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # the last line may be cut off
-                record = json.loads(line)
-                if record["step"] <= self.step and (record["kind"] != "evaluation" or record["bleu"] >= 0):
-                    records.append(record)
+        records = [record for record in self.run.records() if record["step"] <= self.step]
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        path.write_text(text, encoding="utf-8")
+        write_whole(self.run.path / "metrics.jsonl", text)
         return [record for record in records if record["kind"] == "evaluation"]
 
     def train(self) -> None:
@@ -238,7 +231,7 @@ class Loop:
         results |= {name: score.as_dict() for name, score in scores.items()}
         text = json.dumps(results, indent=2) + "\n"
         if first():
-            (self.run.path / "results.json").write_text(text, encoding="utf-8")
+            write_whole(self.run.path / "results.json", text)
             write_report(self.run.path)
         m = self.config.model
         network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
