@@ -97,7 +97,7 @@ def stopping_at(step: int, monkeypatch) -> None:
 def test_stopped_and_resumed_is_as_if_never_stopped(config, finished, tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         stopping_at(step, patch)
-        with pytest.raises(Stopped, match=r"saved. Go on with: python train.py --run-dir") as stopped:
+        with pytest.raises(Stopped, match=r"saved. Resume with: python train.py --run-dir") as stopped:
             train(config, tmp_path / "run", watch=quiet())
     assert stopped.value.signal == signal.SIGTERM
     assert step <= Run(tmp_path / "run").steps()[-1] <= step + 1

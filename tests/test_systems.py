@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformer.copying.config import CopyingConfig
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
 from transformer.distill import ABOUT, distill
+from transformer.locations import as_options, locations
 from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
 from transformer.systems import find_system
 from transformer.training.train import train
@@ -251,7 +253,12 @@ def test_rescoring_and_distilling_as_commands(teacher, tmp_path):
     )
     assert decoded.returncode == 0, decoded.stderr
     assert len(decoded.stdout.splitlines()) == 2
-    command = [sys.executable, "-m", "transformer.distill", str(teacher), str(tmp_path / "new")]
+    bare = [sys.executable, "-m", "transformer.distill", str(teacher), str(tmp_path / "new")]
+    refused = subprocess.run(bare, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "give --data.test-source, --data.test-target" in refused.stderr
+    text = shlex.split(as_options(locations(Run(teacher).config.data, "data.")))
+    command = [*bare, *text]
     done = subprocess.run([*command, "--beam-size", "1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "200 pairs written to" in done.stdout

@@ -73,8 +73,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_ranges("model", self, self._RANGES)
-        last = min(self.vocab_size, self.output_size) - 1 if self.vocab_size else LARGEST
-        check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, last)))
+        check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, LARGEST)))
         for name in self._RATES:
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")

@@ -19,9 +19,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from transformer.cli import guarded, run_decoding, short_options
-from transformer.config import DecodingConfig
+from transformer.cli import guarded, run_defaults, short_options
+from transformer.config import DataConfig, DecodingConfig
 from transformer.errors import UserError
+from transformer.locations import check_given, locations, without_locations
 
 ABOUT = "distilled.json"
 READ = 1024  # pairs read at a time
@@ -36,6 +37,8 @@ class DistillArguments:
     folder: tyro.conf.Positional[Path]
     """Where the new corpus goes."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    data: DataConfig
+    """The training text, where it came from files: a run directory's own paths are not opened unasked."""
     checkpoint: str = "best"
     """best (by validation BLEU), last, average (of the last ones), or a step."""
 
@@ -49,7 +52,12 @@ def _distill(arguments: list[str]) -> None:
     given = tyro.cli(
         DistillArguments,
         args=arguments,
-        default=DistillArguments(tyro.MISSING_NONPROP, tyro.MISSING_NONPROP, run_decoding(arguments)),
+        default=DistillArguments(
+            tyro.MISSING_NONPROP,
+            tyro.MISSING_NONPROP,
+            run_defaults(arguments).decoding,
+            without_locations(run_defaults(arguments).data),
+        ),
         prog="python -m transformer.distill",
         description=(
             "Translate the text that a model was trained on into a new corpus, for students that learn "
@@ -57,15 +65,24 @@ def _distill(arguments: list[str]) -> None:
         ),
     )
     with short_options():
-        distill(given.run_dir, given.folder, given.checkpoint, given.decoding)
+        distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)
 
 
-def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConfig) -> None:
+def distill(
+    run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConfig, data: DataConfig | None = None
+) -> None:
     """Writes the corpus; see the top of this file.
+
+    Args:
+      run_dir: the teacher's.
+      folder: where to.
+      checkpoint: "best", "last", "average" or a step.
+      decoding: how to search.
+      data: where the teacher's training text is. None: as its run directory says, which has to come from you.
 
     Raises:
       UserError: the run or the checkpoint is missing; the folder holds something else, or another
-        distillation; its text cannot be written.
+        distillation; its text cannot be written; the training text is not the teacher's.
     """
     from transformer.data.corpora import open_corpus
     from transformer.decoding.translator import Translator
@@ -73,12 +90,14 @@ def distill(run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConf
     from transformer.training.watch import Watch
 
     run, watch = Run(run_dir), Watch()
+    if data is not None:
+        check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.find(checkpoint)
     about = {"teacher": str(run.path.absolute()), "checkpoint": step, **dataclasses.asdict(decoding)}
     translator = Translator.load(run.path, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     _claim(folder, json.loads(json.dumps(about, default=str)))
-    corpus = open_corpus(run.config.data)
+    corpus = open_corpus(data or run.config.data)
     run.check_corpus(corpus.place.name)
     languages = run.config.data.source_language, run.config.data.target_language
     for split, pairs in corpus.splits.items():

@@ -283,7 +283,7 @@ class Run:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return UserError(
             f"could not write to {self.path}: {reason}. Is the disk full? Earlier checkpoints are as "
-            f"they were: make room, then go on with --run-dir {self.path}"
+            f"they were: make room, then run the same command again with --run-dir {self.path}"
         )
 
     def _place(self, step: int) -> Path:

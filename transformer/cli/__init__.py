@@ -1,8 +1,8 @@
 """The commands: arguments in, a library call, an exit status out."""
 
 from transformer.cli.average import average_main
-from transformer.cli.decode import decode_main, run_decoding, short_options
+from transformer.cli.decode import decode_main, run_defaults, short_options
 from transformer.cli.guard import guarded
 from transformer.cli.train import train_main
 
-__all__ = ["average_main", "decode_main", "guarded", "run_decoding", "short_options", "train_main"]
+__all__ = ["average_main", "decode_main", "guarded", "run_defaults", "short_options", "train_main"]

@@ -18,7 +18,7 @@ import tyro
 from transformer.cli.guard import guarded
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import shown
-from transformer.config import DecodingConfig, HostsConfig
+from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
 
 
@@ -89,7 +89,7 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
     return tyro.cli(
         DecodeArguments,
         args=arguments,
-        default=DecodeArguments(tyro.MISSING_NONPROP, run_decoding(arguments)),
+        default=DecodeArguments(tyro.MISSING_NONPROP, run_defaults(arguments).decoding),
         prog="decode.py",
         description=(
             "Translate text with a trained model: decode.py RUN < in > out. One line in, one line "
@@ -99,15 +99,15 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
     )
 
 
-def run_decoding(arguments: list[str]) -> DecodingConfig:
-    """The search options stored with the run that is named among the arguments: the defaults."""
+def run_defaults(arguments: list[str]) -> Config:
+    """The config of the run that is named among the arguments, whose options are the defaults."""
     words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
     run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
     if run_dir is None:
-        return DecodingConfig()
+        return Config()
     from transformer.run import Run
 
-    return Run(run_dir).config.decoding
+    return Run(run_dir).config
 
 
 def _translate_lines(given: DecodeArguments) -> None:

@@ -55,9 +55,7 @@ def _train(arguments: list[str]) -> None:
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from: on what text? Give --data.train-source and --data.train-target")
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
-        from transformer.run import Run
-
-        given = parse_train(arguments, Run(given.run_dir).config)
+        given = _continued(arguments, given.run_dir)
 
     from transformer.hosts import first, join
 
@@ -68,6 +66,18 @@ def _train(arguments: list[str]) -> None:
     from transformer.training.train import train
 
     train(given.config, given.run_dir)
+
+
+def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
+    """The command line of a run that continues: what it leaves out is as in the run, but for paths that
+    training opens (see `transformer.locations`)."""
+    from transformer.locations import completed, without_locations
+    from transformer.run import Run
+
+    run = Run(run_dir)
+    given = parse_train(arguments, without_locations(run.config))
+    config = completed(given.config, run.config, run_dir, begun=bool(run.steps()))
+    return dataclasses.replace(given, config=config)
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:
@@ -114,7 +124,7 @@ def parse_train(arguments: list[str], default: Config) -> TrainArguments:
             f"the options then change: {', '.join(PRESETS)}.\n\n"
             "Your own text: train.py --data.train-source a.en --data.train-target a.de "
             "--data.validation-source v.en --data.validation-target v.de\n\n"
-            "Go on with a run: train.py --run-dir runs/transformer-1\n\n"
+            "Resume a run: the same command again, with its --run-dir\n\n"
             "Fine-tune a trained or an imported model: train.py --init-from runs/transformer-1 --data...."
         ),
     )

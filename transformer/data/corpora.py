@@ -2,9 +2,8 @@
 
 import functools
 import hashlib
-import importlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformer import dialogue, grammar
 from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.store import Pair, PairSource
+from transformer.data.tfds_sets import tfds_splits
 from transformer.errors import UserError
 from transformer.files import MiB, open_regular
 
@@ -62,7 +62,8 @@ def open_corpus(data: DataConfig) -> Corpus:
         return _text_files(data)
     if data.dataset in BUILT_IN:
         return _built_in(data)
-    return _tfds(data)
+    splits, identity = tfds_splits(data, SPLITS)
+    return Corpus(data.dataset, splits, _place(data, "tfds", identity))
 
 
 def _place(data: DataConfig, kind: str, *parts: Any) -> Path:
@@ -92,15 +93,35 @@ def _text_files(data: DataConfig) -> Corpus:
                 f"no {split} text: give --data.{split}-source and --data.{split}-target, "
                 f"or --data.{split}-tsv"
             )
-    digest = hashlib.blake2b()
-    for split, reader in given.items():
-        count = 0
-        for count, pair in enumerate(reader(), start=1):  # noqa: B007
-            digest.update(repr((split, pair)).encode())
-        if not count:
+    digests = {split: _digest(reader()) for split, reader in given.items()}
+    for split, digest in digests.items():
+        if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
-    place = _place(data, "text", digest.hexdigest())
-    return Corpus(str(_files(data, "train")[0]), store.prepare(place, given), place)
+    place = _place(data, "text", sorted(digests.items()))
+
+    def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
+        return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
+
+    splits = store.prepare(place, {split: stored_as_hashed(split) for split in given})
+    return Corpus(str(_files(data, "train")[0]), splits, place)
+
+
+def _digest(pairs: Iterable[Pair]) -> str:
+    """A hash of sentence pairs in their order."""
+    digest = hashlib.blake2b()
+    for pair in pairs:
+        digest.update(repr(pair).encode())
+    return digest.hexdigest()
+
+
+def _checked(pairs: Iterable[Pair], expected: str, path: Path) -> Iterator[Pair]:
+    """The pairs. Raises UserError at the end where their hash is not the expected one."""
+    digest = hashlib.blake2b()
+    for pair in pairs:
+        digest.update(repr(pair).encode())
+        yield pair
+    if digest.hexdigest() != expected:
+        raise UserError(f"{path}: the text changed while it was read; run the same command again")
 
 
 def _files(data: DataConfig, split: str) -> list[Path]:
@@ -175,66 +196,3 @@ def read_tsv(path: Path) -> Iterator[Pair]:
                 f"{path}, line {number}: {len(columns)} columns; each line must be source, tab, target"
             )
         yield columns[0], columns[1]
-
-
-def _tfds(data: DataConfig) -> Corpus:
-    builder = _prepared_builder(data)
-    languages = (data.source_language, data.target_language)
-    offered = list(builder.info.features)
-    for option, language in zip(("source", "target"), languages, strict=True):
-        if language not in offered:
-            raise UserError(
-                f"{data.dataset} has no language {language!r}, only {', '.join(sorted(offered))}: "
-                f"choose one with --data.{option}-language"
-            )
-    for split in ("train", "validation"):
-        if split not in builder.info.splits:
-            raise UserError(f"{data.dataset} has no split named {split!r}, only {list(builder.info.splits)}")
-    try:
-        splits = {
-            split: PairSource(builder.as_data_source(split=split), languages, f"{builder.data_dir}, {split}")
-            for split in SPLITS
-            if split in builder.info.splits
-        }
-    except NotImplementedError as error:
-        raise UserError(
-            f"{data.dataset} was prepared as {builder.info.file_format}, which cannot be read at "
-            "random: prepare it with file_format='array_record'"
-        ) from error
-    return Corpus(data.dataset, splits, _place(data, "tfds", str(builder.data_path), languages))
-
-
-def _prepared_builder(data: DataConfig) -> Any:
-    tfds = store.tfds()
-    name = data.dataset
-    data_dir = str(data.cache_dir / "tfds") if data.cache_dir else None  # None: TFDS's own default
-    base = name.split("/")[0].split(":")[0]
-    for module in (base, base.removesuffix("_translate")):
-        try:
-            importlib.import_module(f"tensorflow_datasets.translate.{module}")
-            break
-        except ImportError:
-            continue
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
-    except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise UserError(
-            f"--data.dataset {name}: no such TFDS dataset (written name/config, e.g. "
-            "wmt14_translate/de-en); use built-in for the corpus that comes with this program, or "
-            "give text files with --data.train-source and --data.train-target"
-        ) from error
-    if not builder.is_prepared():
-        _download(builder, name)
-    return builder
-
-
-def _download(builder: Any, name: str) -> None:
-    try:
-        builder.download_and_prepare(file_format="array_record")
-    except Exception as error:  # whatever network, disk or TensorFlow said: the remedy is the same
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(
-            f"{name} is not in {builder.data_path} and could not be prepared there ({reason[0]}). "
-            "It needs the network and, for this one step, the extra: pip install "
-            "'.[tfds-prepare]'"
-        ) from error

@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class MarianTokenizer(Tokenizer):
 
     Raises:
       RuntimeError: `model` is not a SentencePiece model.
-      UserError: a word is not valid text.
+      UserError: a word is not valid text, or a special id is no word's.
     """
 
     kind = "marian"
@@ -37,6 +37,8 @@ class MarianTokenizer(Tokenizer):
     def __init__(self, model: bytes, words: list[str | None], special: SpecialIds) -> None:
         for word in words:
             to_utf8(word or "")
+        if not all(0 <= index < len(words) for index in astuple(special)):
+            raise UserError(f"{special}: special ids must be below {len(words)}, the size of this vocabulary")
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         self.model, self.words, self.special = model, words, special

@@ -18,6 +18,7 @@ from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.files import write_whole
 from transformer.hosts import first, gathered
+from transformer.locations import as_options, locations
 from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
 from transformer.run import Run
@@ -262,8 +263,8 @@ class Loop:
         return asked(self.stop_request)
 
     def _stop(self, signal: int) -> None:
-        again = f"python train.py --run-dir {self.run.path}"
-        raise Stopped(f"Stopped at step {self.step} and saved. Go on with: {again}", signal)
+        again = f"python train.py --run-dir {self.run.path}{as_options(locations(self.config))}"
+        raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
 
 
 def _size(params: Any) -> int:

@@ -1,0 +1,78 @@
+"""Where the text of a run lies: told by the command line, never by the run directory.
+
+A run directory may come from anyone. What its config names outside of it, such as the training text, is
+opened only where the user names it again.
+"""
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformer.config import Config, DataConfig, flatten
+from transformer.errors import UserError
+
+C = TypeVar("C", Config, DataConfig)
+NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer")  # once a run has begun
+
+
+def locations(config: Any, prefix: str = "") -> dict[str, Path]:
+    """The paths in a config, or in a section of one whose name and a dot are the prefix, by dotted name."""
+    return {name: value for name, value in flatten(config, prefix).items() if isinstance(value, Path)}
+
+
+def as_options(paths: dict[str, Path]) -> str:
+    """Paths as options of a command line, quoted for a shell."""
+    return "".join(
+        f" --{name.replace('_', '-')} {shlex.quote(str(path))}" for name, path in sorted(paths.items())
+    )
+
+
+def without_locations(config: C) -> C:
+    """The config with None for every path."""
+    return _replaced(config, dict.fromkeys(locations(config)))
+
+
+def check_given(given: dict[str, Path], stored: dict[str, Path], run_dir: Path) -> None:
+    """Raises UserError where a stored path that would be opened was not given again."""
+    wanted = {name: path for name, path in stored.items() if name.split(".")[-1] not in NOT_OPENED}
+    if missing := wanted.keys() - given.keys():
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
+        raise UserError(
+            f"{run_dir}: give {options} again, since paths stored in a run directory are not opened unasked. "
+            f"It was begun with{as_options(wanted)}"
+        )
+
+
+def completed(given: Config, stored: Config, run_dir: Path, begun: bool) -> Config:
+    """The config to continue a run with.
+
+    Args:
+      given: the command line's, parsed with `without_locations(stored)` as the default.
+      stored: the run's.
+      run_dir: for the message.
+      begun: whether it has a checkpoint; then `training.init_from` is not opened either.
+
+    Raises:
+      UserError: a path that would be opened was not given again.
+    """
+    told, before = locations(given), locations(stored)
+    before.pop("data.cache_dir", None)
+    kept = {name: path for name, path in before.items() if name.split(".")[-1] in NOT_OPENED}
+    if begun and "training.init_from" in before:
+        kept["training.init_from"] = before.pop("training.init_from")
+    check_given(told, before, run_dir)
+    return _replaced(given, {name: path for name, path in kept.items() if name not in told})
+
+
+def _replaced(config: C, values: dict[str, Path | None]) -> C:
+    """The config with other values for some of its leaves, by dotted name."""
+    here = {name: value for name, value in values.items() if "." not in name}
+    sections: dict[str, dict[str, Path | None]] = {}
+    for name, value in values.items():
+        if "." in name:
+            section, _, rest = name.partition(".")
+            sections.setdefault(section, {})[rest] = value
+    for section, inner in sections.items():
+        here[section] = _replaced(getattr(config, section), inner)
+    return dataclasses.replace(config, **here)  # type: ignore[arg-type]
