@@ -210,7 +210,7 @@ DAMAGE = {
     "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99),
     "not a SentencePiece model": lambda f: (f / "source.spm").write_bytes(b"{}"),
     "config.json cannot be read": lambda f: (f / "config.json").write_text("[" * 9),
-    "is not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
+    "not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
     "model_type is 'bart'": lambda f: edit(f / "config.json", model_type="bart"),
     "not the config of a Marian": lambda f: edit(f / "config.json", d_model=None),
     "scale_embedding is false": lambda f: edit(f / "config.json", scale_embedding=False),

@@ -23,30 +23,45 @@ _BLOCK = 128 * 1024  # what one block of zstd becomes at most (RFC 8878, section
 _WIDEST = 16  # bytes in a number
 
 
-def check_bounds(folder: Path, like: Any) -> None:
-    """Refuses an item of a checkpoint that would take more memory than the arrays it should hold.
+def check_sizes(folder: Path, like: Any) -> None:
+    """Refuses an item of a checkpoint whose files are larger than the arrays it should hold.
 
     Args:
       folder: the item, with nothing in it but regular files and folders.
       like: the arrays, or their shapes.
 
     Raises:
-      ValueError: it would, or it is stored otherwise than Orbax does.
+      ValueError: they are.
     """
-    wanted = sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like))
-    allowed = 2 * wanted + LARGEST_HEADER
     sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    if sum(sizes.values()) > allowed:
+    if sum(sizes.values()) > _allowed(like):
         raise ValueError(f"its files have {sum(sizes.values()):,} bytes, more than its arrays need")
     for path, size in sizes.items():
         if path.parent.name != "d" and size > LARGEST_HEADER:
             raise ValueError(f"{path.relative_to(folder)} is larger than {LARGEST_HEADER // MiB} MiB")
+
+
+def check_arrays(folder: Path, like: Any) -> None:
+    """Refuses an item of a checkpoint that would take more memory than the arrays it should hold.
+
+    Args:
+      folder: the item.
+      like: the arrays, or their shapes.
+
+    Raises:
+      ValueError: it would, or it is stored otherwise than Orbax does.
+    """
     if not (folder / "manifest.ocdbt").is_file():
         raise ValueError("manifest.ocdbt is missing")
-    chunk_sizes = dict(_chunk_sizes(folder, allowed))
+    chunk_sizes = dict(_chunk_sizes(folder, _allowed(like)))
     for array, part, read in _entries(folder):
         if part != ".zarray" and _decoded_size(read()) > 4 * chunk_sizes.get(array, 0) + MiB:
             raise ValueError(f"a chunk of {array} is larger than it should be")
+
+
+def _allowed(like: Any) -> int:
+    """Bytes on disk or in memory: twice what the arrays have, and room for headers."""
+    return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str, Any]]:

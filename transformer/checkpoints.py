@@ -10,7 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
-from transformer.checkpoint_bounds import check_bounds
+from transformer.checkpoint_bounds import check_arrays, check_sizes
 from transformer.errors import UserError
 from transformer.files import check_plain, parse_object, read_text, write_whole
 
@@ -81,8 +81,8 @@ def read(place: Path, like: Any, item: str = "") -> Any:
         raise UserError(f"{folder}: no such checkpoint")
     check_plain(folder, "a checkpoint is read")
     try:
-        check_bounds(folder, like)
-    except Exception as error:  # TensorStore's, of a database that is damaged, too
+        check_sizes(folder, like)
+    except ValueError as error:
         raise _damaged(folder, _first_line(error)) from error
     _check(place, item)
 
@@ -91,6 +91,7 @@ def read(place: Path, like: Any, item: str = "") -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
 
     try:
+        check_arrays(folder, like)
         with ocp.StandardCheckpointer() as checkpointer:
             if item != "training":  # another model; Orbax's threads would say so in tracebacks of their own
                 _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)

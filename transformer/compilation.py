@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 from transformer.data.store import cache_root
+from transformer.errors import UserError
 
 log = logging.getLogger("transformer")
 WORTH_KEEPING = 0.2  # seconds that compiling took
@@ -29,9 +30,11 @@ def keep_programs() -> Path | None:
     if told or asked == "off":
         return Path(told) if told else None
     # a home directory may be shared by machines, and a program compiled for one stop another
-    folder = (Path(asked).expanduser() if asked else cache_root(None) / "compiled") / _processor()
     try:
+        folder = (cache_root(Path(asked)) if asked else cache_root(None) / "compiled") / _processor()
         folder.mkdir(parents=True, exist_ok=True)
+    except UserError:  # no home directory
+        return None
     except OSError as error:  # a read-only home costs time, not the work
         if asked:
             log.warning("TRANSFORMER_COMPILED=%s: compiled programs are not kept: %s", asked, error.strerror)

@@ -22,6 +22,7 @@ import tyro
 from transformer.cli import guarded, run_defaults, short_options
 from transformer.config import DataConfig, DecodingConfig
 from transformer.errors import UserError
+from transformer.files import MiB, append_flags, open_whole, parse_object, read_text, write_whole
 from transformer.locations import check_given, locations, without_locations
 
 ABOUT = "distilled.json"
@@ -120,7 +121,7 @@ def distill(
         )
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
         found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
-        with open(partial, "a", encoding="utf-8", newline="\n") as file:
+        with open(partial, "a", encoding="utf-8", newline="\n", opener=append_flags) as file:
             for best in watch.progress("translated", found, len(train) - done):
                 file.write(" ".join(translator.as_trained(best[0]).split("\n")) + "\n")
         os.replace(partial, translations)
@@ -140,12 +141,12 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / ABOUT).exists():
-            if json.loads((folder / ABOUT).read_text(encoding="utf-8")) != about:
+            if parse_object(read_text(folder / ABOUT, MiB)) != about:
                 raise UserError(f"{folder} holds another distillation (see {ABOUT}): choose another folder")
             return
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another folder")
-        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / ABOUT, json.dumps(about, indent=2) + "\n")
     except ValueError as error:
         raise UserError(f"{folder / ABOUT} is damaged: choose another folder, or delete this one") from error
     except OSError as error:
@@ -154,20 +155,20 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
 
 def _write_side(path: Path, lines: Iterator[str]) -> None:
     if not path.exists():
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
-        os.replace(partial, path)
+        with open_whole(path) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _whole_lines(path: Path) -> int:
     """How many lines a file has, after a last one without an end was cut off."""
-    if not path.exists():
-        return 0
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        path.write_bytes(whole)
-    return whole.count(b"\n")
+    count, size = 0, 0
+    with open(path, "ab+", opener=append_flags) as file:
+        file.seek(0)
+        for line in file:
+            if line.endswith(b"\n"):
+                count, size = count + 1, size + len(line)
+        file.truncate(size)
+    return count
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ through a link.
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn
 
 from transformer.errors import UserError
 
@@ -35,7 +36,7 @@ class NotRegular(OSError):
 
 
 @contextlib.contextmanager
-def open_regular(path: Path, largest: int | None = None) -> Iterator[BinaryIO]:
+def open_regular(path: Path, largest: int | None = None) -> Iterator[io.BufferedReader]:
     """A file to read, where it is a regular one (or a link to one).
 
     Args:
@@ -165,6 +166,13 @@ def append_flags(name: str, flags: int) -> int:
         os.close(number)
         raise NotRegular(Path(name), "not a regular file")
     return number
+
+
+def discard_further(stream: IO[Any]) -> None:
+    """Lets what is still written to a stream go nowhere, the rest in its buffer too: its reader has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def check_plain(folder: Path, what: str) -> None:

@@ -20,6 +20,7 @@ from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import shown
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
+from transformer.files import open_regular
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,12 @@ def run_defaults(arguments: list[str]) -> Config:
 
 def _translate_lines(given: DecodeArguments) -> None:
     import jax
-    from rich.console import Console
 
     from transformer.data.corpora import read_lines
     from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import WINDOW, Translator
     from transformer.hosts import by_turns, first, gathered
-    from transformer.training.watch import Watch
+    from transformer.training.watch import SteadyConsole, Watch
 
     if given.alignments and given.format != "json":
         raise UserError("--alignments needs --format json: text has no place for them")
@@ -151,8 +151,9 @@ def _translate_lines(given: DecodeArguments) -> None:
         while window := list(itertools.islice(lines, WINDOW * jax.process_count())):
             yield from by_turns(window, translate)
 
-    watch = Watch(Console(stderr=True, highlight=False, quiet=not first()))
-    output = _output(given) if first() else Output(Path(os.devnull))
+    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not first()))
+    began_as = _digest(given.input) if given.input else ""
+    output = _output(given, translator, judge, began_as) if first() else Output(Path(os.devnull))
     long = output if isinstance(output, LongOutput) else None
     best, start, count = [], time.monotonic(), 0
     try:
@@ -170,6 +171,9 @@ def _translate_lines(given: DecodeArguments) -> None:
                 file.write(text)
                 if given.reference:
                     best.append(said)
+            if long and given.input and _digest(given.input) != began_as:
+                long.discard()
+                raise UserError(f"{given.input} changed while it was translated: run the same command again")
     finally:
         if long and long.kept:
             watch.say("what was written is kept: the same command with --resume goes on")
@@ -180,25 +184,25 @@ def _translate_lines(given: DecodeArguments) -> None:
     if given.verbose:
         watch.say(_programs(translator))
     if given.reference and first():
-        _print_scores(best, given, translator)
+        for line in _scores(best, given, translator):
+            watch.say(line)
 
 
-def _output(given: DecodeArguments) -> Output:
-    """Where the lines go. What is made from a file, into a file, can be gone on with."""
-    from transformer.run import Run
+def _digest(path: Path) -> str:
+    """A hash of a file's content."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
+
+def _output(given: DecodeArguments, translator: Any, judge: Any, text: str) -> Output:
+    """Where the lines go. What is made from a file, into a file, can be continued, by the same model from the
+    same text."""
     if not given.input or not given.output or is_device(given.output):
         if given.resume:
             raise UserError("--resume needs --input and --output: what was done is found in a file")
         return Output(given.output)
-    run = Run(given.run_dir)
-    checkpoint = "average" if given.checkpoint == "average" else run.find(given.checkpoint)
-    judge = given.rescore and (given.rescore.resolve(), Run(given.rescore).best_step())
-    with open(given.input, "rb") as file:
-        text = hashlib.file_digest(file, "blake2b").hexdigest()
-    made = [given.run_dir.resolve(), checkpoint, judge, text, given.n_best, given.format, given.alignments]
-    made += ["int8"] * given.int8
-    job = repr([*map(str, made), given.decoding])
+    models = [translator.fingerprint(), judge and judge.fingerprint()]
+    job = repr([models, text, given.n_best, given.format, given.alignments, given.decoding])
     each = 1 if given.format == "json" else given.n_best or 1
     return LongOutput(given.output, job, resume=given.resume, each=each)
 
@@ -277,6 +281,8 @@ def _check_files(given: DecodeArguments) -> int | None:
 
 
 def _standard_input() -> Iterator[str]:
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file with --input")
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.removesuffix(b"\n").decode("utf-8")
@@ -304,7 +310,8 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
     return texts
 
 
-def _print_scores(translations: list[str], given: DecodeArguments, translator: Any) -> None:
+def _scores(translations: list[str], given: DecodeArguments, translator: Any) -> list[str]:
+    """How good the translations are by --reference, a line for each score."""
     from transformer.data.corpora import read_lines
     from transformer.evaluation import bleu, chrf, exact_match
 
@@ -315,8 +322,8 @@ def _print_scores(translations: list[str], given: DecodeArguments, translator: A
             f"{len(translations)} lines were translated but {given.reference} has {len(references)}"
         )
     if not references:
-        return
+        return []
     tokenize = given.bleu_tokenize or translator.config.training.bleu_tokenize
-    for score in (bleu(translations, references, tokenize), chrf(translations, references)):
-        print(f"{score.detail}   {score.signature}", file=sys.stderr)
-    print(exact_match(translations, references).detail, file=sys.stderr)
+    several = (bleu(translations, references, tokenize), chrf(translations, references))
+    scores = [f"{score.detail}   {score.signature}" for score in several]
+    return [*scores, exact_match(translations, references).detail]

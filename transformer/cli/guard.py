@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from transformer.errors import Stopped, UserError
+from transformer.files import discard_further
 
 USAGE = 2
 AGAIN = 2.0  # seconds; an exception that is raised in a callback of the garbage collector, say, is lost
@@ -72,21 +73,52 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _open_standard_streams() -> None:
+    """Where standard streams are closed (`<&-`), files that are opened next would take their numbers, and get
+    what libraries print."""
+    for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+
+
+def _tell(program: str, message: object) -> None:
+    """A message on standard error, if anyone reads it, without control characters that a file may have."""
+    plain = "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in str(message)
+    )
+    with contextlib.suppress(OSError):
+        print(f"{program}: {plain}", file=sys.stderr, flush=True)
+
+
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     """Runs a command; what its user can mend becomes one message and exit status 2."""
+    _open_standard_streams()
     try:
         with _terminable():
             command(sys.argv[1:])
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except UserError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        _tell(program, error)
         return USAGE
     except Stopped as stopped:
-        print(stopped)
+        with contextlib.suppress(OSError):
+            print(stopped, flush=True)
         return 128 + stopped.signal
     except KeyboardInterrupt as asked:
-        print(f"{program}: interrupted", file=sys.stderr)
+        _tell(program, "interrupted")
         return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError):
+                discard_further(stream)
         return 0
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from transformer.errors import UserError
+from transformer.files import append_flags, beside
 
 
 def is_device(path: Path) -> bool:
@@ -35,17 +36,10 @@ class Output:
         self._direct = path is None or is_device(path)
         self._path = path if path is None or self._direct else path.resolve()  # of a link, what it leads to
 
-    @property
-    def _partial(self) -> Path:
-        """The file while it is not complete."""
-        return self._beside(str(os.getpid()))
-
-    def _beside(self, name: str) -> Path:
-        assert self._path
-        return self._path.with_name(f".{self._path.name}.{name}.partial")
-
     def __enter__(self) -> TextIO:
         if self._path is None:
+            if sys.stdout is None:
+                raise UserError(f"standard output is closed: name a file with {self._option}")
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
             self._file: TextIO = sys.stdout
             return self._file
@@ -59,15 +53,25 @@ class Output:
         return self._file
 
     def _open(self) -> TextIO:
-        return open(self._partial, "w", encoding="utf-8", newline="\n")
+        assert self._path
+        self._partial = beside(self._path)
+        return open(self._partial, "x", encoding="utf-8", newline="\n")
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         try:
-            self._file.close() if self._path else self._file.flush()
+            self._file.flush()
         except OSError as trouble:
             error = error or trouble
-        if not self._direct:
-            self._settle(complete=error is None)
+        try:
+            if not self._direct:
+                self._settle(complete=error is None)
+        except OSError as trouble:
+            error = error or trouble
+        if (
+            self._path
+        ):  # only now: closing releases the lock on a file that others could still take for theirs
+            with contextlib.suppress(OSError):
+                self._file.close()
         if isinstance(error, BrokenPipeError):
             raise error
         if isinstance(error, OSError):
@@ -104,25 +108,34 @@ class LongOutput(Output):
 
     def __init__(self, path: Path, job: str, *, resume: bool, each: int = 1) -> None:
         super().__init__(path)
-        self._job = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
+        assert self._path
+        name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
+        self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
         self._resume, self._each = resume, each
         self.done, self.kept, self.dropped = 0, False, False
 
-    @property
-    def _partial(self) -> Path:
-        return self._beside(self._job)
-
     def _open(self) -> TextIO:
-        # a line at a time, so that whatever ends the process leaves whole lines
-        file = open(self._partial, "a", 1, encoding="utf-8", newline="\n")  # noqa: SIM115 (left in __exit__)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
+        file = self._locked()
         self.dropped = not self._resume and file.tell() > 0
         file.truncate(self._whole() if self._resume else 0)
         return file
+
+    def _locked(self) -> TextIO:
+        """The file so far, which no other process has open to write."""
+        while True:
+            # a line at a time, so that whatever ends the process leaves whole lines
+            file = open(  # noqa: SIM115 (left in __exit__)
+                self._partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags
+            )
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.close()
+                raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._partial)):
+                    return file
+            file.close()  # another process has just completed it, and this is its finished output
 
     def lines(self) -> Iterator[str]:
         """The first of each that was written so far."""
@@ -140,6 +153,10 @@ class LongOutput(Output):
                 size += sum(map(len, lines))
                 self.done += 1
         return size
+
+    def discard(self) -> None:
+        """What was written is not worth keeping."""
+        os.truncate(self._partial, 0)
 
     def _settle(self, complete: bool) -> None:
         self.kept = not complete and self._partial.stat().st_size > 0

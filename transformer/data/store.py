@@ -19,9 +19,19 @@ SOURCE, TARGET = "source", "target"
 
 
 def cache_root(given: Path | None) -> Path:
-    """Where prepared corpora live: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    """Where prepared corpora live: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
+
+    Raises:
+      UserError: none is given, and this user has no home directory.
+    """
     default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
-    return Path(given or default).expanduser()
+    try:
+        return Path(given or default).expanduser()
+    except RuntimeError as error:  # a user id that the system has no entry for, as in some containers
+        raise UserError(
+            f"{given or default}: this user has no home directory; set TRANSFORMER_CACHE to a folder for "
+            "prepared text and compiled programs"
+        ) from error
 
 
 @functools.cache

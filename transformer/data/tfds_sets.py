@@ -57,6 +57,8 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
 def _prepared_builder(data: DataConfig) -> Any:
     name = _DATASET.fullmatch(data.dataset)
     data_dir = str(data.cache_dir / "tfds") if data.cache_dir else None  # None: TFDS's own default
+    if not data_dir and "~" in store.tfds().core.constants.DATA_DIR:
+        raise UserError("this user has no home directory: give --data.cache-dir, or set TFDS_DATA_DIR")
     builder = name and (_registered_builder(name, data_dir) or _stored_builder(name, data_dir))
     if not builder:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 import threading
@@ -91,6 +92,16 @@ class Translator:
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
         return cls(run.config, in_int8(variables) if int8 else variables, run.tokenizers)
+
+    def fingerprint(self) -> str:
+        """A hash of the network, its parameters and its vocabularies: what is equal translates alike."""
+        digest = hashlib.blake2b(repr((self.config.system, self.config.model)).encode(), digest_size=16)
+        for tokenizer in self.tokenizers:
+            digest.update(tokenizer.content())
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
+            digest.update(jax.tree_util.keystr(path).encode())
+            digest.update(np.asarray(leaf).tobytes())
+        return digest.hexdigest()
 
     def translate(self, sources: Sequence[str], **options: Any) -> list[str]:
         """The best translation of every sentence, in order; an empty one stays empty.

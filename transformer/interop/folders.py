@@ -1,8 +1,6 @@
 """A Marian folder into a run directory and back: config.json, model.safetensors, vocabularies."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +15,7 @@ from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, T
 from transformer.data.marian import MarianTokenizer
 from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
+from transformer.files import folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
     config_from_marian,
     config_to_marian,
@@ -53,7 +52,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         vocabularies.append(_json(folder / TARGET_VOCABULARY))
     with _naming(folder / CONFIG):
         unk = vocabularies[0].get("<unk>")
-        if not isinstance(unk, int):
+        if type(unk) is not int:
             raise UserError(f"{folder / VOCABULARY} has no <unk>")
         model = config_from_marian(described, unk)
     tokenizers = tuple(
@@ -72,9 +71,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         model = replace(model, output_bias=False)
     data = DataConfig(dataset="imported", joint_vocabulary=model.share_embeddings == "all")
     config = Config(model=model, data=data, decoding=_decoding(folder, described))
-    run = Run.create(run_dir, config, tokenizers)  # type: ignore[arg-type]
-    run.store_model(0, {"params": params})
-    return run
+    return Run.create(run_dir, config, tokenizers, variables={"params": params})  # type: ignore[arg-type]
 
 
 def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best") -> Path:
@@ -109,27 +106,23 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     params = run.variables(checkpoint, model_shapes(run.config))["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
 
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    separate = config.share_embeddings != "all"
     try:
-        partial.mkdir(parents=True)
-        # safetensors would write the memory of an array, whatever its order
-        contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-        (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
-        for spm, model in zip(SENTENCEPIECE, models, strict=True):
-            (partial / spm).write_bytes(model)
-        separate = config.share_embeddings != "all"
-        names = (VOCABULARY, TARGET_VOCABULARY) if separate else (VOCABULARY,)
-        for name, tokenizer, order in zip(names, tokenizers, orders, strict=False):
-            _write_json(partial / name, _numbered(tokenizer, order))
-        languages = run.config.data.source_language, run.config.data.target_language
-        about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
-        _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
-        _write_json(partial / CONFIG, described)
-        os.replace(partial, folder)
+        with folder_whole(folder) as partial:
+            # safetensors would write the memory of an array, whatever its order
+            contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+            (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
+            for spm, model in zip(SENTENCEPIECE, models, strict=True):
+                (partial / spm).write_bytes(model)
+            names = (VOCABULARY, TARGET_VOCABULARY) if separate else (VOCABULARY,)
+            for name, tokenizer, order in zip(names, tokenizers, orders, strict=False):
+                _write_json(partial / name, _numbered(tokenizer, order))
+            languages = run.config.data.source_language, run.config.data.target_language
+            about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
+            _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
+            _write_json(partial / CONFIG, described)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
@@ -149,14 +142,11 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; a Marian folder has one") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is not a JSON object")
-    return found
 
 
 @contextmanager
@@ -170,7 +160,7 @@ def _tensors(path: Path) -> Iterator[Any]:
         )
         raise UserError(f"{path}: no such file{reason if pickled else '; a Marian folder has one'}")
     try:
-        with safe_open(path, framework="flax") as file:
+        with open_regular(path), safe_open(path, framework="flax") as file:
             names = set(file.keys())
 
             def read(name: str) -> np.ndarray | None:
@@ -186,7 +176,7 @@ def _marian_tokenizer(
 ) -> MarianTokenizer:
     words: list[str | None] = [None] * size
     for word, index in vocabulary.items():
-        if not isinstance(index, int) or not 0 <= index < size:
+        if type(index) is not int or not 0 <= index < size:
             raise UserError(f"{spm.parent}: the id of {word!r} is {index!r}, not one below {size}")
         if words[index] is not None:
             raise UserError(f"{spm.parent}: {words[index]!r} and {word!r} have the same id {index}")
@@ -197,11 +187,13 @@ def _marian_tokenizer(
                 f"{spm.parent}: {word} is {vocabulary[word]} in the vocabulary and {index} in {CONFIG}"
             )
     try:
-        return MarianTokenizer(spm.read_bytes(), words, special)
+        return MarianTokenizer(read_bytes(spm), words, special)
     except OSError as error:
         raise UserError(f"{spm} cannot be read: {error.strerror}") from error
     except RuntimeError as error:
         raise UserError(f"{spm} is not a SentencePiece model") from error
+    except UserError as error:
+        raise UserError(f"{spm.parent}: {error}") from error
 
 
 def _decoding(folder: Path, described: dict[str, Any]) -> DecodingConfig:

@@ -9,7 +9,7 @@ def command(arguments: list[str]) -> None:
     """Writes it and says where.
 
     Raises:
-      UserError: as `write_report`; there is not exactly one argument.
+      UserError: as `write_report`; it cannot be written; there is not exactly one argument.
     """
     usage = "usage: python -m transformer.report RUN (writes RUN/report.html anew)"
     if arguments in (["--help"], ["-h"]):
@@ -17,7 +17,10 @@ def command(arguments: list[str]) -> None:
         return
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise UserError(usage)
-    print(f"Written to {write_report(arguments[0])}")
+    try:
+        print(f"Written to {write_report(arguments[0])}")
+    except OSError as error:
+        raise UserError(f"cannot write to {arguments[0]}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

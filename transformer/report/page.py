@@ -26,6 +26,7 @@ def write_report(run_dir: Path | str) -> Path:
 
     Raises:
       UserError: it is not a run directory, or nothing was logged yet.
+      OSError: it cannot be written to.
     """
     from transformer.run import Run
 
@@ -53,10 +54,7 @@ def write_report(run_dir: Path | str) -> Path:
         f"<title>{html.escape(run.path.name)}</title><style>{style}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
-    try:
-        write_whole(run.path / REPORT, page)
-    except OSError as error:
-        raise UserError(f"cannot write {run.path / REPORT}: {error.strerror}") from error
+    write_whole(run.path / REPORT, page)
     return run.path / REPORT
 
 

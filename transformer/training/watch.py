@@ -10,6 +10,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from transformer.files import discard_further
+
+
+class SteadyConsole(Console):
+    """One that falls silent when nobody reads it any more, and lets the work go on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with contextlib.suppress(OSError):  # a stream of its own, of a test or a notebook, has no descriptor
+            discard_further(self.file)
+
 
 class Watch:
     """Writes to a console: a live bar on a terminal, a line now and then into a file.
@@ -24,7 +35,7 @@ class Watch:
         plain: dict[str, Any] = {}
         if Console().is_jupyter:
             plain = {"force_jupyter": False, "force_terminal": False}
-        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True, **plain)
+        self.console = console or SteadyConsole(quiet=quiet, highlight=False, soft_wrap=True, **plain)
         self._bar: Progress | None = None
         self._task: Any = None
 
