@@ -280,10 +280,13 @@ class Run:
             raise self._not_written(error) from error
 
     def _not_written(self, error: Exception) -> UserError:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        remedy = "Is the disk full? If so, make room, then"
+        if isinstance(error, TimeoutError):  # by the system's clock, of which a change counts too
+            remedy = "Is the disk very slow, or was the clock changed? If so, mend that, then"
         return UserError(
-            f"could not write to {self.path}: {reason}. Is the disk full? Earlier checkpoints are as "
-            f"they were: make room, then run the same command again with --run-dir {self.path}"
+            f"could not write to {self.path}: {reason}. Earlier checkpoints are as they were. {remedy} run the "
+            f"same command again with --run-dir {self.path}"
         )
 
     def _place(self, step: int) -> Path:

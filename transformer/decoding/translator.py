@@ -24,6 +24,7 @@ from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError
+from transformer.forks import refuse_forked
 from transformer.model.int8 import in_int8
 from transformer.parallel import deal_rows, on_this_host
 from transformer.run import Run
@@ -88,6 +89,7 @@ class Translator:
         Raises:
           UserError: the directory or the checkpoint is missing or damaged.
         """
+        refuse_forked()
         keep_programs()
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
@@ -147,6 +149,7 @@ class Translator:
         alignments: bool,
         first_line: int,
     ) -> list[list[Hypothesis]]:
+        refuse_forked()
         found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
@@ -190,6 +193,7 @@ class Translator:
 
     def _compile(self, length: int, settings: DecodingConfig) -> None:
         """A search for nothing, with the program for this length."""
+        refuse_forked()
         if (length, settings) not in self.programs:
             self._searched(self._padded([], length, settings.rows), [1], settings)
 
@@ -265,6 +269,7 @@ class Translator:
             raise UserError(
                 f"two lists of as many sentences, not {len(sources)} sources, {len(targets)} targets"
             )
+        refuse_forked()
         settings = self._within_positions(self.config.decoding)
         sides = [
             self._ids(texts, tokenizer, settings.buckets[-1], lines or range(1, len(texts) + 1))

@@ -13,6 +13,7 @@ from transformer.data.batching import Tokenizers
 from transformer.data.corpora import Corpus, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
+from transformer.forks import refuse_forked
 from transformer.hosts import first, gathered, wait
 from transformer.parallel import layout_of
 from transformer.run import Run
@@ -60,6 +61,7 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
+    refuse_forked()
     watch = watch or Watch(quiet=not first())
     start = time.monotonic()
     keep_programs()
