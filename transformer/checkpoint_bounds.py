@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import tensorstore
 
-from transformer.files import MiB, parse_object
+from transformer.files import MiB, parse_object, read_text
 
 LARGEST_HEADER = 64 * MiB  # of the files that hold no arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
@@ -53,6 +53,9 @@ def check_arrays(folder: Path, like: Any) -> None:
     """
     if not (folder / "manifest.ocdbt").is_file():
         raise ValueError("manifest.ocdbt is missing")
+    for path in (folder / "_METADATA", folder / "_sharding", *(folder / "array_metadatas").glob("*")):
+        if path.exists():
+            parse_object(read_text(path))
     chunk_sizes = dict(_chunk_sizes(folder, _allowed(like)))
     for array, part, read in _entries(folder):
         if part != ".zarray" and _decoded_size(read()) > 4 * chunk_sizes.get(array, 0) + MiB:

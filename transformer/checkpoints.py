@@ -1,7 +1,9 @@
 """One checkpoint on disk: sealed with the hashes of its files, and named where it is damaged."""
 
+import gc
 import hashlib
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -97,7 +99,14 @@ def read(place: Path, like: Any, item: str = "") -> Any:
                 _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
-        raise _damaged(folder, _first_line(error)) from error
+        reason = _first_line(error)
+    # what Orbax had begun to read ends when it is collected, and would print a traceback for each array
+    tell, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = tell
+    raise _damaged(folder, reason)
 
 
 def _first_line(error: Exception) -> str:

@@ -285,8 +285,8 @@ class Run:
         if isinstance(error, TimeoutError):  # by the system's clock, of which a change counts too
             remedy = "Is the disk very slow, or was the clock changed? If so, mend that, then"
         return UserError(
-            f"could not write to {self.path}: {reason}. Earlier checkpoints are as they were. {remedy} run the "
-            f"same command again with --run-dir {self.path}"
+            f"could not write to {self.path}: {reason}. Earlier checkpoints are as they were. {remedy} run "
+            f"the same command again with --run-dir {self.path}"
         )
 
     def _place(self, step: int) -> Path:

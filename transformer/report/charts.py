@@ -59,7 +59,7 @@ def _ticks(high: float) -> list[float]:
 
 def bar_chart(name: str, counts: Mapping[str, int]) -> str:
     """A bar for each name, with its count as a tooltip."""
-    high, wide = max(1, *counts.values()), (WIDTH - 20) / max(1, len(counts))
+    high, wide = max([1, *counts.values()]), (WIDTH - 20) / max(1, len(counts))
     parts = []
     for index, (label, count) in enumerate(counts.items()):
         left, tall = 10 + index * wide, BARS * count / high
