@@ -9,23 +9,30 @@ import dataclasses
 import io
 import json
 import os
+import resource
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import tensorstore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_translator import small_translator, stored
 
-from transformer import PRESETS, Config, Translator, UserError
+from transformer import PRESETS, Config, Run, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.config import flatten
 from transformer.config_json import from_json, to_json
 from transformer.interop.folders import import_marian
+from transformer.report import write_report
+from transformer.systems import find_system
 from transformer.training import train as training
+from transformer.training.schedule import make_optimizer
+from transformer.training.step import init_state
 
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 fuzz = settings(
@@ -47,6 +54,8 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
+FIELDS = ["kind", "step", "nll", "bleu", "learning_rate", "tokens_per_second", "samples", "data", "split"]
+FIELDS += ["sentences", "checkpoint", "chrf", "date", "devices", "versions"]
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
 
 
@@ -148,11 +157,37 @@ def test_a_line_of_a_megabyte(run_dir: Path) -> None:
         assert (status, out.count("\n")) == (0, 2)
 
 
-def damage(data: st.DataObject, folder: Path) -> None:
-    """Any of its files cut short, changed, replaced, removed, or in the place of a folder."""
+def damage(data: st.DataObject, folder: Path, outside: Path | None = None) -> None:
+    """Any of its files cut short, changed, replaced, removed, or in the place of a folder; or a link to
+    outside, a pipe, a device, or odd JSON."""
     file = data.draw(st.sampled_from(sorted(entry for entry in folder.rglob("*") if entry.is_file())))
     content = bytearray(file.read_bytes())
-    match data.draw(st.sampled_from(["cut", "flip", "fill", "remove", "folder"])):
+    kinds = ["cut", "flip", "fill", "remove", "folder"]
+    kinds += ["link", "link of folder", "pipe", "device", "json", "field"] if outside else []
+    match data.draw(st.sampled_from(kinds)):
+        case "link":
+            shutil.copy(file, outside / "file")
+            file.unlink()
+            file.symlink_to(outside / "file")
+        case "link of folder":
+            if file.parent != folder:
+                shutil.copytree(file.parent, outside / "folder")
+                shutil.rmtree(file.parent)
+                file.parent.symlink_to(outside / "folder")
+        case "pipe":
+            file.unlink()
+            os.mkfifo(file)
+        case "device":
+            file.unlink()
+            file.symlink_to(data.draw(st.sampled_from(["/dev/zero", "/dev/null", "/dev/stdin", "/nowhere"])))
+        case "json":
+            file.write_text(data.draw(st.sampled_from(["[" * 10**5, '{"a":' * 10**5]) | JSON.map(json.dumps)))
+        case "field":
+            with contextlib.suppress(ValueError):
+                about = json.loads(content)
+                if isinstance(about, dict) and about:
+                    about[data.draw(st.sampled_from(sorted(about)))] = data.draw(JSON)
+                    file.write_text(json.dumps(about))
         case "cut":
             file.write_bytes(content[: data.draw(st.integers(0, max(len(content) - 1, 0)))])
         case "flip":
@@ -181,6 +216,119 @@ def test_a_run_directory_with_anything_in_it(
     with contextlib.suppress(UserError):
         assert np.isfinite(parameter(Translator.load(path, "last"))).all()
     assert before == {entry for entry in path.parent.rglob("*")}  # reading writes nothing
+    shutil.rmtree(path.parent)
+
+
+@fuzz
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@given(data=st.data())
+def test_a_run_directory_that_is_continued(
+    finished: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """What training does with a run it continues, but for the steps: nothing outside is changed."""
+    folder = tmp_path_factory.mktemp("continued")
+    outside, path = folder / "outside", folder / "run"
+    outside.mkdir()
+    shutil.copytree(finished, path)
+    for _ in range(data.draw(st.integers(1, 2))):
+        with contextlib.suppress(OSError, ValueError):  # the second where the first has been
+            damage(data, path, outside)
+    before = contents(outside)
+    with contextlib.suppress(UserError):
+        run = Run(path)
+        run.check_resumable()
+        assert run.tokenizers
+        with run.claimed():
+            model, optimizer = (
+                find_system(run.config.system).model(run.config.model),
+                make_optimizer(run.config),
+            )
+            average = run.config.training.ema > 0
+            like = jax.eval_shape(lambda: init_state(model, optimizer, 0, average=average))
+            if state := run.resume(like, lambda _: None):
+                run.records()
+                run.log({"kind": "start", "step": int(state.step)})
+                run.save(dataclasses.replace(state, step=state.step + 1), bleu=1.0)
+                run.finish_saving()
+                assert run.find("last") >= int(state.step)
+                write_report(path)
+    assert contents(outside) == before
+    assert set(os.listdir(folder)) == {"outside", "run"}
+    shutil.rmtree(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@fuzz
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of TensorStore's threads
+@given(data=st.data())
+def test_arrays_with_anything_in_their_database(
+    run_dir: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Zarr's metadata, chunks, and the database's own files, without the hashes that would tell at once."""
+    path = tmp_path_factory.mktemp("arrays") / "run"
+    shutil.copytree(run_dir, path)
+    (checkpoint,) = (path / "checkpoints").iterdir()
+    (checkpoint / "manifest.json").unlink()
+    for _ in range(data.draw(st.integers(1, 3))):
+        if data.draw(st.booleans()):
+            files = [
+                file
+                for file in (checkpoint / "model").rglob("*")
+                if "ocdbt" in file.name or "d" in file.parts
+            ]
+            flip(data, data.draw(st.sampled_from(sorted(file for file in files if file.is_file()))))
+        else:
+            with contextlib.suppress(ValueError):  # TensorStore's, where its files are damaged already
+                change_an_entry(data, checkpoint / "model")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(UserError):
+        parameter(Translator.load(path, "last"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+    shutil.rmtree(path.parent)
+
+
+def flip(data: st.DataObject, file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+
+
+def change_an_entry(data: st.DataObject, model: Path) -> None:
+    """One of Zarr's entries in the database: a field of the metadata, or the bytes of a chunk."""
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": model.absolute().as_uri() + "/"}).result()
+    key = data.draw(st.sampled_from(sorted(store.list().result())))
+    value = store.read(key).result().value
+    if key.endswith(b".zarray") and data.draw(st.booleans()):
+        about = json.loads(value)
+        large = st.lists(st.integers(0, 10**6), max_size=3)
+        about[data.draw(st.sampled_from(sorted(about)))] = data.draw(
+            JSON | large | st.sampled_from(["|S99999", "<c16"])
+        )
+        value = json.dumps(about).encode()
+    else:
+        value = data.draw(st.binary(max_size=100)) + value[data.draw(st.integers(0, len(value))) :]
+    store.write(key, value).result()
+
+
+@fuzz
+@given(records=st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON), max_size=4))
+def test_a_report_of_any_metrics(
+    run_dir: Path, tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("report") / "run"
+    path.mkdir()
+    shutil.copy(run_dir / "config.json", path)
+    kinds = ["start", "training", "evaluation"]
+    lines = [{"kind": kinds[i % 3], "step": i, **record} for i, record in enumerate(records)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "results.json").write_text(json.dumps(records[-1] if records else None))
+    with contextlib.suppress(UserError):
+        assert write_report(path).read_text().endswith("</html>\n")
     shutil.rmtree(path.parent)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -133,3 +134,40 @@ def test_killed_while_it_writes(run_dir, text):
     decode(run_dir, "--input", text, "--output", text.with_name("whole"))
     assert text.with_name("out").read_bytes() == text.with_name("whole").read_bytes()
     assert sorted(os.listdir(text.parent)) == ["in", "out", "whole"]
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> None:
+    """kill -9, always with --resume: no line is lost or doubled, byte for byte."""
+    text.write_text("".join(line + "\n" for line in LINES * 150))
+    decode(run_dir, "--input", text, "--output", text.with_name("whole"), "--format", "scores")
+    # each window of four lines takes a while, so that twenty kills come before the end
+    program = (
+        "import sys, time, transformer.decoding.translator as t; t.WINDOW = 4\n"
+        "search = t.Translator.search\n"
+        "def slowly(*given, **options):\n    time.sleep(0.03)\n    return search(*given, **options)\n"
+        "t.Translator.search = slowly\n"
+        "from transformer.cli import decode_main; sys.exit(decode_main())"
+    )
+    options = ["--input", text, "--output", text.with_name("out"), "--format", "scores", "--resume"]
+    command = [str(word) for word in (sys.executable, "-c", program, run_dir, *options)]
+    moments, reached = random.Random(0), [0]
+    while len(reached) <= 20:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not partial_lines(text) > reached[-1]:  # it has started, and writes
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        time.sleep(moments.random())
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not text.with_name("out").exists()
+        reached.append(partial_lines(text))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(f"killed 20 times, after {reached[1:]} of {len(LINES) * 150} lines")
+    assert text.with_name("out").read_bytes() == text.with_name("whole").read_bytes()
+    assert sorted(os.listdir(text.parent)) == ["in", "out", "whole"]
+
+
+def partial_lines(text: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in text.parent.glob(".out.*.partial"))

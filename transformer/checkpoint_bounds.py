@@ -1,11 +1,11 @@
 """What a checkpoint would take to read, told by its headers before it is read.
 
-Orbax stores an array in chunks (Zarr, version 2), each compressed by zstd, all of them in one database
-(OCDBT). A chunk that claims to be larger than its array, or compressed bytes that become a thousand times as
+Orbax stores an array in chunks (Zarr, version 2), all of them in one database (OCDBT) that is compressed by
+zstd. A chunk that claims to be larger than its array, or compressed bytes that become a thousand times as
 many, would take gigabytes of memory out of a few megabytes of disk.
 """
 
-import math
+import mmap
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,8 @@ from transformer.files import MiB, parse_object, read_text
 
 LARGEST_HEADER = 64 * MiB  # of the files that hold no arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
-_BLOCK = 128 * 1024  # what one block of zstd becomes at most (RFC 8878, section 3.1.1.2.3)
+_FRAME = re.compile(rb"\x28\xb5\x2f\xfd")  # how compressed bytes begin
+_BLOCK = 128 * 1024  # what one block of them becomes at most (RFC 8878, section 3.1.1.2.4)
 _WIDEST = 16  # bytes in a number
 
 
@@ -56,10 +57,10 @@ def check_arrays(folder: Path, like: Any) -> None:
     for path in (folder / "_METADATA", folder / "_sharding", *(folder / "array_metadatas").glob("*")):
         if path.exists():
             parse_object(read_text(path))
-    chunk_sizes = dict(_chunk_sizes(folder, _allowed(like)))
-    for array, part, read in _entries(folder):
-        if part != ".zarray" and _decoded_size(read()) > 4 * chunk_sizes.get(array, 0) + MiB:
-            raise ValueError(f"a chunk of {array} is larger than it should be")
+    if sum(_decoded_size(path) for path in folder.rglob("*") if path.is_file()) > _allowed(like):
+        raise ValueError(f"its files would become more than {_allowed(like):,} bytes")
+    if (total := sum(_array_sizes(folder))) > _allowed(like):
+        raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
 
 def _allowed(like: Any) -> int:
@@ -67,51 +68,56 @@ def _allowed(like: Any) -> int:
     return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, str, Any]]:
-    """The array's name, the part of it, and a function that reads the part's bytes, for each key."""
+def _array_sizes(folder: Path) -> Iterator[int]:
+    """The bytes of each array, which no chunk of it exceeds."""
     spec = {"driver": "ocdbt", "base": folder.absolute().as_uri() + "/"}
     database = tensorstore.KvStore.open(spec).result()
     for key in database.list().result():
         if not (parts := _KEY.fullmatch(key.decode(errors="replace"))):
             raise ValueError(f"{key!r} is no part of an array")
-        yield parts["array"], parts["part"], lambda key=key: database.read(key).result().value
-
-
-def _chunk_sizes(folder: Path, allowed: int) -> Iterator[tuple[str, int]]:
-    """The bytes of a chunk of each array."""
-    total = 0
-    for array, part, read in _entries(folder):
-        if part != ".zarray":
+        if parts["part"] != ".zarray":
             continue
-        about = parse_object(read().decode())
+        about = parse_object(database.read(key).result().value.decode())
         shape, chunks, width = about["shape"], about["chunks"], jnp.dtype(about["dtype"]).itemsize
-        if not all(isinstance(size, int) and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
-            raise ValueError(f"{array} has no sensible shape or type")
+        if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
+            raise ValueError(f"{parts['array']} has no sensible shape or type")
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
-            raise ValueError(f"{array} has chunks of {chunks} and a shape of {shape}")
+            raise ValueError(f"{parts['array']} has chunks of {chunks} and a shape of {shape}")
         if (about.get("compressor") or {}).get("id") not in (None, "zstd") or about.get("filters"):
-            raise ValueError(f"{array} is compressed otherwise than here")
-        if (total := total + math.prod(shape) * width) > allowed:
-            raise ValueError(f"its arrays have more than {allowed:,} bytes")
-        yield array, math.prod(chunks) * width
+            raise ValueError(f"{parts['array']} is compressed otherwise than here")
+        size = width
+        for length in shape:
+            size *= length
+        yield size
 
 
-def _decoded_size(data: bytes) -> int:
-    """How many bytes compressed ones become at most, by the headers of their blocks (RFC 8878, section
-    3.1.1). Of what is not zstd, its own size."""
-    size, at = 0, 0
-    while data[at : at + 4] == b"\x28\xb5\x2f\xfd":
-        about = data[at + 4 : at + 5] or b"\0"
-        single, checksum = about[0] >> 5 & 1, about[0] >> 2 & 1
-        at += 5 + (1 - single) + (0, 1, 2, 4)[about[0] & 3] + (single, 2, 4, 8)[about[0] >> 6]
-        last = 0
-        while not last:
-            header = data[at : at + 3]
-            if len(header) < 3:  # cut off: it will not be read
-                return size
-            block = int.from_bytes(header, "little")
-            last, kind, length = block & 1, block >> 1 & 3, block >> 3
-            size += _BLOCK if kind == 2 else length
-            at += 3 + (1 if kind == 1 else length)
-        at += 4 * checksum
-    return size + len(data) - min(at, len(data))
+def _decoded_size(path: Path) -> int:
+    """How many bytes all that is compressed in a file becomes at most, by the headers of its blocks."""
+    if not path.stat().st_size:
+        return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        # (where four bytes of something else look like a frame, what follows adds next to nothing)
+        return sum(_frame_size(data, frame.end()) for frame in _FRAME.finditer(data))
+
+
+def _frame_size(data: mmap.mmap, at: int) -> int:
+    """How many bytes a zstd frame becomes at most (RFC 8878, section 3.1.1).
+
+    Args:
+      data: what it is in.
+      at: where its header begins, after the four bytes of the frame's beginning.
+    """
+    about = data[at] if at < len(data) else 0
+    single, wide = about >> 5 & 1, (about >> 5 & 1, 2, 4, 8)[about >> 6]
+    at += 1 + (1 - single) + (0, 1, 2, 4)[about & 3]
+    block_size = _BLOCK
+    if single:  # no block is larger than the whole, of which the header tells the size
+        block_size = min(_BLOCK, int.from_bytes(data[at : at + wide], "little") + (256 if wide == 2 else 0))
+    at += wide
+    size, last = 0, 0
+    while not last and len(header := data[at : at + 3]) == 3:
+        block = int.from_bytes(header, "little")
+        last, kind, length = block & 1, block >> 1 & 3, block >> 3
+        size += block_size if kind == 2 else length
+        at += 3 + (1 if kind == 1 else length)
+    return size
