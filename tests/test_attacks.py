@@ -771,11 +771,45 @@ def test_devices_in_place_of_files(decoder: Path, tmp_path: Path, name: str, to:
         Translator.load(run_dir)
 
 
+def test_a_log_that_is_too_large_is_not_lost(config: Config, run_dir: Path) -> None:
+    with open(run_dir / "metrics.jsonl", "ab") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="cannot read .*metrics.jsonl: larger than 256 MiB"):
+        train(changed(config, steps=14), run_dir, watch=quiet())
+    assert (run_dir / "metrics.jsonl").stat().st_size == 2**40
+
+
+def test_a_language_is_no_path() -> None:
+    for name in ("../x", "a/b", "", ".", "en\x1b"):
+        with pytest.raises(UserError, match="--data.target-language must be a code"):
+            DataConfig(target_language=name)
+
+
+def test_a_partial_output_that_somebody_else_wrote(decoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("red\nblue\n")
+    files = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--reference", tmp_path / "in"]
+    arguments = parse_decode([*map(str, [decoder, *files]), "--format", "json", "--resume"])
+    for line in (b"[]\n", b"\xff\n", b"{}\n", b'{"hypotheses": []}\n'):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Translator, "search", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                _translate_lines(arguments)
+            ordinary = LongOutput._open
+
+            def opened(self: LongOutput, line: bytes = line, ordinary: Callable = ordinary) -> object:
+                self._partial.write_bytes(line)
+                return ordinary(self)
+
+            patch.setattr(LongOutput, "_open", opened)
+            with pytest.raises(UserError, match="is damaged: run the command without --resume"):
+                _translate_lines(arguments)
+
+
 def test_devices_as_metrics(run_dir: Path) -> None:
     for name in ("metrics.jsonl", "results.json", "corpus"):
         (run_dir / name).unlink()
         (run_dir / name).symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="no metrics yet"):
+    with pytest.raises(UserError, match="cannot read .*metrics.jsonl: not a regular file"):
         write_report(run_dir)
     with pytest.raises(UserError, match="the training text is not what it was"):
         Run(run_dir).check_corpus("text")

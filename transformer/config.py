@@ -4,6 +4,7 @@ directory stores them, and a preset is one of them with a name (see `transformer
 
 import dataclasses
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -228,6 +229,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_ranges("data", self, self._RANGES)
+        for name in ("source_language", "target_language"):
+            if not re.fullmatch(r"[\w-]+", getattr(self, name)):
+                raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--data.buckets must be ascending positive lengths")
         if self.batch_tokens < self.lengths[-1]:

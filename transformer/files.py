@@ -70,7 +70,7 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a log, one a line. Lines that are something else, such as one that a kill cut off,
     are left out. Raises OSError as `open_regular`."""
-    with open_regular(path, 4 * LARGEST_FILE) as file:
+    with open_regular(path, LARGEST_FILE) as file:
         while line := file.readline(LONGEST_LINE):
             with contextlib.suppress(ValueError):
                 yield parse_object(line.decode(errors="replace"))

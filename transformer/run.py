@@ -172,10 +172,10 @@ class Run:
                 raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
             try:
                 yield
-            except OSError as error:
-                if error.errno in FULL:
-                    raise self._not_written(error) from error
+            except BrokenPipeError:
                 raise
+            except OSError as error:
+                raise self._not_written(error) from error
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run began with."""
@@ -282,6 +282,8 @@ class Run:
     def _not_written(self, error: Exception) -> UserError:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         remedy = "Is the disk full? If so, make room, then"
+        if isinstance(error, OSError) and error.errno not in FULL:
+            remedy = "Mend that, then"
         if isinstance(error, TimeoutError):  # by the system's clock, of which a change counts too
             remedy = "Is the disk very slow, or was the clock changed? If so, mend that, then"
         return UserError(
@@ -415,12 +417,20 @@ class Run:
 
     def records(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that training writes, of one kind ("start", "training" or "evaluation")
-        or of all. Others, such as one that a kill cut off, are left out."""
+        or of all. Others, such as one that a kill cut off, are left out.
+
+        Raises:
+          UserError: it cannot be read.
+        """
+        path = self.path / "metrics.jsonl"
         try:
-            found = list(read_log(self.path / "metrics.jsonl"))
-        except OSError:
+            return [
+                record for record in read_log(path) if _is_record(record) and kind in (None, record["kind"])
+            ]
+        except FileNotFoundError:
             return []
-        return [record for record in found if _is_record(record) and kind in (None, record["kind"])]
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
 
     def log(self, record: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl."""

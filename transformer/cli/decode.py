@@ -20,7 +20,7 @@ from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import shown
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
-from transformer.files import open_regular
+from transformer.files import open_regular, parse_object
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _translate_lines(given: DecodeArguments) -> None:
             done = gathered(long.done if long else 0)[0]
             if long and done:
                 watch.say(f"  going on after line {done:,}")
-                best = [_said(line, given) for line in long.lines()]
+                best = _written_before(long, given)
             if long and long.dropped:
                 watch.say("  beginning anew: what was left here unfinished is dropped")
             lines = enumerate(read_lines(given.input) if given.input else _standard_input(), start=1)
@@ -207,10 +207,22 @@ def _output(given: DecodeArguments, translator: Any, judge: Any, text: str) -> O
     return LongOutput(given.output, job, resume=given.resume, each=each)
 
 
+def _written_before(output: LongOutput, given: DecodeArguments) -> list[str]:
+    """The translations that an earlier process wrote.
+
+    Raises:
+      UserError: somebody else wrote there.
+    """
+    try:
+        return [_said(line, given) for line in output.lines()]
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
+
+
 def _said(line: str, given: DecodeArguments) -> str:
     """The translation in a line of the output."""
     if given.format == "json":
-        return str(json.loads(line)["hypotheses"][0]["text"])
+        return str(parse_object(line)["hypotheses"][0]["text"])
     return line.partition("\t")[2] if given.format == "scores" else line
 
 

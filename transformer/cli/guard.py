@@ -88,14 +88,18 @@ def _open_standard_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
 
 
-def _tell(program: str, message: object) -> None:
-    """A message on standard error, if anyone reads it, without control characters that a file may have."""
-    plain = "".join(
+def printable(text: object) -> str:
+    """Text with escapes for control characters, which a file may have and a terminal would obey."""
+    return "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in str(message)
+        for each in str(text)
     )
+
+
+def _tell(program: str, message: object) -> None:
+    """A message on standard error, if anyone reads it."""
     with contextlib.suppress(OSError):
-        print(f"{program}: {plain}", file=sys.stderr, flush=True)
+        print(f"{program}: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
@@ -111,7 +115,7 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
         return USAGE
     except Stopped as stopped:
         with contextlib.suppress(OSError):
-            print(stopped, flush=True)
+            print(printable(stopped), flush=True)
         return 128 + stopped.signal
     except KeyboardInterrupt as asked:
         _tell(program, "interrupted")

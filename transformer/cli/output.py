@@ -137,6 +137,11 @@ class LongOutput(Output):
                     return file
             file.close()  # another process has just completed it, and this is its finished output
 
+    @property
+    def path(self) -> Path:
+        """The file with the lines so far."""
+        return self._partial
+
     def lines(self) -> Iterator[str]:
         """The first of each that was written so far."""
         with open(self._partial, encoding="utf-8", newline="\n") as file:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import guarded, printable
 from transformer.config import Config, DataConfig, HostsConfig
 from transformer.errors import UserError
 from transformer.presets import PRESETS
@@ -142,7 +142,7 @@ def print_config(config: Config, preset: Config) -> None:
             for (name, value), default in zip(shown(values), (v for _, v in shown(defaults)), strict=True)
             if value is not None or default is not None
         ]
-        print(f"[{section.name}] {' '.join(parts)}")
+        print(printable(f"[{section.name}] {' '.join(parts)}"))
 
 
 def shown(section: Any) -> list[tuple[str, Any]]:
