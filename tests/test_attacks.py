@@ -789,17 +789,14 @@ def test_a_partial_output_that_somebody_else_wrote(decoder: Path, tmp_path: Path
     (tmp_path / "in").write_text("red\nblue\n")
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--reference", tmp_path / "in"]
     arguments = parse_decode([*map(str, [decoder, *files]), "--format", "json", "--resume"])
+    ordinary = LongOutput._open
     for line in (b"[]\n", b"\xff\n", b"{}\n", b'{"hypotheses": []}\n'):
+
+        def opened(self: LongOutput, line: bytes = line) -> object:
+            self._partial.write_bytes(line)
+            return ordinary(self)
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Translator, "search", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                _translate_lines(arguments)
-            ordinary = LongOutput._open
-
-            def opened(self: LongOutput, line: bytes = line, ordinary: Callable = ordinary) -> object:
-                self._partial.write_bytes(line)
-                return ordinary(self)
-
             patch.setattr(LongOutput, "_open", opened)
             with pytest.raises(UserError, match="is damaged: run the command without --resume"):
                 _translate_lines(arguments)
