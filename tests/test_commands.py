@@ -16,6 +16,8 @@ import pytest
 
 from transformer import Config, DataConfig, DecodingConfig, Run, Transformer, TransformerConfig, UserError
 from transformer.cli import average_main, decode_main, train_main
+from transformer.cli.train import announced
+from transformer.config import differences, flatten
 from transformer.data.tokenizers import train_tokenizer
 from transformer.presets import PRESETS
 from transformer.training.step import TrainState
@@ -346,3 +348,20 @@ def test_configs_that_cannot_work_are_refused():
         DataConfig(tokenizer="char", subword_sampling=0.1)
     with pytest.raises(UserError, match="--decoding.top-p"):
         dataclasses.replace(DecodingConfig(), top_p=0.0)
+
+
+def test_every_preset_is_announced_beside_every_other() -> None:
+    """At most four lines, and what differs from the preset is what was asked for."""
+    for name in PRESETS:
+        assert announced(PRESETS[name], name) == f"Preset {name}"
+        for other in PRESETS:
+            lines = announced(PRESETS[other], name).splitlines()
+            assert lines[0].startswith(f"Preset {name}")
+            assert len(lines) <= 4
+            assert all(len(line) <= 80 for line in lines)
+            found = differences(PRESETS[name], PRESETS[other])
+            assert bool(found) == (flatten(PRESETS[name]) != flatten(PRESETS[other]))
+    changed = dataclasses.replace(
+        PRESETS["tiny"], training=dataclasses.replace(PRESETS["tiny"].training, steps=7)
+    )
+    assert announced(changed, "tiny") == "Preset tiny, with --training.steps 7"

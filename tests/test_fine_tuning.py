@@ -96,7 +96,7 @@ def test_an_imported_model_is_not_trained_in_its_own_place(config, parent):
 
 def test_the_command_takes_the_parents_network(parent, monkeypatch):
     asked = []
-    monkeypatch.setattr("transformer.training.train.train", lambda config, run_dir: asked.append(config))
+    monkeypatch.setattr("transformer.training.train.train", lambda config, run_dir, **_: asked.append(config))
     for option in ([f"--init-from={parent.path}"], ["fine-tune", "--init-from", str(parent.path)]):
         monkeypatch.setattr(
             sys, "argv", ["train.py", *option, "--model.dropout", "0.3", "--data.train-tsv", "a"]

@@ -109,7 +109,7 @@ def test_a_config_with_anything_anywhere(data: st.DataObject) -> None:
 def test_any_command_line(data: st.DataObject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Everything up to the training itself, which only looks at what it was given."""
 
-    def train(config: Config, run_dir: Path | None) -> None:
+    def train(config: Config, run_dir: Path | None, about: str) -> None:
         dataclasses.asdict(config)
         raise UserError("enough")
 

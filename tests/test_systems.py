@@ -15,6 +15,7 @@ from small_run import WORDS, small_config
 
 from transformer import Config, Run, Translator, UserError
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
+from transformer.cli import train_main
 from transformer.copying.config import CopyingConfig
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
@@ -80,13 +81,23 @@ def leaves(path: Path) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves(run.variables("last", model_shapes(run.config)))]
 
 
+def resumed(config: Config, run_dir: Path) -> None:
+    """Resumes a run as its own last line says: `train.py --run-dir RUN` and where the text is."""
+    options = shlex.split(as_options(locations(config)))
+    options = ["--run-dir", str(run_dir), *options, "--training.steps", str(config.training.steps)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *options])
+        assert train_main() == 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     config = config_of(name, base, teacher)
     whole = train(config, tmp_path / "whole", watch=quiet)
     brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
     train(brief, tmp_path / "parts", watch=quiet)
-    parts = train(config, tmp_path / "parts", watch=quiet)
+    parts = tmp_path / "parts"
+    resumed(config, parts)
     for a, b in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_array_equal(a, b)
 

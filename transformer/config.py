@@ -71,6 +71,8 @@ class ModelConfig:
         "target_vocab_size": (1, LARGEST),
     }
     _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
+    ADAPTABLE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    """Options without parameters: a run may differ in them from the one that it begins with."""
 
     def __post_init__(self) -> None:
         check_ranges("model", self, self._RANGES)
@@ -139,6 +141,7 @@ class TransformerConfig(ModelConfig):
         "window": (0, LARGEST),
     }
     _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
+    ADAPTABLE = (*ModelConfig.ADAPTABLE, "attention_dropout", "activation_dropout", "attention", "remat")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -482,6 +485,11 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """The fields in which two configs differ, one readable line each."""
+    """The fields in which two configs differ, one readable line each. Those of one system may lack some of
+    another's."""
     before, after = flatten(old), flatten(new)
-    return [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    return [
+        f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in before | after
+        if name not in before or name not in after or before[name] != after[name]
+    ]

@@ -47,7 +47,7 @@ def join(config: HostsConfig) -> None:
     if config.processes == 1:
         return
     if not is_child():
-        raise SystemExit(supervise())
+        raise SystemExit(supervise(config.heartbeat))
     end_with_parent()
     print(f"Waiting for the other processes at {config.coordinator or 'their place'}", file=sys.stderr)
     try:

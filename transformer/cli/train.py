@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from transformer.cli.guard import guarded, printable
-from transformer.config import Config, DataConfig, HostsConfig
+from transformer.config import Config, DataConfig, HostsConfig, flatten
 from transformer.errors import UserError
 from transformer.presets import PRESETS
 
@@ -25,8 +26,10 @@ class TrainArguments:
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     run_dir: Path | None = None
-    """Where to write; if a run is there already, go on with it. Default: a new one under runs/."""
+    """Where to write; a run that is there already is resumed. Default: a new one under runs/."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Print the whole config first."""
 
 
 def train_main() -> int:
@@ -54,18 +57,21 @@ def _train(arguments: list[str]) -> None:
         _check_vocabulary(given.config.data, default.data)
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from: on what text? Give --data.train-source and --data.train-target")
+    about = announced(given.config, preset or "quickstart")
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
         given = _continued(arguments, given.run_dir)
+        about = f"Resuming {given.run_dir}"
 
-    from transformer.hosts import first, join
+    from transformer.config_json import to_json
+    from transformer.hosts import join
 
     join(given.hosts)
-    if first():
-        print_config(given.config, PRESETS[preset or "quickstart"])
+    if given.verbose:
+        about += "\n" + printable(to_json(given.config))
 
     from transformer.training.train import train
 
-    train(given.config, given.run_dir)
+    train(given.config, given.run_dir, about=about)
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
@@ -130,19 +136,20 @@ def parse_train(arguments: list[str], default: Config) -> TrainArguments:
     )
 
 
-def print_config(config: Config, preset: Config) -> None:
-    """The resolved config, section by section on few lines; * marks what differs from the preset."""
-    for section in dataclasses.fields(config):
-        values, defaults = getattr(config, section.name), getattr(preset, section.name)
-        if not dataclasses.is_dataclass(values):
-            print(f"{section.name} = {values}")
-            continue
-        parts = [
-            f"{'*' if value != default else ''}{name}={value}"
-            for (name, value), default in zip(shown(values), (v for _, v in shown(defaults)), strict=True)
-            if value is not None or default is not None
-        ]
-        print(printable(f"[{section.name}] {' '.join(parts)}"))
+def announced(config: Config, preset: str) -> str:
+    """The preset, and on at most three more lines the options in which a config differs from it."""
+    before, after = flatten(PRESETS[preset]), flatten(config)
+    changed = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in after.items()
+        if name not in before or before[name] != value
+    ]
+    text = f"Preset {preset}" + (f", with {' '.join(changed)}" if changed else "")
+    lines = textwrap.wrap(
+        printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return "\n".join(lines)
 
 
 def shown(section: Any) -> list[tuple[str, Any]]:

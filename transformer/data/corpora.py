@@ -84,15 +84,25 @@ def _built_in(data: DataConfig) -> Corpus:
     return Corpus(name, store.prepare(place, {s: split(s) for s in SPLITS}), place)
 
 
+def check_text(data: DataConfig) -> None:
+    """Raises UserError at once where text files are missing, or options for them do not fit together."""
+    readers = {split: _reader(data, split) for split in SPLITS}
+    for split in filter(readers.get, SPLITS):
+        for path in _files(data, split):
+            next(read_lines(path), None)
+    if any(readers.values()):
+        for split in ("train", "validation"):
+            if not readers[split]:
+                raise UserError(
+                    f"no {split} text: give --data.{split}-source and --data.{split}-target, "
+                    f"or --data.{split}-tsv"
+                )
+
+
 def _text_files(data: DataConfig) -> Corpus:
+    check_text(data)
     readers = {split: _reader(data, split) for split in SPLITS}
     given = {split: reader for split, reader in readers.items() if reader}
-    for split in ("train", "validation"):
-        if split not in given:
-            raise UserError(
-                f"no {split} text: give --data.{split}-source and --data.{split}-target, "
-                f"or --data.{split}-tsv"
-            )
     digests = {split: _digest(reader()) for split, reader in given.items()}
     for split, digest in digests.items():
         if digest == _digest([]):

@@ -93,7 +93,7 @@ class Loop:
             + (f" from step {self.step}" if self.step else "")
         )
         with (
-            stop_requests(self.watch.say) as self.stop_request,
+            stop_requests(self.watch.descriptor) as self.stop_request,
             self.watch.training(self.step, t.steps),
             contextlib.closing(Events(self.run.path / "tensorboard"))
             if first()

@@ -1,9 +1,10 @@
 """Stopping when asked to: after the step, with everything saved."""
 
 import contextlib
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 from transformer.hosts import gathered
@@ -23,14 +24,20 @@ def asked(request: StopRequest) -> int:
 
 
 @contextlib.contextmanager
-def stop_requests(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask to stop after the step; a second one, a second later or more, ends at once."""
+def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask to stop after the step; a second one, a second later or more, ends at once.
+
+    Args:
+      descriptor: of the file where the first one is confirmed. None: nowhere.
+    """
     request, since = StopRequest(), [0.0]
 
     def ask(number: int, frame: FrameType | None) -> None:
         if request.signal == 0:
             request.signal, since[0] = number, time.monotonic()
-            say("Stopping after this step; again to stop without saving.")
+            if descriptor is not None:  # the console may be locked by what this signal interrupts
+                with contextlib.suppress(OSError):
+                    os.write(descriptor, b"\nStopping after this step; again to stop without saving.\n")
         elif time.monotonic() - since[0] >= AGAIN:
             # not what it was before: a job started in the background began with SIGINT ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

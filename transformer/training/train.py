@@ -10,7 +10,7 @@ import jax
 from transformer.compilation import keep_programs
 from transformer.config import Config, differences
 from transformer.data.batching import Tokenizers
-from transformer.data.corpora import Corpus, open_corpus
+from transformer.data.corpora import Corpus, check_text, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.forks import refuse_forked
@@ -33,25 +33,17 @@ CHANGEABLE = (
 """Options that a resumed run may be given anew: they change no number already computed."""
 
 
-ADAPTABLE = (
-    "model.dropout",
-    "model.attention_dropout",
-    "model.activation_dropout",
-    "model.dtype",
-    "model.attention",
-    "model.remat",
-)
-"""Options of the model in which a run may differ from the one it begins with: they have no parameters."""
-
-
-def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None) -> Path:
+def train(
+    config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None, about: str = ""
+) -> Path:
     """Trains what the config describes, and evaluates the best checkpoint on the test set.
 
     Args:
       config: everything.
       run_dir: where to; a run that is there already goes on where it stopped. None: a new
         directory under runs/.
-      watch: what shows the progress. None: standard output, from the first host.
+      watch: what shows the progress. None: standard output, of the main process.
+      about: what to print first, once the options are known to make sense.
 
     Returns:
       The run directory.
@@ -74,6 +66,9 @@ def train(config: Config, run_dir: Path | str | None = None, *, watch: Watch | N
     if parent:
         parent.best_step()  # refuses a run that has nothing yet
         config = _sized_like_parent(config, parent)
+    check_text(config.data)
+    if about:
+        watch.say(about)
     corpus = open_corpus_shown(config, watch)
     if run is None:
         if parent:
@@ -161,7 +156,8 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
     model = _sized_like(config, parent.config)
     common = {item.name: getattr(model, item.name) for item in dataclasses.fields(parent.config.model)}
     wanted = dataclasses.replace(parent.config, model=below.model_config(**common))
-    changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in ADAPTABLE]
+    free = {f"model.{name}" for name in below.model_config.ADAPTABLE}
+    changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
             f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these "

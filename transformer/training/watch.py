@@ -39,6 +39,14 @@ class Watch:
         self._bar: Progress | None = None
         self._task: Any = None
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file that it writes to. None: it is quiet, or writes to no file."""
+        try:
+            return None if self.console.quiet else self.console.file.fileno()
+        except OSError:
+            return None
+
     def say(self, text: str) -> None:
         """A line."""
         self.console.print(Text(text))
