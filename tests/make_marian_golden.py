@@ -57,8 +57,11 @@ def train_spm(lines: list[str], path: Path) -> list[str]:
     return [processor.id_to_piece(index) for index in range(2, processor.vocab_size())]
 
 
-def make(name: str, separate: bool, seed: int, end: float, **sizes) -> None:
-    """`end`, added to the logit of </s>, and the seed were chosen so that sentences end by themselves."""
+def make(name: str, separate: bool, seed: int, end: float, generation: dict | None = None, **sizes) -> None:
+    """`end`, added to the logit of </s>, and the seed were chosen so that sentences end by themselves.
+
+    `generation` is what generation_config.json says, as those of OPUS-MT models do.
+    """
     folder = PLACE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -102,10 +105,16 @@ def make(name: str, separate: bool, seed: int, end: float, **sizes) -> None:
                 x.copy_(torch.randn_like(x) * spread + ("norm.weight" in key))
         model.final_logits_bias.normal_(0, 0.5)
         model.final_logits_bias[0, 0] += end
+        if generation:  # as in OPUS-MT models, where most logits are below the 0 of <pad>
+            model.final_logits_bias -= 8
+            model.final_logits_bias[0, size - 1] = 0
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_tokens.weight[size - 1] = 0
+    if generation is not None:
+        model.generation_config.update(**generation, bad_words_ids=[[size - 1]])
     model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink()
+    if generation is None:
+        (folder / "generation_config.json").unlink()
     names = {"target_vocab_file": str(folder / "target_vocab.json")} if separate else {}
     tokenizer = MarianTokenizer(
         str(folder / "source.spm"),
@@ -126,6 +135,12 @@ def make(name: str, separate: bool, seed: int, end: float, **sizes) -> None:
         "logits": [[[round(x, 5) for x in row] for row in rows] for rows in logits.tolist()],
         "searches": [],
     }
+    if generation:
+        best = [
+            model.generate(**inputs, num_beams=4, max_length=40, renormalize_logits=said).tolist()
+            for said in (True, False)
+        ]
+        assert best[0] != best[1], "the probability of <pad> makes no difference"
     for options in SEARCHES[: 1 if separate else None]:
         found = model.generate(
             **inputs,
@@ -147,6 +162,16 @@ def make(name: str, separate: bool, seed: int, end: float, **sizes) -> None:
     (folder / "golden.json").write_text(text + "\n")
 
 
+RENORMALIZED = {
+    "renormalize_logits": True,
+    "num_beams": 4,
+    "early_stopping": "never",
+    "length_penalty": 0.5,
+    "max_length": 40,
+    "no_repeat_ngram_size": 0,
+}
+
+
 if __name__ == "__main__":
     make(
         "marian",
@@ -165,4 +190,14 @@ if __name__ == "__main__":
         encoder_layers=1,
         decoder_layers=2,
         activation_function="relu",
+    )
+    make(
+        "marian-renormalized",
+        separate=False,
+        seed=3,
+        end=8.5,
+        generation=RENORMALIZED,
+        encoder_layers=1,
+        decoder_layers=1,
+        activation_function="swish",
     )

@@ -183,7 +183,7 @@ def damage(data: st.DataObject, folder: Path, outside: Path | None = None) -> No
         case "json":
             file.write_text(data.draw(st.sampled_from(["[" * 10**5, '{"a":' * 10**5]) | JSON.map(json.dumps)))
         case "field":
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 about = json.loads(content)
                 if isinstance(about, dict) and about:
                     about[data.draw(st.sampled_from(sorted(about)))] = data.draw(JSON)

@@ -197,6 +197,10 @@ UNHEALTHY = (
     "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\nThe tasks have "
     "crashed. Check the task logs for an earlier error, or scheduler events (e.g. preemption, eviction)."
 )
+TOLD = (  # by JAX 0.12 on process 0, before the error reaches it
+    "E1122 19:02:36.066320   11298 coordination_service.cc:1518] [1514250868490806796] Use error polling to "
+    f"propagate the following error to all tasks: {UNHEALTHY}\n{SOURCE_12}\n"
+)
 SILENT = (
     "INTERNAL: Shutdown barrier has failed.\nBarrier result: 'INTERNAL: Barrier failed because: task is set "
     "to ERROR: UNAVAILABLE: Task 1 heartbeat timeout. This indicates that the remote task has failed, got "
@@ -302,6 +306,11 @@ def supervised(child: str, heartbeat: float = 1) -> subprocess.CompletedProcess:
             POLLED + FATAL + UNHEALTHY.replace("\n1\n", "\n1\n2\n") + POLL,
             "os.abort()",
             "processes 1, 2 of the job were lost",
+        ),
+        (
+            TOLD,
+            f"time.sleep(1); write({POLLED + FATAL_12 + UNHEALTHY!r}); os.abort()",
+            "process 1 of the job was lost",
         ),
         (NOT_WRITTEN, "sys.exit(2)", "another process of the job was lost or cannot be reached"),
     ],

@@ -23,14 +23,15 @@ SETTLE = 2.0  # seconds until an error is written completely
 # How Python and the commands (`guarded`) report an error, and what JAX's runtime logs about its coordination
 # service: warnings (W), errors (E) and the reason why it aborts the process (F, for fatal).
 _ERROR = re.compile(r"^(Traceback \(|\S+\.py: )", re.MULTILINE)
-_NATIVE = re.compile(r"[WEF]\d{4} [\d:.]+ +\d+ \S+\] .*(coordination|distributed service)")
-_ABORT = re.compile(r"F\d{4} [\d:.]+ +\d+ \S+\] .*(coordination|distributed service)")
+_NATIVE = re.compile(r"[WEF]\d{4} [\d:.]+ +\d+ .*(coordination|distributed service)")
+_ABORT = re.compile(r"F\d{4} [\d:.]+ +\d+ .*(coordination|distributed service)")
 _CUT_OFF = re.compile(r"(^(Traceback \(| ).*\n|[^\n])\Z", re.MULTILINE)  # by another thread's log
 
 # An error caused by another process.
 _CONNECTION = re.compile(
     r"Gloo .*(by peer|timed? ?out|refused|broken pipe)|remote process exited|heartbeat timeout"
-    r"|(barrier|GetKeyValue\(\)) (timed out|failed)|failed to send RPC to coordination",
+    r"|stopped sending heartbeats|(barrier|GetKeyValue\(\)) (timed out|failed)"
+    r"|failed to send RPC to coordination",
     re.IGNORECASE,
 )
 

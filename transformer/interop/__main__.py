@@ -48,10 +48,12 @@ def main(arguments: list[str]) -> None:
         prog="python -m transformer.interop",
         description="Bring a Marian model in, or a model of ours out.",
     )
-    from transformer.interop.folders import export_marian, import_marian
+    from transformer.interop.folders import export_marian, ignored_options, import_marian
 
     if isinstance(given, Import):
         run = import_marian(given.folder, given.run_dir)
+        if ignored := ignored_options(given.folder):
+            print(f"Ignored, for no search here has them: {', '.join(ignored)}")
         print(f"Written to {run.path}")
         print(f'Try: echo "..." | python decode.py {run.path}')
     else:

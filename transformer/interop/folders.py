@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,7 @@ from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
 from transformer.files import folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
+    NEVER_SAID,
     config_from_marian,
     config_to_marian,
     params_from_marian,
@@ -26,7 +27,33 @@ from transformer.run import Run
 
 POSITIONS = 1024  # of an exported model: the longest sentence it can read or write
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
+GENERATION = "generation_config.json"
 TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
+
+_STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
+_IGNORED: dict[str, Any] = {  # and the value with which it does nothing
+    "do_sample": False,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_bos_token_id": None,
+    "forced_decoder_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "constraints": None,
+    "penalty_alpha": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "stop_strings": None,
+}
 
 
 def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
@@ -66,12 +93,34 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
     )
     with _tensors(folder / WEIGHTS) as read, _naming(folder / WEIGHTS):
         params = params_from_marian(model, read)
+    generation = _generation(folder)
+    if generation.get("renormalize_logits") is True:  # over the words that can be generated
+        params["output_bias"][model.special.pad] = NEVER_SAID
     if not params["output_bias"].any():
         del params["output_bias"]
         model = replace(model, output_bias=False)
     data = DataConfig(dataset="imported", joint_vocabulary=model.share_embeddings == "all")
-    config = Config(model=model, data=data, decoding=_decoding(folder, described))
+    config = Config(model=model, data=data, decoding=_decoding(folder, generation))
     return Run.create(run_dir, config, tokenizers, variables={"params": params})  # type: ignore[arg-type]
+
+
+def ignored_options(folder: Path | str) -> list[str]:
+    """The options of a Marian model's own search that change what Hugging Face generates and have no
+    counterpart here, as `name value`.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    meant = _generation(Path(folder))
+    ignored = [
+        f"{name} {json.dumps(meant[name])}"
+        for name, neutral in _IGNORED.items()
+        if meant.get(name) not in (None, neutral, [])
+    ]
+    for words in meant.get("bad_words_ids") or []:
+        if words != [meant.get("pad_token_id")]:
+            ignored.append(f"bad_words_ids {json.dumps(words)}")
+    return ignored
 
 
 def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best") -> Path:
@@ -196,17 +245,27 @@ def _marian_tokenizer(
         raise UserError(f"{spm.parent}: {error}") from error
 
 
-def _decoding(folder: Path, described: dict[str, Any]) -> DecodingConfig:
+def _generation(folder: Path) -> dict[str, Any]:
+    """The options of the search: older models have them in config.json."""
+    path = folder / GENERATION
+    return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
+
+
+def _decoding(folder: Path, meant: dict[str, Any]) -> DecodingConfig:
     """The search its makers meant: the penalty and the rule to stop are Hugging Face's."""
-    path = folder / "generation_config.json"
-    meant = {**described, **(_json(path) if path.exists() else {})}
-    with _naming(path if path.exists() else folder / CONFIG):
+    with _naming(folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)):
+        early = meant.get("early_stopping") or False
+        if type(early) not in (bool, str) or early not in _STOP:
+            raise UserError(f'early_stopping is {early!r}, not true, false or "never"')
+        length = (
+            meant.get("max_new_tokens") or int(meant.get("max_length") or 512) - 1
+        )  # <pad> is counted there
         return DecodingConfig(
-            beam_size=int(meant.get("num_beams") or 4),
+            beam_size=int(meant.get("num_beams") or 1),
             length_penalty=float(meant.get("length_penalty", 1.0)),
             penalty="power",
-            stop="full" if meant.get("early_stopping") is True else "present",
-            max_length=max(1, int(meant.get("max_length") or 512) - 1),  # there <pad>, the start, is counted
+            stop=_STOP[early],
+            max_length=max(1, int(length)),
         )
 
 
