@@ -1,9 +1,9 @@
 """Learning where to look by drawing it: REINFORCE for hard attention (Williams 1992; Xu et al. 2015).
 
-The drawn positions have no gradient. Each draw is instead made likelier by as much as the words
-that follow it were likelier than usual: log p(choice) times (reward - baseline), the reward of a
-draw being the mean log-probability of this word and the later ones, the baseline a moving average
-of rewards, which the model's variables carry.
+The drawn positions have no gradient. Each draw is instead made likelier by as much as the words that follow
+it were likelier than usual: log p(choice) times (return - baseline). The return of a draw is the sum of the
+log-probabilities of this word and the later ones; the baseline is the number of these words times a moving
+average of the log-probability of a word, which the model's variables carry.
 """
 
 from typing import Any
@@ -31,8 +31,8 @@ def recurrent_objective(config: Config) -> Objective:
 def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objective:
     """Label-smoothed cross-entropy along drawn positions, plus REINFORCE for the draws.
 
-    Its metrics are those of `translation_objective`, `reward`, and `entropy` of the draws, in nats,
-    as sums over the words. Without an rng nothing is drawn: it is `translation_objective`.
+    Its metrics are those of `translation_objective` and `entropy` of the draws, in nats, as sums over
+    the words. Without an rng nothing is drawn: it is `translation_objective`.
     """
     plain = translation_objective(smoothing)
 
@@ -52,20 +52,20 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         )
         steps, logits = drawn
         nll = cross_entropy(logits, target)
-        reward = _mean_of_the_rest(jax.lax.stop_gradient(-nll), words)
-        baseline = variables["baseline"]["reward"]
+        log_p = jax.lax.stop_gradient(-nll) * words
+        usual = variables["baseline"]["reward"]
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
-        draws = -config.reward_weight * (reward - baseline) * jnp.log(chosen + 1e-20)
+        advantage = _from_here_on(log_p - usual * words)  # return - baseline
+        draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
         loss = cross_entropy(logits, target, smoothing) + draws - config.entropy_weight * entropy
         metrics = {
             "nll": (nll * words).sum(),
             "correct": ((logits.argmax(-1) == target) * words).sum(),
-            "reward": (reward * words).sum(),
             "entropy": (entropy * words).sum(),
         }
-        usual = metrics["reward"] / jnp.maximum(words.sum(), 1)
-        moved = config.baseline_decay * baseline + (1 - config.baseline_decay) * usual
+        now = log_p.sum() / jnp.maximum(words.sum(), 1)
+        moved = config.baseline_decay * usual + (1 - config.baseline_decay) * now
         metrics = jax.tree.map(jax.lax.stop_gradient, metrics)
         return (loss * words).sum(), words.sum(), metrics, {**variables, "baseline": {"reward": moved}}
 
@@ -77,10 +77,6 @@ def _steps_and_logits(model: Recurrent, source: Array, target: Array) -> tuple[S
     return steps, model.output(model.read(steps, embedded, deterministic=False))
 
 
-def _mean_of_the_rest(values: Float[Array, "b t"], words: Float[Array, "b t"]) -> Float[Array, "b t"]:
-    """At each word the mean of its own value and those of the words after it."""
-
-    def rest(x: Array) -> Array:
-        return jnp.cumsum((x * words)[:, ::-1], axis=1)[:, ::-1]
-
-    return rest(values) / jnp.maximum(rest(jnp.ones_like(values)), 1)
+def _from_here_on(values: Float[Array, "b t"]) -> Float[Array, "b t"]:
+    """At each word the sum of its own value and those of the words after it."""
+    return jnp.cumsum(values[:, ::-1], axis=1)[:, ::-1]

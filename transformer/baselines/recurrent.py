@@ -165,7 +165,7 @@ class Recurrent(EncoderDecoder):
         self.key = nn.Dense(c.d_model)
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = nn.Dense(c.d_model), Dropout(c.dropout)
-        if c.attention == "hard":  # what REINFORCE compares a reward with
+        if c.attention == "hard":  # what REINFORCE compares a log-probability with
             self.variable("baseline", "reward", jnp.zeros, ())
 
     def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> tuple[Source, States]:

@@ -23,8 +23,9 @@ Objective = Callable[
 """(model, variables, batch, rng, step) -> (loss_sum, weight, metrics, variables).
 
 Sums, not means: added over devices, hosts and slices they give the same loss however a batch is
-spread. rng None means no dropout. The step serves annealed objectives; the variables come back for
-models that carry more than parameters.
+spread. rng None means no dropout. The step serves annealed objectives. Variables that are not parameters
+(a moving average, say) come back changed; an update applies the mean of the changes over all slices and
+devices, weighted like the loss.
 """
 
 

@@ -81,30 +81,31 @@ def make_train_step(
     axis too, outside `grad`. Random numbers depend on (seed, step, replica, slice) alone.
     """
 
-    def gradient_sums(state: TrainState, extra: Any, batch: Batch, key: Array) -> tuple[Any, Any]:
+    def summed(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Metrics, Any]:
+        """Sums over the words: gradients, metrics, and how the extra variables change."""
+
         def loss_of(params: Any) -> tuple[Float[Array, ""], Any]:
-            variables = {"params": params, **extra}
-            loss, weight, metrics, variables = objective(model, variables, batch, key, state.step)
-            extra_after = {name: v for name, v in variables.items() if name != "params"}
-            return loss, ({"loss": loss, "weight": weight, **metrics}, extra_after)
+            variables = {"params": params, **state.extra}
+            loss, weight, metrics, after = objective(model, variables, batch, key, state.step)
+            extra = {name: after[name] for name in state.extra}
+            changes = jax.tree.map(lambda new, old: weight * (new - old), extra, {**state.extra})
+            return loss, ({"loss": loss, "weight": weight, **metrics}, changes)
 
-        gradients, (metrics, extra) = jax.grad(loss_of, has_aux=True)(state.params)
-        return (gradients, metrics), extra
+        gradients, (metrics, changes) = jax.grad(loss_of, has_aux=True)(state.params)
+        return gradients, metrics, changes
 
-    def accumulated(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Any]:
+    def accumulated(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Metrics, Any]:
         """The same sums, computed slice by slice."""
         slices = jax.tree.map(lambda x: x.reshape(accumulate, -1, *x.shape[1:]), batch)
         keys = jax.random.split(key, accumulate)
 
-        def add(carry: tuple[Any, Any], slice_and_key: tuple[Batch, Array]) -> tuple[Any, None]:
-            sums, extra = carry
-            more, extra = gradient_sums(state, extra, *slice_and_key)
-            return (jax.tree.map(jnp.add, sums, more), extra), None
+        def add(sums: Any, slice_and_key: tuple[Batch, Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, sums, summed(state, *slice_and_key)), None
 
         first = jax.tree.map(lambda x: x[0], (slices, keys))
-        shapes, _ = jax.eval_shape(lambda: gradient_sums(state, state.extra, *first))
+        shapes = jax.eval_shape(lambda: summed(state, *first))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(add, (zeros, state.extra), (slices, keys))[0]
+        return jax.lax.scan(add, zeros, (slices, keys))[0]  # type: ignore[no-any-return]
 
     def train_step(
         state: TrainState, batch: Batch, *, axis_name: str | None = None
@@ -112,15 +113,12 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         if axis_name:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        if accumulate == 1:
-            sums, extra = gradient_sums(state, state.extra, batch, key)
-        else:
-            sums, extra = accumulated(state, batch, key)
+        sums = (summed if accumulate == 1 else accumulated)(state, batch, key)
         if axis_name:
-            sums, extra = jax.lax.psum(sums, axis_name), jax.lax.pmean(extra, axis_name)
-        gradients, metrics = sums
-        weight = metrics.pop("weight")
-        gradients, metrics = jax.tree.map(lambda x: x / jnp.maximum(weight, 1), (gradients, metrics))
+            sums = jax.lax.psum(sums, axis_name)
+        weight = sums[1].pop("weight")
+        gradients, metrics, changes = jax.tree.map(lambda x: x / jnp.maximum(weight, 1), sums)
+        extra = jax.tree.map(jnp.add, {**state.extra}, changes)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         average = state.average
