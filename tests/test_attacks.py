@@ -20,8 +20,9 @@ import tensorstore
 from small_run import WORDS, changed, quiet
 from small_translator import small_translator, stored
 
-from transformer import Config, DecodingConfig, Run, Translator, UserError
+from transformer import Config, DecodingConfig, Run, Translator, UserError, checkpoint_bounds
 from transformer.checkpoints import MANIFEST, read
+from transformer.cli import guarded
 from transformer.cli import output as output_module
 from transformer.cli.decode import _translate_lines, parse_decode
 from transformer.cli.output import LongOutput
@@ -31,6 +32,7 @@ from transformer.config_json import from_json, to_json
 from transformer.data import corpora
 from transformer.data.corpora import open_corpus
 from transformer.data.tokenizers import load_tokenizer
+from transformer.decoding.translator import model_shapes
 from transformer.files import parse_json, read_bytes
 from transformer.interop.folders import import_marian
 from transformer.report import write_report
@@ -236,6 +238,29 @@ def test_a_checkpoint_with_a_link_is_not_read(decoder: Path, tmp_path: Path) -> 
         Translator.load(run_dir)
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/1", "checkpoints/1/model"])
+def test_nor_is_one_that_a_link_leads_to(decoder: Path, tmp_path: Path, name: str) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    linked(run_dir, name, tmp_path / "outside")
+    with pytest.raises(UserError, match="link"):
+        Translator.load(run_dir)
+
+
+def test_folders_in_folders_in_folders(decoder: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    here = os.getcwd()
+    try:
+        os.chdir(run_dir / "checkpoints" / "1" / "model")
+        for _ in range(1500):
+            os.mkdir("e")
+            os.chdir("e")
+        with pytest.raises(UserError, match="folders in each other"):
+            Translator.load(run_dir)
+    finally:
+        os.chdir(here)
+        subprocess.run(["rm", "-r", run_dir], check=True)
+
+
 # --- 4. memory before refusal ---
 
 PEAK = """
@@ -311,6 +336,12 @@ def no_object(store: tensorstore.KvStore) -> None:
     store.write(f"{array_of(store)}/.zarray", b"[" * 100_000).result()
 
 
+def many_frames(store: tensorstore.KvStore) -> None:
+    """Each of which would have to be walked to the end of the file."""
+    chunk = array_of(store) + "/0"
+    store.write(chunk, b"\x28\xb5\x2f\xfd\0\0" * 3000 + bytes(20 << 20)).result()
+
+
 def another_key(store: tensorstore.KvStore) -> None:
     store.write(f"{array_of(store)}/zarr.json", b"{}").result()
 
@@ -335,6 +366,7 @@ BOMBS = {
     larger_chunks_of_zeros: "its files would become more than",
     a_bomb: "its files would become more than",
     two_frames: "its files would become more than",
+    many_frames: "its files would become more than",
     another_compressor: "is compressed otherwise than here",
     wide_numbers: "has no sensible shape or type",
     a_large_shape: r"its arrays have 4,000,000,\d+,\d+ bytes, more than they should",
@@ -608,9 +640,11 @@ def test_configs_beyond_all_bounds(text: str) -> None:
         from_json(text)
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "1e400", "1" * 5000, "9" * 19, "[" * 10**5, "", "'"])
+@pytest.mark.parametrize(
+    "text", ["NaN", "[Infinity]", "1e400", "1" * 5000, "9" * 19, "[" * 10**5, "", "'", '"\\ud800"']
+)
 def test_json_that_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"number|nested|Expecting"):
+    with pytest.raises(ValueError, match=r"number|nested|Expecting|half a character"):
         parse_json(text)
 
 
@@ -702,6 +736,117 @@ def test_words_that_are_no_text(tmp_path: Path) -> None:
 
 
 # --- 12. to 17. environments ---
+
+
+def test_a_signal_while_a_checkpoint_is_measured_is_no_damage(
+    run_dir: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes are mapped into memory just then."""
+    before = contents(run_dir / "checkpoints")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint_bounds, "_block_sizes", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(changed(config, steps=20), run_dir, watch=quiet())
+    assert contents(run_dir / "checkpoints") == before
+    assert not (run_dir / "damaged").exists()
+
+
+def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
+    """As while JAX is imported, which would call it an error of its own."""
+    (tmp_path / "long.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.1)\n"
+        "except BaseException as error:\n"
+        "    raise ImportError('Encountered an error') from error\n"
+    )
+    program = (
+        f"import sys, time; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from transformer.cli import guarded\n"
+        "def command(_):\n"
+        "    import long\n"
+        "    time.sleep(60)\n"
+        "raise SystemExit(guarded('program', command))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (130, "program: interrupted\n")
+
+
+def test_a_full_device_as_standard_output(run_dir: Path) -> None:
+    for module in ("transformer.report", "transformer.average"):
+        done = command("-m", module, run_dir, shell="> /dev/full")
+        assert done.returncode == 2
+        program = module.rpartition(".")[2]
+        assert done.stderr == f"{program}: No space left on device: standard output, or a file\n"
+    assert "</html>" in (run_dir / "report.html").read_text()
+    assert (run_dir / "average").is_dir()
+    done = command("train.py", "--help", shell="> /dev/full")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_an_average_that_cannot_be_written_leaves_the_old_one(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(run_dir)
+    variables = run.averaged(None, model_shapes(run.config))
+    run.store_average(variables)
+    before = contents(run_dir)
+
+    def fail(self: object, path: Path, *_: object) -> None:
+        (path.parent / (path.name + ".orbax-checkpoint-tmp")).mkdir()
+        raise ValueError("RESOURCE_EXHAUSTED: no space left")
+
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
+    with pytest.raises(UserError, match="average: RESOURCE_EXHAUSTED: no space left"):
+        run.store_average(variables)
+    assert contents(run_dir) == before
+    assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
+
+
+def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path) -> None:
+    """Or the command as corrected would meet a run with other options."""
+    short = replace(config, data=replace(config.data, max_length=2))
+    broad = replace(config, decoding=replace(config.decoding, beam_size=500))
+    for wrong, message in ((short, "raise it"), (broad, "more than half the vocabulary")):
+        with pytest.raises(UserError, match=message):
+            train(wrong, tmp_path / "run", watch=quiet())
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["decode.py", "x" * 300],
+        ["decode.py", "RUN", "--input", "x" * 300],
+        ["decode.py", "RUN", "--input", __file__, "--output", "x" * 300],
+        ["decode.py", "RUN", "--checkpoint", "9" * 5000],
+        ["-m", "transformer.average", "x" * 300],
+        ["-m", "transformer.interop", "import", "x" * 300, "y"],
+        ["train.py", "--run-dir", "x" * 300, "--init-from", "RUN"],
+        ["-m", "transformer.report", b"\xff"],
+        ["decode.py", b"\xff"],
+    ],
+    ids=range(9),
+)
+def test_odd_names(decoder: Path, words: list) -> None:
+    words = [str(decoder) if word == "RUN" else word for word in words]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert b"Traceback" not in done.stderr
+
+
+def test_out_of_memory_is_one_message(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 160 bytes.\nAnd more")
+
+    monkeypatch.setattr(sys, "argv", ["decode.py"])
+    assert guarded("decode.py", command) == 2
+    assert capsys.readouterr().err.startswith("decode.py: out of memory: make the batches smaller")
 
 
 def test_closed_standard_streams(decoder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 
@@ -23,7 +22,6 @@ from transformer.model.encoder_decoder import shift_right
 from transformer.presets import PRESETS
 from transformer.systems import check_system, find_system
 from transformer.training.objective import translation_objective
-from transformer.training.step import init_state, make_train_step
 
 SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}
 MODELS = {
@@ -199,8 +197,6 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
         loss, *_ = objective(model, everything, batch, key, jnp.zeros((), jnp.int32))
         return loss / 512
 
-    # a baseline near the expectation leaves less to chance
-    variables = {**variables, "baseline": {"reward": -expected(variables["params"]) / words}}
     directions = np.random.default_rng(0).normal(size=(8, 9 * config.d_model))
 
     def seen(gradient):
@@ -217,19 +213,19 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     assert (np.abs(np.mean(samples, axis=0) - exact) < 5 * error).all()
 
 
-def test_the_baseline_follows_the_rewards_and_is_carried():
-    config = dataclasses.replace(MODELS["gru, hard"].config, baseline_decay=0.5)
-    model, optimizer = Recurrent(config), optax.sgd(0.1)
-    state = init_state(model, optimizer, 0)
-    assert state.extra == {"baseline": {"reward": 0.0}}
-    for accumulate in (1, 2):  # slices of unequal numbers of words
-        step = make_train_step(
-            model, hard_attention_objective(0.1, config), optimizer, seed=0, accumulate=accumulate
-        )
-        after, metrics = jax.jit(step)(state, batch())
-        assert after.extra["baseline"]["reward"] == pytest.approx(-0.5 * float(metrics["nll"]), rel=1e-5)
-        assert float(metrics["nll"]) > 0
-        assert 0 < float(metrics["entropy"]) < np.log(6)
+def test_the_draws_have_a_gradient_but_no_value():
+    model, variables = MODELS["gru, hard"], variables_of("gru, hard")
+    given = (model, variables, batch(), jax.random.key(0), jnp.zeros((), jnp.int32))
+    losses = [
+        hard_attention_objective(0.0, dataclasses.replace(model.config, reward_weight=weight))(*given)
+        for weight in (0.0, 1.0)
+    ]
+    assert losses[0][0] == losses[1][0]
+    metrics, words = losses[0][2], losses[0][1]
+    assert 0 < float(metrics["entropy"] / words) < np.log(6)
+    assert float(losses[0][0]) == pytest.approx(
+        float(metrics["nll"] - model.config.entropy_weight * metrics["entropy"]), rel=1e-5
+    )
 
 
 # --- bad input ---

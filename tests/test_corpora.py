@@ -17,7 +17,7 @@ AWKWARD = [
     "tab\there",
     "\u2028 line separator",
     "\x85next",
-    "\r",
+    "\r in a line",
     "\x0b\x0c",
     "日本語",
     "🙂e\u0301",
@@ -36,6 +36,11 @@ def text_config(folder, **changes) -> DataConfig:
         for side in ("source", "target")
     }
     return DataConfig(**(files | {"cache_dir": folder / "cache"} | changes))
+
+
+def test_ends_of_lines_and_byte_order_marks_are_no_text(tmp_path):
+    (tmp_path / "a").write_bytes("\ufeffein Haus\r\n\r\nzwei\r\n\ufeffdrei".encode())
+    assert list(read_lines(tmp_path / "a")) == ["ein Haus", "", "zwei", "\ufeffdrei"]
 
 
 def test_text_files_come_back_line_by_line(tmp_path):

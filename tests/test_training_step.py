@@ -202,6 +202,23 @@ def test_accumulation_changes_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
+def test_what_an_objective_carries_moves_by_the_weighted_mean(model, params):
+    """Over slices of unequal numbers of words, once an update."""
+
+    def carrying(model, variables, batch, rng, step):
+        loss, weight, metrics, _ = OBJECTIVE(model, variables, batch, rng, step)
+        now = loss / weight
+        return loss, weight, metrics, {**variables, "usual": {"loss": 0.5 * variables["usual"]["loss"] + now}}
+
+    batch = a_batch()
+    for accumulate in (1, 2):
+        optimizer = optax.sgd(0.0)
+        state = state_of(params, optimizer).replace(extra={"usual": {"loss": jnp.float32(3.0)}})
+        step = jax.jit(make_train_step(model, carrying, optimizer, seed=0, accumulate=accumulate))
+        after, metrics = step(state, batch)
+        assert after.extra["usual"]["loss"] == pytest.approx(1.5 + float(metrics["loss"]), rel=1e-5)
+
+
 def test_rows_of_padding_change_nothing(model, params, plain_update):
     longer = jax.tree.map(lambda rows: np.pad(rows, ((0, 3), (0, 0))), a_batch())
     step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0))

@@ -19,8 +19,9 @@ from transformer.files import MiB, parse_object, read_text
 
 LARGEST_HEADER = 64 * MiB  # of the files that hold no arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
-_FRAME = re.compile(rb"\x28\xb5\x2f\xfd")  # how compressed bytes begin
+_FRAME = b"\x28\xb5\x2f\xfd"  # how compressed bytes begin
 _BLOCK = 128 * 1024  # what one block of them becomes at most (RFC 8878, section 3.1.1.2.4)
+_SMALLEST = 1024  # and at least, but for the last one of an array
 _WIDEST = 16  # bytes in a number
 
 
@@ -57,8 +58,12 @@ def check_arrays(folder: Path, like: Any) -> None:
     for path in (folder / "_METADATA", folder / "_sharding", *(folder / "array_metadatas").glob("*")):
         if path.exists():
             parse_object(read_text(path))
-    if sum(_decoded_size(path) for path in folder.rglob("*") if path.is_file()) > _allowed(like):
-        raise ValueError(f"its files would become more than {_allowed(like):,} bytes")
+    decoded = blocks = 0
+    for path in folder.rglob("*"):
+        for size in _decoded_sizes(path) if path.is_file() else ():
+            decoded, blocks = decoded + size, blocks + 1
+            if decoded > _allowed(like) or blocks > _allowed(like) // _SMALLEST:
+                raise ValueError(f"its files would become more than {_allowed(like):,} bytes")
     if (total := sum(_array_sizes(folder))) > _allowed(like):
         raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
@@ -91,17 +96,20 @@ def _array_sizes(folder: Path) -> Iterator[int]:
         yield size
 
 
-def _decoded_size(path: Path) -> int:
-    """How many bytes all that is compressed in a file becomes at most, by the headers of its blocks."""
+def _decoded_sizes(path: Path) -> Iterator[int]:
+    """How many bytes each compressed block of a file becomes at most, by its header."""
     if not path.stat().st_size:
-        return 0
+        return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # (where four bytes of something else look like a frame, what follows adds next to nothing)
-        return sum(_frame_size(data, frame.end()) for frame in _FRAME.finditer(data))
+        at = data.find(_FRAME)
+        while at >= 0:
+            yield from _block_sizes(data, at + len(_FRAME))
+            at = data.find(_FRAME, at + 1)
 
 
-def _frame_size(data: mmap.mmap, at: int) -> int:
-    """How many bytes a zstd frame becomes at most (RFC 8878, section 3.1.1).
+def _block_sizes(data: mmap.mmap, at: int) -> Iterator[int]:
+    """How many bytes each block of a zstd frame becomes at most (RFC 8878, section 3.1.1).
 
     Args:
       data: what it is in.
@@ -114,10 +122,9 @@ def _frame_size(data: mmap.mmap, at: int) -> int:
     if single:  # no block is larger than the whole, of which the header tells the size
         block_size = min(_BLOCK, int.from_bytes(data[at : at + wide], "little") + (256 if wide == 2 else 0))
     at += wide
-    size, last = 0, 0
+    last = 0
     while not last and len(header := data[at : at + 3]) == 3:
         block = int.from_bytes(header, "little")
         last, kind, length = block & 1, block >> 1 & 3, block >> 3
-        size += block_size if kind == 2 else length
+        yield block_size if kind == 2 else length
         at += 3 + (1 if kind == 1 else length)
-    return size

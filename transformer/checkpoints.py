@@ -81,7 +81,9 @@ def read(place: Path, like: Any, item: str = "") -> Any:
     folder = place / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
-    check_plain(folder, "a checkpoint is read")
+    if place.is_symlink():
+        raise UserError(f"{place} is a link: put the checkpoint itself in its place")
+    check_plain(place, "a checkpoint is read")
     try:
         check_sizes(folder, like)
     except ValueError as error:

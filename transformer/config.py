@@ -121,6 +121,7 @@ class TransformerConfig(ModelConfig):
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after each residual sum, as in the paper, or before each sublayer."""
     norm_epsilon: float = 1e-6
+    """Added to the variance before layer normalisation divides by its root."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     attention_bias: bool = False
     """Biases in the attention projections (the paper has none; imported models do)."""
@@ -145,6 +146,8 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 < self.norm_epsilon <= 1:
+            raise UserError("--model.norm-epsilon must be above 0 and at most 1")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise UserError(
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
@@ -493,3 +496,12 @@ def differences(old: Config, new: Config) -> list[str]:
         for name in before | after
         if name not in before or name not in after or before[name] != after[name]
     ]
+
+
+def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
+    """Raises UserError where a beam search could not find as many hypotheses as it keeps."""
+    if decoding.method == "beam" and 2 * decoding.beam_size > model.output_size:
+        raise UserError(
+            f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "
+            f"{model.output_size}"
+        )

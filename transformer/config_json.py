@@ -33,8 +33,12 @@ def from_json(text: str) -> Config:
         raise UserError(f"not a config of this version: {error}") from error
 
 
+_GONE = {"baseline_decay"}  # options that earlier versions stored
+
+
 def _build(cls: type, values: dict[str, Any]) -> Any:
     hints = get_type_hints(cls)
+    values = {name: value for name, value in values.items() if name not in _GONE}
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
         raise ValueError(f"unknown field {', '.join(unknown)}")

@@ -12,6 +12,7 @@ What was translated stays if it is stopped; the same command goes on after the l
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def distill(
         found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
         with open(partial, "a", encoding="utf-8", newline="\n", opener=append_flags) as file:
             for best in watch.progress("translated", found, len(train) - done):
-                file.write(" ".join(translator.as_trained(best[0]).split("\n")) + "\n")
+                file.write(_one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
     watch.say(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
@@ -156,7 +157,12 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
 def _write_side(path: Path, lines: Iterator[str]) -> None:
     if not path.exists():
         with open_whole(path) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
+            file.writelines(f"{_one_line(line)}\n".encode() for line in lines)
+
+
+def _one_line(text: str) -> str:
+    """A sentence of a TFDS set may have line breaks, which would shift all that follows."""
+    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
 
 
 def _whole_lines(path: Path) -> int:

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,8 @@ from transformer.errors import UserError
 MiB = 2**20
 LARGEST_FILE = 256 * MiB  # of those that are read whole
 LONGEST_LINE = 4 * MiB  # of a log
+DEEPEST = 32  # folders in each other
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, where the other half is missing
 
 
 class NotRegular(OSError):
@@ -80,12 +83,17 @@ def parse_json(text: str) -> Any:
     """JSON with numbers that are numbers: no NaN, no infinity, no integer beyond 64 bits.
 
     Raises:
-      ValueError: it is not JSON, is nested too deeply, or has other numbers.
+      ValueError: it is not JSON, is nested too deeply, or has other numbers or half a character.
     """
     try:
-        return json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
+        found = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("half a character (a lone surrogate)") from error
+    return found
 
 
 def parse_object(text: str) -> dict[str, Any]:
@@ -159,6 +167,14 @@ def folder_whole(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def check_name(path: Path) -> None:
+    """Raises UserError where a path is not UTF-8, which TensorStore's have to be."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; choose another") from error
+
+
 def append_flags(name: str, flags: int) -> int:
     """An opener for a file to add to: never through a link, never into a pipe or a device."""
     number = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -179,14 +195,20 @@ def check_plain(folder: Path, what: str) -> None:
     """Raises UserError where anything in a folder, at any depth, is neither a regular file nor a folder.
 
     Args:
-      folder: may itself be a link.
+      folder: no link itself, unless the user has named it.
       what: what the folder is to be used for, for the message.
     """
+    _check_plain(folder, what, DEEPEST)
+
+
+def _check_plain(folder: Path, what: str, depth: int) -> None:
+    if not depth:
+        raise UserError(f"{folder}: more than {DEEPEST} folders in each other; remove what is not of a run")
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    check_plain(Path(entry.path), what)
+                    _check_plain(Path(entry.path), what, depth - 1)
                 elif not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "a pipe or a device"
                     raise UserError(

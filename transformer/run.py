@@ -46,6 +46,8 @@ from transformer.errors import UserError
 from transformer.files import (
     MiB,
     append_flags,
+    beside,
+    check_name,
     check_plain,
     folder_whole,
     parse_object,
@@ -77,6 +79,7 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        check_name(self.path)
         if not self.path.is_dir():
             raise UserError(f"{self.path}: no such run directory")
         try:
@@ -133,6 +136,7 @@ class Run:
     @staticmethod
     def check_free(path: Path) -> None:
         """Raises UserError where no run directory could be created."""
+        check_name(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists and is not a run: name another directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
@@ -297,6 +301,8 @@ class Run:
     def steps(self) -> list[int]:
         """The complete checkpoints, oldest first."""
         folder = self.path / "checkpoints"
+        if folder.is_symlink() or any(entry.is_symlink() for entry in folder.glob("*")):
+            raise UserError(f"{folder} is a link, or holds one: put the checkpoints themselves in its place")
         return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
     def best_step(self) -> int:
@@ -347,11 +353,11 @@ class Run:
             wait("read")
             for bad, reason in damaged:
                 aside = self.path / "damaged" / str(bad)
-                say(f"{reason}. Moved to {aside}; going on from step {step}")
                 if first():
                     shutil.rmtree(aside, ignore_errors=True)
                     aside.parent.mkdir(exist_ok=True)
                     os.replace(self._place(bad), aside)
+                say(f"{reason}. Moved to {aside}; going on from step {step}")
             wait("moved")
             return state
         if damaged:
@@ -386,7 +392,7 @@ class Run:
             return self.best_step()
         if checkpoint == "last":
             return steps[-1]
-        if str(checkpoint).isdecimal() and int(checkpoint) in steps:
+        if str(checkpoint) in map(str, steps):
             return int(checkpoint)
         raise UserError(
             f"{self.path} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
@@ -405,12 +411,25 @@ class Run:
         return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
 
     def store_average(self, variables: Any) -> Path:
-        """Keeps averaged variables as the checkpoint "average"; returns where."""
+        """Keeps averaged variables as the checkpoint "average"; returns where.
+
+        Raises:
+          UserError: it cannot be written; one that is there stays.
+        """
         check_plain(self.path, "an average is written")
         place = self.path / "average"
-        shutil.rmtree(place, ignore_errors=True)
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(place.absolute(), variables)
+        partial = beside(place)
+        try:
+            with ocp.StandardCheckpointer() as checkpointer:
+                checkpointer.save(partial.absolute(), variables)
+            shutil.rmtree(place, ignore_errors=True)
+            os.replace(partial, place)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"could not write {place}: {reason}. The checkpoints are as they were") from error
+        finally:
+            for left in self.path.glob(f"{partial.name}*"):
+                shutil.rmtree(left, ignore_errors=True)
         return place
 
     # Reports

@@ -23,8 +23,6 @@ class RecurrentConfig(ModelConfig):
     """hard: weight of the REINFORCE term."""
     entropy_weight: float = 0.01
     """hard: weight of the entropy that keeps the draws from settling too early."""
-    baseline_decay: float = 0.95
-    """hard: decay of the moving average that a reward is compared with."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,11 +30,8 @@ class RecurrentConfig(ModelConfig):
             raise UserError("--model.d-model must be even: half of it is read from each direction")
         if self.dtype != "float32":
             raise UserError("--model.dtype: recurrent models compute in float32 here")
-        if self.reward_weight < 0 or self.entropy_weight < 0 or not 0 <= self.baseline_decay < 1:
-            raise UserError(
-                "--model.reward-weight and --model.entropy-weight must not be negative, "
-                "--model.baseline-decay must be in [0, 1)"
-            )
+        if self.reward_weight < 0 or self.entropy_weight < 0:
+            raise UserError("--model.reward-weight and --model.entropy-weight must not be negative")
 
 
 @dataclass(frozen=True)

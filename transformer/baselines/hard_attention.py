@@ -1,9 +1,10 @@
 """Learning where to look by drawing it: REINFORCE for hard attention (Williams 1992; Xu et al. 2015).
 
 The drawn positions have no gradient. Each draw is instead made likelier by as much as the words that follow
-it were likelier than usual: log p(choice) times (return - baseline). The return of a draw is the sum of the
-log-probabilities of this word and the later ones; the baseline is the number of these words times a moving
-average of the log-probability of a word, which the model's variables carry.
+it were likelier than otherwise: log p(choice) times (return - baseline). The return of a draw is the sum of
+the log-probabilities of this word and the later ones. The baseline is their sum where every step looks at
+the likeliest position, as decoding does (self-critical training: Rennie et al. 2017): how hard the words of
+a sentence are is in both, and goes.
 """
 
 from typing import Any
@@ -43,31 +44,32 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
             return plain(model, variables, batch, rng, step)
         target, special = batch["target"], model.config.special
         words = (target != special.pad).astype(jnp.float32)
-        drawn: Any = model.apply(
-            variables,
-            batch["source"],
-            shift_right(target, special.bos),
-            rngs={"dropout": rng},
-            method=_steps_and_logits,
-        )
-        steps, logits = drawn
-        nll = cross_entropy(logits, target)
-        log_p = jax.lax.stop_gradient(-nll) * words
-        usual = variables["baseline"]["reward"]
+
+        def along(rngs: dict[str, Array]) -> tuple[Steps, Array]:
+            return model.apply(  # type: ignore[return-value]
+                variables,
+                batch["source"],
+                shift_right(target, special.bos),
+                rngs=rngs,
+                method=_steps_and_logits,
+            )
+
+        dropout, draw = {"dropout": rng}, {"draw": jax.random.fold_in(rng, 1)}
+        steps, logits = along(dropout | draw)
+        nll, otherwise = cross_entropy(logits, target), cross_entropy(along(dropout)[1], target)
+        advantage = _from_here_on(jax.lax.stop_gradient(otherwise - nll) * words)  # return - baseline
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
-        advantage = _from_here_on(log_p - usual * words)  # return - baseline
         draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
-        loss = cross_entropy(logits, target, smoothing) + draws - config.entropy_weight * entropy
+        loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
+        loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value that would mean anything
         metrics = {
             "nll": (nll * words).sum(),
             "correct": ((logits.argmax(-1) == target) * words).sum(),
             "entropy": (entropy * words).sum(),
         }
-        now = log_p.sum() / jnp.maximum(words.sum(), 1)
-        moved = config.baseline_decay * usual + (1 - config.baseline_decay) * now
         metrics = jax.tree.map(jax.lax.stop_gradient, metrics)
-        return (loss * words).sum(), words.sum(), metrics, {**variables, "baseline": {"reward": moved}}
+        return (loss * words).sum(), words.sum(), metrics, variables
 
     return objective  # type: ignore[return-value]
 

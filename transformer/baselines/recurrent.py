@@ -118,7 +118,7 @@ class DecoderStep(nn.Module):
     def __call__(
         self, states: States, embedded: Float[Array, "b n m"], source: Source, deterministic: bool
     ) -> tuple[States, Steps]:
-        context, weights, choice = self._attend(_output(states[-1]), source, deterministic)
+        context, weights, choice = self._attend(_output(states[-1]), source)
         x = jnp.concatenate([embedded, context], axis=-1)
         after = []
         for cell, state in zip(self.cells, states, strict=True):
@@ -126,9 +126,7 @@ class DecoderStep(nn.Module):
             after.append(state)
         return after, Steps(x, context, weights, choice)
 
-    def _attend(
-        self, state: Float[Array, "b n m"], source: Source, deterministic: bool
-    ) -> tuple[Array, Array, Array]:
+    def _attend(self, state: Float[Array, "b n m"], source: Source) -> tuple[Array, Array, Array]:
         """Context, weights and choice: a(s_{i-1}, h_j) of Bahdanau et al. 2015, section 3.1."""
         shape = (*state.shape[:2], source.words.shape[1])
         scores = self._scores(state, source) if self.config.attention != "fixed" else jnp.zeros(shape)
@@ -138,8 +136,8 @@ class DecoderStep(nn.Module):
             case "fixed":
                 context = jnp.broadcast_to(source.summary[:, None, :], state.shape)
             case "hard":
-                if not deterministic:
-                    choice = jax.random.categorical(self.make_rng("dropout"), scores)
+                if self.has_rng("draw"):
+                    choice = jax.random.categorical(self.make_rng("draw"), scores)
                 context = jnp.take_along_axis(source.values, choice[..., None], axis=1)
             case _:
                 context = jnp.einsum("bns,bsm->bnm", weights, source.values)
@@ -165,8 +163,6 @@ class Recurrent(EncoderDecoder):
         self.key = nn.Dense(c.d_model)
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = nn.Dense(c.d_model), Dropout(c.dropout)
-        if c.attention == "hard":  # what REINFORCE compares a log-probability with
-            self.variable("baseline", "reward", jnp.zeros, ())
 
     def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> tuple[Source, States]:
         """The source, and the states that the decoder starts in."""
@@ -188,7 +184,7 @@ class Recurrent(EncoderDecoder):
         scan = nn.scan(
             lambda step, states, word: step(states, word, memory, deterministic),
             variable_broadcast="params",
-            split_rngs={"params": False, "dropout": True},
+            split_rngs={"params": False, "dropout": True, "draw": True},
             in_axes=1,
             out_axes=1,
         )

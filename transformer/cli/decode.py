@@ -293,11 +293,13 @@ def _check_files(given: DecodeArguments) -> int | None:
 
 
 def _standard_input() -> Iterator[str]:
+    from transformer.data.corpora import text_of
+
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            yield line.removesuffix(b"\n").decode("utf-8")
+            yield text_of(line, number)
         except UnicodeDecodeError as error:
             raise UserError(
                 f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"

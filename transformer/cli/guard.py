@@ -1,6 +1,7 @@
 """Errors as their users should meet them."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,11 @@ from transformer.errors import Stopped, UserError
 from transformer.files import discard_further
 
 USAGE = 2
+OUT_OF_MEMORY = (
+    "out of memory: make the batches smaller (train.py: --data.batch-tokens; decode.py: --rows, --buckets), "
+    "or the model. "
+)
+SOON = 0.05  # seconds
 AGAIN = 2.0  # seconds; an exception that is raised in a callback of the garbage collector, say, is lost
 
 
@@ -22,21 +28,29 @@ class _Asked(KeyboardInterrupt):
         self.number = number
 
 
-@contextlib.contextmanager
-def _without_late_callbacks() -> Iterator[None]:
-    """Where one array of a checkpoint cannot be written, what TensorStore's threads have to say of the others
-    comes too late, and would be printed: a traceback for each."""
-    tell = sys.excepthook
+def _silence_late_callbacks() -> None:
+    """Where one array of a checkpoint cannot be read or written, what TensorStore's threads have to say of
+    the others comes too late, even at the very end, and would be printed: a traceback for each."""
+    tell, tell_lost = sys.excepthook, sys.unraisablehook
 
     def tell_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if str(error) != "Event loop is closed":
             tell(kind, error, trace)
 
-    sys.excepthook = tell_others
-    try:
-        yield
-    finally:
-        sys.excepthook = tell
+    def tell_other_lost(lost: "sys.UnraisableHookArgs") -> None:
+        if str(lost.exc_value) != "Event loop is closed":
+            tell_lost(lost)
+
+    sys.excepthook, sys.unraisablehook = tell_others, tell_other_lost
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, which would take an exception for its own."""
+    while frame:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
@@ -51,8 +65,10 @@ def _terminable() -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        raise _Asked(asked[0])
+        importing = _importing(frame)
+        signal.setitimer(signal.ITIMER_REAL, SOON if importing else AGAIN)
+        if not importing:
+            raise _Asked(asked[0])
 
     before = {}
     try:
@@ -63,8 +79,7 @@ def _terminable() -> Iterator[None]:
         pass
     sys.unraisablehook = tell_others
     try:
-        with _without_late_callbacks():
-            yield
+        yield
     finally:
         sys.unraisablehook = tell
         if before:
@@ -86,6 +101,11 @@ def _open_standard_streams() -> None:
                 os.close(opened)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # names of files are any text, a terminal's encoding may not be
+            stream.reconfigure(errors="backslashreplace")
 
 
 def printable(text: object) -> str:
@@ -105,6 +125,7 @@ def _tell(program: str, message: object) -> None:
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     """Runs a command; what its user can mend becomes one message and exit status 2."""
     _open_standard_streams()
+    _silence_late_callbacks()
     try:
         with _terminable():
             command(sys.argv[1:])
@@ -121,8 +142,30 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
         _tell(program, "interrupted")
         return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
     except BrokenPipeError:  # whoever read our output has seen enough
-        for stream in filter(None, (sys.stdout, sys.stderr)):
+        _discard_output()
+        return 0
+    except OSError as error:  # of the file system: a full disk, a name that is too long
+        _tell(program, f"{error.strerror or error}: {error.filename or 'standard output, or a file'}")
+        _discard_output()
+        return USAGE
+    except Exception as error:
+        if not _out_of_memory(error):
+            raise
+        _tell(program, OUT_OF_MEMORY + str(error).partition("\n")[0])
+        return USAGE
+    return 0
+
+
+def _discard_output() -> None:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
             with contextlib.suppress(OSError):
                 discard_further(stream)
-        return 0
-    return 0
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or (
+        type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
+    )

@@ -34,7 +34,9 @@ class Output:
     def __init__(self, path: Path | None, option: str = "--output") -> None:
         self._option = option
         self._direct = path is None or is_device(path)
-        self._path = path if path is None or self._direct else path.resolve()  # of a link, what it leads to
+        self._path = (
+            path if path is None or self._direct else Path(os.path.realpath(path))
+        )  # what a link leads to
 
     def __enter__(self) -> TextIO:
         if self._path is None:

@@ -153,7 +153,7 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at \\n only, without it.
+    """The lines of a UTF-8 file, split at \\n (or \\r\\n) only, without it, and without a byte order mark.
 
     Raises:
       UserError: no such file; a pipe or a device, which could not be read twice; or a line that is too
@@ -166,7 +166,7 @@ def read_lines(path: Path) -> Iterator[str]:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE // MiB} MiB")
                 try:
-                    yield line.removesuffix(b"\n").decode("utf-8")
+                    yield text_of(line, number)
                 except UnicodeDecodeError as error:
                     raise UserError(
                         f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
@@ -174,6 +174,12 @@ def read_lines(path: Path) -> Iterator[str]:
                     ) from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def text_of(line: bytes, number: int) -> str:
+    """The text of a line, without its end, nor a byte order mark in line 1. Raises UnicodeDecodeError."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    return line.decode("utf-8-sig" if number == 1 else "utf-8")
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:

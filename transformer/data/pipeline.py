@@ -9,6 +9,7 @@ from transformer.data.batching import Batcher, Lengths, Tokenizers, make_plan, t
 from transformer.data.corpora import Corpus
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import load_tokenizer, train_tokenizer
+from transformer.errors import UserError
 
 Progress = Callable[[str, Iterable, int | None], Iterable]
 """(what is being done, items, how many) -> the same items, shown going by."""
@@ -52,7 +53,14 @@ def _trained(
             for pair in progress("vocabulary", pairs, len(pairs)):
                 yield from (pair[side] for side in sides)
 
-        train_tokenizer(texts(), data.tokenizer, data.vocab_size, special).save(kept)
+        tokenizer = train_tokenizer(texts(), data.tokenizer, data.vocab_size, special)
+        try:
+            tokenizer.save(kept)
+        except OSError as error:
+            raise UserError(
+                f"cannot store the vocabulary in {kept}: {error.strerror}; choose another place with "
+                "--data.cache-dir"
+            ) from error
     return load_tokenizer(kept, special)
 
 

@@ -131,14 +131,16 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself there
                     builder.download_and_prepare()
-            except OSError:
+            except Exception:  # array_record's errors are of types of its own
                 builder = opened()
                 if not builder.is_prepared():  # else another process did so meanwhile
                     raise
-    except OSError as error:
+    except UserError:
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"cannot store the corpus in {place}: {error.strerror or error}; "
-            "choose another place with --data.cache-dir"
+            f"cannot store the corpus in {place}: {reason}; choose another place with --data.cache-dir"
         ) from error
     languages = (SOURCE, TARGET)
     return {

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.compilation import keep_programs
-from transformer.config import Config, DecodingConfig
+from transformer.config import Config, DecodingConfig, check_beam
 from transformer.data.batching import Tokenizers
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
@@ -207,11 +207,7 @@ class Translator:
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, what this search keeps; see "
                 "--decoding.beam-size and --decoding.method"
             )
-        if settings.method == "beam" and 2 * settings.beam_size > self.config.model.output_size:
-            raise UserError(
-                f"--decoding.beam-size {settings.beam_size} is more than half the vocabulary of "
-                f"{self.config.model.output_size}"
-            )
+        check_beam(settings, self.config.model)
         return self._within_positions(settings)
 
     def warm_up(self, **options: Any) -> int:

@@ -18,9 +18,10 @@ def command(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         raise UserError(usage)
     try:
-        print(f"Written to {write_report(arguments[0])}")
+        page = write_report(arguments[0])
     except OSError as error:
         raise UserError(f"cannot write to {arguments[0]}: {error.strerror}") from error
+    print(f"Written to {page}")
 
 
 if __name__ == "__main__":

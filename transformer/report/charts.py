@@ -54,7 +54,7 @@ def _ticks(high: float) -> list[float]:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if 5 * power * factor >= high)
-    return [round(step * index, 12) for index in range(math.ceil(high / step - 1e-9) + 1)]
+    return [float(f"{step * index:.12g}") for index in range(math.ceil(high / step - 1e-9) + 1)]
 
 
 def bar_chart(name: str, counts: Mapping[str, int]) -> str:

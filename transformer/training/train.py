@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from transformer.compilation import keep_programs
-from transformer.config import Config, differences
+from transformer.config import Config, check_beam, differences
 from transformer.data.batching import Tokenizers
 from transformer.data.corpora import Corpus, check_text, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
@@ -70,28 +70,29 @@ def train(
     if about:
         watch.say(about)
     corpus = open_corpus_shown(config, watch)
-    if run is None:
-        if parent:
-            tokenizers = parent.tokenizers
-        else:
-            tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
-            config = _with_vocabulary(config, tokenizers)
-        find_system(config.system).objective(config)  # refuses what it cannot learn, before there is a run
-        path = gathered(str(run_dir or _new_directory(config)))[0]
-        if first():
-            Run.create(path, config, tokenizers, corpus.place.name)
-        wait("run directory")
-        run = Run(path)
+    if known := run or parent:
+        tokenizers = known.tokenizers
     else:
+        tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
+        config = _with_vocabulary(config, tokenizers)
+    if run:
         run.check_corpus(corpus.place.name)
     data = prepare(
         corpus,
-        run.tokenizers,
+        tokenizers,
         config.data,
         host=jax.process_index(),
         hosts=jax.process_count(),
         progress=watch.progress,
     )
+    if run is None:  # only now, when nothing more is refused: a run keeps its options
+        check_beam(config.decoding, config.model)
+        find_system(config.system).objective(config)
+        path = gathered(str(run_dir or _new_directory(config)))[0]
+        if first():
+            Run.create(path, config, tokenizers, corpus.place.name)
+        wait("run directory")
+        run = Run(path)
     with run.claimed():
         loop = Loop(config, run, data, watch, parent)
         loop.train()
