@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from small_run import WORDS, small_config
 from transformer import Config, Run, Translator, UserError
 from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.cli import train_main
+from transformer.config_json import to_json
 from transformer.copying.config import CopyingConfig
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
@@ -38,6 +40,7 @@ MODELS = {
     "parallel, masked": ParallelConfig(**SIZES, **LAYER, fed="masked"),
     "copying": CopyingConfig(**SIZES, **LAYER, coverage_weight=0.1),
 }
+ROOT = Path(__file__).parent.parent
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
 quiet = Watch(quiet=True)
 QUICK = (
@@ -74,6 +77,29 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
         training = dataclasses.replace(config.training, label_smoothing=0.0)
         return dataclasses.replace(config, data=data, training=training)
     return config
+
+
+ON_TWO = [
+    pytest.param(name, marks=() if name == "parallel, fertility" else pytest.mark.slow) for name in MODELS
+]
+
+
+@pytest.mark.parametrize("name", ON_TWO)
+def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
+    """Their copies of the parameters see half of the rows each."""
+    (tmp_path / "config.json").write_text(to_json(config_of(name, base, teacher)))
+    program = (
+        "import jax; from pathlib import Path; from transformer import train\n"
+        "from transformer.config_json import from_json\n"
+        "assert jax.device_count() == 2\n"
+        f"train(from_json(Path({str(tmp_path / 'config.json')!r}).read_text()), {str(tmp_path / 'run')!r})"
+    )
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert Run(tmp_path / "run").steps()[-1] == 6
 
 
 def leaves(path: Path) -> list[np.ndarray]:

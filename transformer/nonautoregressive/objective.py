@@ -121,8 +121,11 @@ def teacher_fertilities(config: Config) -> Fertility:
             f"--data.source-tokenizer {c.teacher / 'source.model'}"
         )
 
+    variables = jax.device_get(teacher.variables)  # of no device: each layout of devices takes its own copy
+
     def fertilities(source: Int[Array, "b s"], target: Int[Array, "b t"]) -> Int[Array, "b s"]:
-        weights = teacher.system.alignment(teacher.model, teacher.variables, source, target)
+        traced = jax.tree.map(jnp.asarray, variables)
+        weights = teacher.system.alignment(teacher.model, traced, source, target)
         weights = jnp.where((source != c.special.pad)[:, None, :], weights, -1)
         looked = jax.nn.one_hot(weights.argmax(axis=-1), source.shape[1], dtype=jnp.int32)
         return (looked * (target != c.special.pad)[:, :, None]).sum(axis=1)

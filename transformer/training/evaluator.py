@@ -16,6 +16,7 @@ from transformer.evaluation import Score, bleu, chrf, exact_match
 from transformer.hosts import by_turns
 from transformer.parallel import Layout
 from transformer.systems import find_system
+from transformer.training.objective import Objective
 from transformer.training.signals import StopRequest, asked
 from transformer.training.step import make_eval_step
 
@@ -27,10 +28,9 @@ BATCHES = 4  # translated between two looks at whether to stop
 class Evaluator:
     """Scores variables of the config's model."""
 
-    def __init__(self, config: Config, data: TrainingData, layout: Layout) -> None:
+    def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
         self.config, self.data, self.layout = config, data, layout
-        system = find_system(config.system)
-        self._step = layout.spread(make_eval_step(system.model(config.model), system.objective(config)))
+        self._step = layout.spread(make_eval_step(find_system(config.system).model(config.model), objective))
 
     def validate(self, variables: Any, request: StopRequest) -> tuple[dict[str, Any], list[Sample]] | None:
         """Loss over the whole validation set, BLEU over its first sentences, and some to look at; None

@@ -25,6 +25,7 @@ from transformer.run import Run
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator, Sample
 from transformer.training.events import Events
+from transformer.training.objective import Objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.signals import asked, stop_requests
 from transformer.training.step import TrainState, init_state, make_train_step
@@ -37,20 +38,21 @@ class Loop:
     """One training run, from wherever it stands to its end."""
 
     def __init__(
-        self, config: Config, run: Run, data: TrainingData, watch: Watch, parent: Run | None = None
+        self,
+        config: Config,
+        objective: Objective,
+        run: Run,
+        data: TrainingData,
+        watch: Watch,
+        parent: Run | None = None,
     ) -> None:
         self.config, self.run, self.data, self.watch = config, run, data, watch
-        system = find_system(config.system)
-        model, optimizer, objective = (
-            system.model(config.model),
-            make_optimizer(config),
-            system.objective(config),
-        )
+        model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
         t = config.training
         step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
         self.layout = layout_of(config.parallel)
         self.train_step = self.layout.spread(step, donate_state=True)
-        self.evaluator = Evaluator(config, data, self.layout)
+        self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)

@@ -85,16 +85,16 @@ def train(
         hosts=jax.process_count(),
         progress=watch.progress,
     )
+    check_beam(config.decoding, config.model)
+    objective = find_system(config.system).objective(config)
     if run is None:  # only now, when nothing more is refused: a run keeps its options
-        check_beam(config.decoding, config.model)
-        find_system(config.system).objective(config)
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if first():
             Run.create(path, config, tokenizers, corpus.place.name)
         wait("run directory")
         run = Run(path)
     with run.claimed():
-        loop = Loop(config, run, data, watch, parent)
+        loop = Loop(config, objective, run, data, watch, parent)
         loop.train()
         loop.report(time.monotonic() - start)
     return run.path
