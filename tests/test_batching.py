@@ -9,6 +9,7 @@ import pytest
 
 from transformer.config import DataConfig
 from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
+from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
@@ -54,7 +55,7 @@ def test_every_kept_pair_once_an_epoch(data):
     lengths = LENGTHS.copy()
     lengths[4] = [21, 3]  # too long
     lengths[9] = [0, 3]  # empty
-    plan = make_plan(lengths, data)
+    plan = make_plan(PAIRS, TOKENIZERS, lengths, data)
     assert plan.dropped == 2
     for epoch in (0, 1, 5):
         assert members(epoch_of(plan, epoch)) == Counter(set(range(157)) - {4, 9})
@@ -62,16 +63,16 @@ def test_every_kept_pair_once_an_epoch(data):
 
 @BOTH
 def test_pure_function_of_lengths_seed_and_step(data):
-    plan, again = make_plan(LENGTHS, data), make_plan(LENGTHS, data)
+    plan, again = make_plan(PAIRS, TOKENIZERS, LENGTHS, data), make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
     steps = [7, 0, 3 * plan.steps_per_epoch + 2]
     assert [plan(step) for step in steps] == [again(step) for step in reversed(steps)][::-1]
-    other = make_plan(LENGTHS, dataclasses.replace(data, seed=4))
+    other = make_plan(PAIRS, TOKENIZERS, LENGTHS, dataclasses.replace(data, seed=4))
     assert epoch_of(plan, 0) != epoch_of(plan, 1)
     assert epoch_of(plan, 0) != epoch_of(other, 0)
 
 
 def test_buckets_bound_the_shapes_and_the_tokens():
-    plan = make_plan(LENGTHS, BUCKETS)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
     batches = epoch_of(plan, 0)
     assert {batch.length for batch in batches} <= {5, 8, 12, 20}
     partial = [batch for batch in batches if len(batch.pairs) < 60 // batch.length]
@@ -91,16 +92,16 @@ def test_buckets_bound_the_shapes_and_the_tokens():
 
 
 def test_packed_rows_hold_what_fits():
-    plan = make_plan(LENGTHS, PACKED)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, PACKED)
     for batch in epoch_of(plan, 2):
         assert batch.length == 20
         assert all((LENGTHS[row].sum(axis=0) <= 20).all() for row in batch.pairs)
-    assert plan.padding < make_plan(LENGTHS, BUCKETS).padding
+    assert plan.padding < make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS).padding
 
 
 @BOTH
 def test_padding_is_what_the_batches_show(data):
-    plan = make_plan(LENGTHS, data)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
     batcher = Batcher(PAIRS, TOKENIZERS, plan, data)
     places = words = 0
     for step in range(plan.steps_per_epoch):
@@ -111,7 +112,7 @@ def test_padding_is_what_the_batches_show(data):
 
 
 def test_rows_are_the_sentences():
-    plan = make_plan(LENGTHS, BUCKETS)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
     batch = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)(0)
     for row, [pair] in enumerate(plan(0).pairs):
         for side, text in zip(("source", "target"), PAIRS[pair], strict=True):
@@ -121,7 +122,7 @@ def test_rows_are_the_sentences():
 
 
 def test_packed_segments_say_who_is_who():
-    plan = make_plan(LENGTHS, PACKED)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, PACKED)
     batch = Batcher(PAIRS, TOKENIZERS, plan, PACKED)(1)
     for row, pairs in enumerate(plan(1).pairs):
         for segment, pair in enumerate(pairs, start=1):
@@ -134,7 +135,7 @@ def test_packed_segments_say_who_is_who():
 @BOTH
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_hosts_share_the_same_global_batch(data, hosts):
-    plan = make_plan(LENGTHS, data)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
     for step in (0, plan.steps_per_epoch + 1):
         whole = Batcher(PAIRS, TOKENIZERS, plan, data)(step)
         shares = [Batcher(PAIRS, TOKENIZERS, plan, data, host, hosts)(step) for host in range(hosts)]
@@ -146,7 +147,7 @@ def test_hosts_share_the_same_global_batch(data, hosts):
 
 
 def test_grain_streams_the_same_batches_from_any_step():
-    plan = make_plan(LENGTHS, BUCKETS)
+    plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
     batcher = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)
     streamed = list(batcher.stream(5, 9))
     assert len(streamed) == 4
@@ -161,7 +162,7 @@ def test_subword_samples_belong_to_seed_epoch_and_pair():
         tokenizer="bpe", subword_sampling=0.3, max_length=64, buckets=(64,), batch_tokens=64 * 200
     )
     lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair] for pair in PAIRS])
-    plan = make_plan(lengths, data)
+    plan = make_plan(PAIRS, pair_of, lengths, data)
 
     def rows_by_pair(batcher, step):
         rows = batcher(step)["source"]
@@ -174,6 +175,62 @@ def test_subword_samples_belong_to_seed_epoch_and_pair():
     changed = [pair for pair in first if (first[pair] != later[pair]).any()]
     assert len(changed) > len(first) / 2
     assert all(tokenizer.decode(ids) == PAIRS[pair][0] for pair, ids in (first | later).items())
+
+
+SUBWORDS = train_tokenizer([text for pair in PAIRS for text in pair], "bpe", 300)
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+@pytest.mark.parametrize("windows", [1, 3])
+def test_long_samples_are_as_likely_as_short_ones(batching, windows, monkeypatch):
+    """Over many epochs, the lengths in the batches follow those of the tokenizer alone."""
+    data = DataConfig(
+        tokenizer="bpe",
+        subword_sampling=0.5,
+        max_length=80,
+        buckets=(20, 40),
+        batch_tokens=400,
+        seed=3,
+        batching=batching,
+    )
+    lengths = np.array([[len(SUBWORDS.encode(text)) + 1 for text in pair] for pair in PAIRS])
+    monkeypatch.setattr(SampledPlan, "BATCHES", lengths.sum() / 800 / windows)
+    plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
+    epochs = 30
+    seen = [sides for step in range(epochs * plan.steps_per_epoch) for sides in plan(step).sentences.items()]
+    assert plan._windows == windows
+    assert plan.dropped == plan.outgrown == 0
+    counts = Counter(pair for pair, _ in seen)
+    assert (
+        abs(sum(counts.values()) / epochs / len(PAIRS) - 1) < 0.15
+    )  # a partial batch comes as often as a full one
+    drawn = np.array([[len(side) for side in sides] for _, sides in seen])
+    random = np.random.default_rng(0)
+    expected = np.array(
+        [
+            [len(SUBWORDS.sample(text, random, 0.5)) + 1 for text in pair]
+            for pair in PAIRS
+            for _ in range(epochs)
+        ]
+    )
+    error = np.sqrt(drawn.var(axis=0) / len(drawn) + expected.var(axis=0) / len(expected))
+    assert (np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) < 4 * error).all()
+    # and for the pairs themselves: a pair that samples long is seen as often as any other
+    long = lengths.sum(axis=1) > np.median(lengths.sum(axis=1))
+    often = np.array([counts[pair] for pair in range(len(PAIRS))])
+    assert abs(often[long].mean() / often[~long].mean() - 1) < 0.05
+
+
+def test_samples_that_are_too_long_are_left_out_and_told():
+    data = DataConfig(tokenizer="bpe", subword_sampling=0.5, max_length=40, buckets=(40,), batch_tokens=400)
+    lengths = np.array([[len(SUBWORDS.encode(text)) + 1 for text in pair] for pair in PAIRS])
+    plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
+    assert 0 < plan.outgrown < 1
+    assert plan.dropped == (lengths.max(axis=1) > 40).sum()
+    assert all(max(map(len, sides)) <= 40 for sides in plan(0).sentences.values())
+    strong = dataclasses.replace(data, subword_sampling=1.0, max_length=6, buckets=(6,))
+    with pytest.raises(UserError, match="--data.subword-sampling draws is longer"):
+        make_plan(PAIRS, (SUBWORDS, SUBWORDS), np.full((len(PAIRS), 2), 5), strong)
 
 
 def test_lengths_are_counted_once(tmp_path, monkeypatch):
@@ -210,7 +267,7 @@ def test_validation_batches_hold_everything_once_in_the_same_shapes():
 @BOTH
 def test_nothing_short_enough_is_an_error(data):
     with pytest.raises(UserError, match="--data.max-length 20"):
-        make_plan(LENGTHS + 30, data)
+        make_plan(PAIRS, TOKENIZERS, LENGTHS + 30, data)
 
 
 def test_a_batch_must_hold_the_longest_sentence():

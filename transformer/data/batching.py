@@ -1,9 +1,5 @@
-"""From sentence pairs to batches of ids: what goes into each is a plan, a pure function of
-(lengths, seed, step); where training stands in the data is one integer, the step."""
+"""From sentence pairs to batches of ids, each as a plan says."""
 
-import functools
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +8,27 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config import DataConfig
+from transformer.data.plans import Lengths, Plan, Sentences, plan_of
+from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
 from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.files import open_whole
 
-Lengths = Int[np.ndarray, "pairs 2"]  # tokens in source and target, <eos> counted
 Tokenizers = tuple[Tokenizer, Tokenizer]
-SAMPLING_ROOM = 1.25  # a sampled segmentation is longer than the best one: room for it
+Show = Callable[[Iterable, int], Iterable]
+"""(items, how many) -> the same items, shown going by."""
+
+
+def _unseen(items: Iterable, total: int) -> Iterable:
+    return items
 
 
 def token_lengths(
     pairs: PairSource,
     tokenizers: Tokenizers,
     kept: Path,
-    progress: Callable[[Iterable, int], Iterable] = lambda items, total: items,
+    progress: Show = _unseen,
 ) -> Lengths:
     """Tokens of every source and target, <eos> counted; computed once, then read from `kept`.
 
@@ -46,40 +48,24 @@ def token_lengths(
     return lengths
 
 
-@dataclass(frozen=True)
-class Rows:
-    """One batch on paper: which pairs stand in each row, and the padded length of the rows."""
-
-    pairs: list[list[int]]
-    length: int
-
-
-class Plan(ABC):
-    """What every batch holds."""
-
-    steps_per_epoch: int
-    dropped: int
-    """Pairs left out: a side too long, or empty."""
-
-    @abstractmethod
-    def __call__(self, step: int) -> Rows:
-        """The batch of a step (from 0), always the same one for the same arguments."""
-
-    @property
-    @abstractmethod
-    def padding(self) -> float:
-        """Share of the batches' places that hold no token."""
-
-
-def make_plan(lengths: Lengths, data: DataConfig) -> "Plan":
+def make_plan(
+    pairs: PairSource, tokenizers: Tokenizers, lengths: Lengths, data: DataConfig, progress: Show = _unseen
+) -> Plan:
     """The plan the config asks for.
 
     Raises:
       UserError: no pair is short enough to keep.
     """
+    plan: Plan
     if data.subword_sampling:
-        lengths = np.ceil(lengths * SAMPLING_ROOM).astype(lengths.dtype)
-    plan: Plan = (PackedPlan if data.batching == "packed" else BucketPlan)(lengths, data)
+
+        def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[Sentences]:
+            for index, pair in zip(chosen, pairs.__getitems__(chosen.tolist()), strict=True):
+                yield _sampled(pair, tokenizers, data.subword_sampling, (data.seed, epoch, int(index)))
+
+        plan = SampledPlan(lengths, data, draw, progress)
+    else:
+        plan = plan_of(lengths, data)
     if plan.dropped == len(lengths):
         raise UserError(
             f"all {plan.dropped} training pairs are empty or longer than --data.max-length "
@@ -88,107 +74,15 @@ def make_plan(lengths: Lengths, data: DataConfig) -> "Plan":
     return plan
 
 
-def _single(pairs: Int[np.ndarray, " rows"], length: int) -> Rows:
-    return Rows([[int(pair)] for pair in pairs], length)
-
-
-def _kept(lengths: Lengths, longest: int) -> Int[np.ndarray, " kept"]:
-    return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths.max(axis=1) <= longest))
-
-
-class BucketPlan(Plan):
-    """Pairs of like length share a batch; a batch is rows x length tokens, whatever the length.
-
-    Every epoch shuffles the pairs within each bucket and then the batches. What does not fill a
-    bucket's last batch moves up to the next longer one, so an epoch has one partial batch at most
-    and always the same number of steps.
-    """
-
-    def __init__(self, lengths: Lengths, data: DataConfig) -> None:
-        kept = _kept(lengths, data.max_length)
-        longest = lengths[kept].max(axis=1)
-        bucket = np.searchsorted(data.lengths, longest)
-        self._members = [kept[bucket == index] for index in range(len(data.lengths))]
-        self._lengths, self._seed = data.lengths, data.seed
-        self._rows = [data.batch_tokens // length for length in data.lengths]
-        self.dropped = len(lengths) - len(kept)
-        self.steps_per_epoch, carried = 0, 0
-        for members, rows in zip(self._members, self._rows, strict=True):
-            full, carried = divmod(carried + len(members), rows)
-            self.steps_per_epoch += full
-        self.steps_per_epoch += carried > 0
-        self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
-        self._tokens = int(lengths[kept].sum())
-
-    def _make_epoch(self, epoch: int) -> list[Rows]:
-        random = np.random.default_rng((self._seed, epoch))
-        batches: list[Rows] = []
-        carried = np.zeros(0, np.int64)
-        for members, rows, length in zip(self._members, self._rows, self._lengths, strict=True):
-            pairs = np.concatenate([carried, random.permutation(members)])
-            full = len(pairs) // rows * rows
-            batches += [_single(row, length) for row in pairs[:full].reshape(-1, rows)]
-            carried = pairs[full:]
-        if len(carried):
-            batches.append(_single(carried, self._lengths[-1]))
-        return [batches[index] for index in random.permutation(len(batches))]
-
-    def __call__(self, step: int) -> Rows:
-        epoch, index = divmod(step, self.steps_per_epoch)
-        return self._epoch(epoch)[index]
-
-    @property
-    def padding(self) -> float:
-        rows = dict(zip(self._lengths, self._rows, strict=True))
-        places = sum(2 * rows[batch.length] * batch.length for batch in self._epoch(0))
-        return 1 - self._tokens / places
-
-
-class PackedPlan(Plan):
-    """Several pairs share a row of max_length, kept apart by segment masks: hardly any padding and
-    one shape. Who shares a row is settled once; every epoch shuffles the rows."""
-
-    OPEN_ROWS = 64  # rows being filled at a time: enough to fill them well, few enough to be quick
-
-    def __init__(self, lengths: Lengths, data: DataConfig) -> None:
-        kept = _kept(lengths, data.max_length)
-        self._length, self._seed = data.max_length, data.seed
-        self._rows = data.batch_tokens // data.max_length
-        self._packed = self._pack(lengths, np.random.default_rng(data.seed).permutation(kept))
-        self.dropped = len(lengths) - len(kept)
-        self.steps_per_epoch = -(-len(self._packed) // self._rows)
-        self._tokens = int(lengths[kept].sum())
-        self._epoch = functools.lru_cache(maxsize=2)(
-            lambda epoch: np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
-        )
-
-    def _pack(self, lengths: Lengths, order: Int[np.ndarray, " kept"]) -> list[list[int]]:
-        """First fit, into the open row that has been waiting longest."""
-        closed: list[list[int]] = []
-        open_rows: list[tuple[list[int], int, int]] = []
-        for pair in order:
-            source, target = (int(length) for length in lengths[pair])
-            for place, (row, source_room, target_room) in enumerate(open_rows):
-                if source <= source_room and target <= target_room:
-                    row.append(int(pair))
-                    open_rows[place] = (row, source_room - source, target_room - target)
-                    break
-            else:
-                open_rows.append(([int(pair)], self._length - source, self._length - target))
-                if len(open_rows) > self.OPEN_ROWS:
-                    fullest = min(open_rows, key=lambda row: row[1] + row[2])
-                    open_rows.remove(fullest)
-                    closed.append(fullest[0])
-        return closed + [row for row, _, _ in open_rows]
-
-    def __call__(self, step: int) -> Rows:
-        epoch, index = divmod(step, self.steps_per_epoch)
-        chosen = self._epoch(epoch)[index * self._rows : (index + 1) * self._rows]
-        return Rows([self._packed[row] for row in chosen], self._length)
-
-    @property
-    def padding(self) -> float:
-        return 1 - self._tokens / (2 * self.steps_per_epoch * self._rows * self._length)
+def _sampled(
+    pair: tuple[str, str], tokenizers: Tokenizers, strength: float, seed: tuple[int, int, int]
+) -> Sentences:
+    """A segmentation of both sides, the same one for the same seed."""
+    source, target = (
+        [*tokenizer.sample(text, np.random.default_rng((*seed, side)), strength), tokenizer.special.eos]
+        for side, (text, tokenizer) in enumerate(zip(pair, tokenizers, strict=True))
+    )
+    return source, target
 
 
 @dataclass(frozen=True)
@@ -212,20 +106,19 @@ class Batcher:
         total = self.data.batch_tokens // rows.length
         share = -(-total // self.hosts)
         mine = rows.pairs[self.host * share : (self.host + 1) * share]
-        epoch = step // self.plan.steps_per_epoch
         chosen = [pair for row in mine for pair in row]
-        encoded = iter(
-            self._encode(pair, index, epoch, rows.length)
-            for pair, index in zip(self.pairs.__getitems__(chosen), chosen, strict=True)
-        )
+        if rows.sentences is None:
+            encoded = map(self._encode, self.pairs.__getitems__(chosen))
+        else:
+            encoded = map(rows.sentences.__getitem__, chosen)
         pad = self.tokenizers[0].special.pad
         shape = (share, rows.length)
         ids = {side: np.full(shape, pad, np.int32) for side in ("source", "target")}
         segments = {side: np.zeros(shape, np.int32) for side in ("source", "target")}
         for row, members in enumerate(mine):
             filled = {"source": 0, "target": 0}
-            for segment, sides in enumerate((next(encoded) for _ in members), start=1):
-                for side, sentence in sides.items():
+            for segment, sentences in enumerate((next(encoded) for _ in members), start=1):
+                for side, sentence in zip(("source", "target"), sentences, strict=True):
                     place = slice(filled[side], filled[side] + len(sentence))
                     ids[side][row, place] = sentence
                     segments[side][row, place] = segment
@@ -234,21 +127,12 @@ class Batcher:
             ids |= {f"{side}_segments": values for side, values in segments.items()}
         return ids
 
-    def _encode(self, pair: tuple[str, str], index: int, epoch: int, length: int) -> dict[str, list[int]]:
-        """Ids of both sides. A sampled segmentation that outgrows its place, the whole row or its
-        planned share of a packed one, gives way to the best one."""
-        strength, sides = self.data.subword_sampling, {}
-        for side, (text, tokenizer) in enumerate(zip(pair, self.tokenizers, strict=True)):
-            ids = tokenizer.encode(text)
-            if strength:
-                place = length
-                if self.data.batching == "packed":
-                    place = min(length, math.ceil((len(ids) + 1) * SAMPLING_ROOM))
-                random = np.random.default_rng((self.data.seed, epoch, index, side))
-                sampled = tokenizer.sample(text, random, strength)
-                ids = sampled if len(sampled) < place else ids
-            sides[("source", "target")[side]] = [*ids, tokenizer.special.eos]
-        return sides
+    def _encode(self, pair: tuple[str, str]) -> Sentences:
+        source, target = (
+            [*tokenizer.encode(text), tokenizer.special.eos]
+            for text, tokenizer in zip(pair, self.tokenizers, strict=True)
+        )
+        return source, target
 
     def stream(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """The batches of steps [start, stop), prepared ahead by Grain's threads."""

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from transformer.config import DataConfig, SpecialIds
-from transformer.data.batching import Batcher, Lengths, Tokenizers, make_plan, token_lengths
+from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
 from transformer.data.corpora import Corpus
+from transformer.data.plans import Lengths
 from transformer.data.tokenizer import Tokenizer
 from transformer.data.tokenizers import load_tokenizer, train_tokenizer
 from transformer.errors import UserError
@@ -90,5 +91,11 @@ def prepare(
     lengths = token_lengths(
         pairs, tokenizers, corpus.place / name, lambda items, total: progress("token lengths", items, total)
     )
-    plan = make_plan(lengths, data)
+    plan = make_plan(
+        pairs,
+        tokenizers,
+        lengths,
+        data,
+        lambda items, total: progress("sampled segmentations", items, total),
+    )
     return TrainingData(corpus, tokenizers, Batcher(pairs, tokenizers, plan, data, host, hosts), lengths)

@@ -80,10 +80,11 @@ class Loop:
     def train(self) -> None:
         """Takes the steps that are left."""
         t, plan = self.config.training, self.data.batcher.plan
+        outgrown = f" and {plan.outgrown:.1%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.say(
             f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
-            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, "
-            f"{plan.dropped:,} pairs dropped (longer than {self.config.data.max_length}, or empty); "
+            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} pairs "
+            f"dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         left = self.step < t.steps and not self._patience_is_over()
