@@ -21,7 +21,7 @@ from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.interop.__main__ import main
-from transformer.interop.folders import export_marian, import_marian
+from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
 from transformer.model.transformer import Transformer
 from transformer.run import Run
 
@@ -132,11 +132,26 @@ def ours(request, tmp_path_factory, tiny, random_variables):
     return run_dir
 
 
+def assert_vocabularies_of_ctranslate2(folder, translator):
+    """Its converter names the target's words by vocab.json: it needs both lists, and no <pad>."""
+    files = [folder / name for name in CTRANSLATE2]
+    if translator.config.data.joint_vocabulary:
+        assert not any(file.exists() for file in files)
+        return
+    for file, tokenizer in zip(files, translator.tokenizers, strict=True):
+        words = json.loads(file.read_text())
+        assert len(words) == translator.config.model.vocab_size - 1
+        for text in TEXT:
+            ids = tokenizer.encode(text)
+            assert [words[index] for index in ids] == tokenizer.pieces(ids)
+
+
 def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     """<bos> has a vector of its own here and none there: it went into the table of positions."""
     export_marian(ours, tmp_path / "out")
     import_marian(tmp_path / "out", tmp_path / "back")
     before, after = Translator.load(ours), Translator.load(tmp_path / "back")
+    assert_vocabularies_of_ctranslate2(tmp_path / "out", after)
     logits = []
     for translator in (before, after):
         special = translator.model.config.special

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         prog="python -m transformer.interop",
         description="Bring a Marian model in, or a model of ours out.",
     )
-    from transformer.interop.folders import export_marian, ignored_options, import_marian
+    from transformer.interop.folders import CTRANSLATE2, export_marian, ignored_options, import_marian
 
     if isinstance(given, Import):
         run = import_marian(given.folder, given.run_dir)
@@ -60,6 +60,11 @@ def main(arguments: list[str]) -> None:
         folder = export_marian(given.run_dir, given.folder, given.checkpoint)
         print(f"Written to {folder}")
         print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
+        if (folder / CTRANSLATE2[0]).exists():
+            print("CTranslate2's converter takes the source's vocabulary for both sides. With it, do this:")
+            names = " ".join(CTRANSLATE2)
+            print(f"  ct2-transformers-converter --model {folder} --output_dir NEW --copy_files {names}")
+            print("  rm NEW/shared_vocabulary.json")
 
 
 if __name__ == "__main__":

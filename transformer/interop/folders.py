@@ -29,6 +29,7 @@ POSITIONS = 1024  # of an exported model: the longest sentence it can read or wr
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
 GENERATION = "generation_config.json"
 TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
+CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # lists of words, of separate vocabularies
 
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
 _IGNORED: dict[str, Any] = {  # and the value with which it does nothing
@@ -166,6 +167,10 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
             names = (VOCABULARY, TARGET_VOCABULARY) if separate else (VOCABULARY,)
             for name, tokenizer, order in zip(names, tokenizers, orders, strict=False):
                 _write_json(partial / name, _numbered(tokenizer, order))
+            for name, tokenizer, order in zip(
+                CTRANSLATE2 if separate else (), tokenizers, orders, strict=False
+            ):
+                _write_json(partial / name, [*_numbered(tokenizer, order)][:-1])  # it has no <pad>
             languages = run.config.data.source_language, run.config.data.target_language
             about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
             _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
@@ -298,5 +303,5 @@ def _sentencepiece(tokenizer: Tokenizer, run: Path) -> bytes:
             raise UserError(f"{run}: its vocabulary is not SentencePiece's, which Marian's has to be")
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: dict[str, Any] | list[str]) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -80,7 +80,7 @@ class Loop:
     def train(self) -> None:
         """Takes the steps that are left."""
         t, plan = self.config.training, self.data.batcher.plan
-        outgrown = f" and {plan.outgrown:.1%} of the sampled segmentations" if plan.outgrown else ""
+        outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.say(
             f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} pairs "
