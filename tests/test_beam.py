@@ -147,7 +147,8 @@ def test_one_beam_without_penalty_is_greedy_search() -> None:
     for seed in range(8):
         variables = random_variables(MODEL, seed)
         found = search_like(1, variables)
-        greedy = greedy_search(MODEL, variables, SOURCES, max_length=max_length, extra_length=extra_length)
+        limits = {"max_length": max_length, "extra_length": extra_length}
+        greedy = greedy_search(MODEL, variables, SOURCES, length_penalty=0.0, **limits)
         np.testing.assert_array_equal(found.tokens, greedy.tokens)
         np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-5, atol=1e-5)
 

@@ -140,7 +140,7 @@ def test_nonsense_is_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match="empty sentence"):
         attention_of(translator, " ", found)
     with pytest.raises(UserError, match="without ids"):
-        attention_of(translator, SOURCES[0], [Hypothesis("red", ("red",), 0.0)])
+        attention_of(translator, SOURCES[0], [Hypothesis("red", ("red",), 0.0, 0.0)])
     assert attention_of(translator, SOURCES[0], []) == []
     with pytest.raises(UserError, match="only a beam search has a tree"):
         search_tree(translator, SOURCES[0], method="greedy")
@@ -271,6 +271,6 @@ def test_json_lines_are_what_they_were(
 ) -> None:
     assert decode(monkeypatch, run_dir, "--format", "json", stdin="red cat\n") == 0
     (found,) = json.loads(capsys.readouterr().out)["hypotheses"]
-    assert set(found) == {"text", "tokens", "score"}
+    assert set(found) == {"text", "tokens", "score", "log_probability"}
     field = next(item for item in dataclasses.fields(Hypothesis) if item.name == "ids")
     assert field.default == ()

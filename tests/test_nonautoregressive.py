@@ -249,20 +249,22 @@ def test_mask_predict_place_by_place(iterations):
 def test_the_first_fertilities_are_the_likeliest_and_the_others_drawn():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 4)), jnp.float32)
     words = jnp.asarray([[True] * 5, [True] * 3 + [False] * 2])
-    drawn = np.asarray(draw_fertilities(logits, words, jnp.asarray([1, 2]), 4000, 0))
+    drawn = np.asarray(draw_fertilities(logits, words, jnp.asarray([1, 2]), 4000, jax.random.key(0)))
     np.testing.assert_array_equal(drawn[:, 0], np.where(words, logits.argmax(-1), 0))
     assert (drawn[1, :, 3:] == 0).all()
     share = np.stack([(drawn[0, 1:, 0] == value).mean() for value in range(4)])
     np.testing.assert_allclose(share, jax.nn.softmax(logits[0, 0]), atol=5 * np.sqrt(0.25 / 4000))
-    again = np.asarray(draw_fertilities(logits[1:], words[1:], jnp.asarray([2]), 4000, 0))
+    again = np.asarray(draw_fertilities(logits[1:], words[1:], jnp.asarray([2]), 4000, jax.random.key(0)))
     np.testing.assert_array_equal(again[0], drawn[1])
 
 
 def test_text_ends_at_the_first_eos_or_at_the_limit():
     words = [[5, 2, 6, 2], [5, 6, 7, 8], [2, 5, 5, 5]]
     logits = jax.nn.one_hot(jnp.asarray(words), 13) * 9.0
-    found = cut_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
-    np.testing.assert_array_equal(found.tokens[:, 0], [[5, 2, 0, 0], [5, 6, 2, 0], [2, 0, 0, 0]])
+    tokens, log_p = cut_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
+    np.testing.assert_array_equal(tokens, [[5, 2, 0, 0], [5, 6, 2, 0], [2, 0, 0, 0]])
+    certain = float(jax.nn.log_softmax(logits[0, 0])[5])
+    np.testing.assert_allclose(log_p, [2 * certain, 3 * certain - 9, certain], atol=1e-6)  # 2 for a 7: 9 less
 
 
 @every_model

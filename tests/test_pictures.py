@@ -51,13 +51,13 @@ def test_a_layer_has_a_panel_for_each_head(attention, tmp_path):
 
 def test_an_alignment_has_the_hypothesis_words(tmp_path):
     weights = rows(3, 3)
-    hypothesis = Hypothesis("$5 $", ("$5", "$"), -1.0, weights)
+    hypothesis = Hypothesis("$5 $", ("$5", "$"), -1.0, -1.0, weights)
     figure = p.draw_alignment(hypothesis, SOURCE[:-1])
     (axis,) = maps(figure)
     np.testing.assert_array_equal(axis.images[0].get_array(), weights)
     figure.savefig(tmp_path / "dollars.png")  # no formula
     with pytest.raises(UserError, match="search with alignments=True"):
-        p.draw_alignment(Hypothesis("a", ("a",), 0.0), SOURCE)
+        p.draw_alignment(Hypothesis("a", ("a",), 0.0, 0.0), SOURCE)
     with pytest.raises(UserError, match="3 words that look at 4"):
         p.draw_alignment(hypothesis, SOURCE)
 

@@ -11,7 +11,7 @@ from reference_search import MODEL, SOURCES, hypotheses, log_p_of, next_log_p, r
 from transformer.decoding.sampling import greedy_search, restrict, sample
 
 SPECIAL = MODEL.config.special
-LIMITS = {"max_length": None, "extra_length": 4}
+LIMITS = {"max_length": None, "extra_length": 4, "length_penalty": 0.0}
 
 
 def numpy_restrict(logits: np.ndarray, top_k: int, top_p: float) -> set[int]:

@@ -177,16 +177,24 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
         train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
-def test_scores_are_those_of_the_search(base, teacher, tmp_path):
-    """Of a search that divides by no penalty, and of a parallel one that takes the mean."""
-    for name in ("recurrent", "convolutional", "parallel, length"):
-        config = config_of(name, base, teacher)
-        brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
-        translator = Translator.load(train(brief, tmp_path / name, watch=quiet))
-        best = translator.search(["red cat runs"], length_penalty=0.0)[0][0]
-        scored = float(translator.score(["red cat runs"], [best.text])[0])
-        factor = len(best.tokens) + 1 if name.startswith("parallel") else 1
-        assert scored == pytest.approx(best.score * factor, abs=1e-4)
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
+    """Every method gives the log-probability of what it found, and it divided by the penalty."""
+    config = config_of(name, base, teacher)
+    brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
+    translator = Translator.load(train(brief, tmp_path / "run", watch=quiet))
+    source, alpha = "red cat runs", 0.7
+    once = {"iterations": 1} if config.system == "parallel" else {}
+    for method in ("greedy", "beam", "sample")[: 1 if name == "parallel, fertility" else 2 if once else 3]:
+        options = {"method": method, "penalty": "power", "length_penalty": alpha, "seed": 4, **once}
+        (found,) = translator.search([source], **options)
+        for best in found:
+            (scored,) = translator.score([source], [best.text])
+            length = len(best.tokens) + 1
+            if translator.tokenizers[1].encode(best.text) == list(best.ids[:-1]):
+                assert best.log_probability == pytest.approx(float(scored), abs=1e-4)
+            assert best.score == pytest.approx(best.log_probability / length**alpha, abs=1e-5)
+        assert [x.score for x in found] == sorted((x.score for x in found), reverse=True)
 
 
 def test_length_can_be_asked_for(base, teacher, tmp_path):
@@ -267,7 +275,7 @@ def test_another_model_may_choose(teacher):
     judge = Translator.load(teacher)
     sources = ["red cat runs", "dog"]
     texts = [["runs cat red", "cat", "red red red red"], ["dog"]]
-    found = [[Hypothesis(text, tuple(text.split()), 0.0) for text in several] for several in texts]
+    found = [[Hypothesis(text, tuple(text.split()), 0.0, 0.0) for text in several] for several in texts]
     chosen = list(rescored(sources, found, judge, window=1))
     for source, before, after in zip(sources, texts, chosen, strict=True):
         log_p = judge.score([source] * len(before), before)

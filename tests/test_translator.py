@@ -99,7 +99,7 @@ def test_every_line_gets_its_own_translation(translator: Translator) -> None:
     assert len(set(texts)) >= 6
     for source, hypotheses in zip(SENTENCES, found, strict=True):
         if not source.strip():
-            assert hypotheses == [Hypothesis("", (), 0.0)]
+            assert hypotheses == [Hypothesis("", (), 0.0, 0.0)]
             continue
         assert len({hypothesis.tokens for hypothesis in hypotheses}) == 3
         scores = [hypothesis.score for hypothesis in hypotheses]
@@ -149,11 +149,12 @@ def test_a_program_for_each_bucket(translator: Translator, compiled: list[str]) 
 
 def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -> None:
     judge = make_translator(word_tokenizer)
-    hypothesis = Hypothesis("größew1ß", ("größe@@", "w1ß"), 0.0)
+    hypothesis = Hypothesis("größew1ß", ("größe@@", "w1ß"), 0.0, 0.0)
     assert judge.as_trained(hypothesis) == "größe@@ w1ß"
     (judged,) = next(iter(rescored(["w2ß语"], [[hypothesis]], judge)))
     (log_p,) = judge.score(["w2ß语"], ["größe@@ w1ß"])
     assert judged.score == pytest.approx(float(log_p), rel=1e-5)  # length_penalty is 0
+    assert judged.log_probability == pytest.approx(float(log_p), rel=1e-5)
 
 
 def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
@@ -167,6 +168,18 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     assert len(programs) == before + 2
     assert compiled == []
     assert {length for length, _ in warm.programs} == {8, 16}
+
+
+def test_seeds_and_temperatures_share_a_program(word_tokenizer: Tokenizer) -> None:
+    translator = make_translator(word_tokenizer)
+    before = len(programs)
+    found = {
+        translator.search(["w1ß w2ß"], method="sample", seed=seed, temperature=1 + seed / 9)[0][0].ids
+        for seed in range(9)
+    }
+    assert len(found) > 2
+    assert len(programs) == before + 1
+    assert len(translator.programs) == len(translator._compiling) == 1
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

@@ -5,9 +5,9 @@ directory stores them, and a preset is one of them with a name (see `transformer
 import dataclasses
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from transformer.errors import UserError
 
@@ -396,6 +396,11 @@ class DecodingConfig:
                 f"--decoding.rows {self.rows:,} times --decoding.beam-size {self.beam_size:,} times the "
                 f"longest of --decoding.buckets, {self.buckets[-1]:,}, must be at most {IDS:,}"
             )
+
+    def static(self) -> Self:
+        """The options that a compiled program depends on: all but seed and temperature, which are as by
+        default here."""
+        return replace(self, seed=0, temperature=1.0)
 
 
 @dataclass(frozen=True)

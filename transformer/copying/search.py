@@ -23,7 +23,7 @@ def copying_search(
 ) -> SearchResult:
     """`autoregressive_search`, its copied words named as the source names them."""
     found = autoregressive_search(model, variables, source, lines, options)
-    return SearchResult(named(found.tokens, source, model.config.output_size), found.scores)
+    return found.replace(tokens=named(found.tokens, source, model.config.output_size))  # type: ignore[attr-defined]
 
 
 @functools.partial(jax.jit, static_argnums=2)

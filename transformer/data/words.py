@@ -3,6 +3,7 @@
 The plain ones cut Chinese and Japanese into characters, everything else into words and signs.
 """
 
+import copy
 import hashlib
 import itertools
 import json
@@ -157,9 +158,9 @@ class OpenWordTokenizer(WordTokenizer):
 
     kind = "open-word"
 
-    def __init__(self, words: list[str], special: SpecialIds, names: Iterable[str] = ()) -> None:
+    def __init__(self, words: list[str], special: SpecialIds) -> None:
         super().__init__(words, special)
-        self._names = {self._name(word): word for word in names if word not in self._ids}
+        self._names: dict[int, str] = {}
 
     def _name(self, word: str) -> int:
         digest = hashlib.blake2b(word.encode(), digest_size=4).digest()
@@ -170,11 +171,14 @@ class OpenWordTokenizer(WordTokenizer):
         return [known[word] if word in known else self._name(word) for word in self._checked_cut(text)]
 
     def knowing(self, source: str) -> "OpenWordTokenizer":
-        return OpenWordTokenizer(self._words, self.special, self._checked_cut(source))
+        tokenizer = copy.copy(self)  # which shares the vocabulary
+        words = self._checked_cut(source)
+        tokenizer._names = {self._name(word): word for word in words if word not in self._ids}
+        return tokenizer
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        known = self._pieces | self._names
-        return [known.get(int(index), "<unk>") for index in ids]
+        given = (int(index) for index in ids)
+        return [self._pieces.get(index) or self._names.get(index, "<unk>") for index in given]
 
 
 KINDS: dict[str, type[VocabularyTokenizer]] = {

@@ -30,6 +30,9 @@ class SearchResult:
 
     tokens: Int[Array, "batch beam time"]
     scores: Float[Array, "batch beam"]
+    """log P(Y | X) / lp(|Y|)."""
+    log_probabilities: Float[Array, "batch beam"]
+    """log P(Y | X), in nats."""
 
 
 @functools.lru_cache
@@ -68,6 +71,26 @@ class _Search:
 def as_variables(params: Any) -> Any:
     """Parameters alone, or a whole variables dict, as a variables dict."""
     return params if "params" in params else {"params": params}
+
+
+def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
+    """alpha of `wu_penalty`, or a function of |Y|, as that function."""
+    return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
+
+
+def in_order(
+    tokens: Int[Array, "b n t"], log_p: Float[Array, "b n"], penalty: LengthPenalty, pad: int
+) -> SearchResult:
+    """Complete translations by their scores, best first."""
+    scores = log_p / penalty(lengths(tokens, pad))
+    order = jnp.argsort(-scores, axis=1)
+    tokens = jnp.take_along_axis(tokens, order[:, :, None], axis=1)
+    return SearchResult(tokens, *(jnp.take_along_axis(x, order, axis=1) for x in (scores, log_p)))
+
+
+def lengths(tokens: Int[Array, "b n t"], pad: int) -> Float[Array, "b n"]:
+    """|Y| of translations, <eos> counted; 1 of those of empty rows, to divide by."""
+    return jnp.maximum((tokens != pad).sum(axis=-1), 1).astype(jnp.float32)
 
 
 def length_limits(
@@ -124,7 +147,7 @@ def beam_search(
       extra_length: nor longer than its source, <eos> counted, by more than this.
     """
     variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
-    penalty = length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
+    penalty = as_penalty(length_penalty)
     limits, longest = length_limits(source_ids, special.pad, extra_length, max_length)
     batch, n = source_ids.shape[0], beam_size
     few, *fewer = fewer_rows(batch)
@@ -226,7 +249,8 @@ def beam_search(
     search, last = run(start, cache, sizes)
     if few:
         search = rest(search, *last, *fewer)
-    return SearchResult(_trace_back(search, special.eos, special.pad), search.finished.scores)
+    tokens, scores = _trace_back(search, special.eos, special.pad), search.finished.scores
+    return SearchResult(tokens, scores, scores * penalty(lengths(tokens, special.pad)))
 
 
 def _merge(kept: _Finished, new: _Finished) -> _Finished:

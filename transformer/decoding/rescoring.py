@@ -15,7 +15,7 @@ def rescored(
     window: int = WINDOW,
     first_line: int = 1,
 ) -> Iterator[list[Hypothesis]]:
-    """Every sentence's hypotheses in the order of the judge's scores, which they then carry.
+    """Every sentence's hypotheses in the order of the judge's scores, which they then have.
 
     A score is log P under the judge, in nats, divided by the judge's own length penalty: noisy
     parallel decoding's choice (Gu et al. 2018, section 4.2), or reranking in general.
@@ -45,6 +45,7 @@ def rescored(
             judged = []
             for hypothesis in several:
                 length = len(judge.tokenizers[1].encode(judge.as_trained(hypothesis))) + 1
-                score = float(next(log_p)) / float(penalty(length))  # type: ignore[arg-type]
-                judged.append(dataclasses.replace(hypothesis, score=score))
+                total = float(next(log_p))
+                score = total / float(penalty(length))  # type: ignore[arg-type]
+                judged.append(dataclasses.replace(hypothesis, score=score, log_probability=total))
             yield sorted(judged, key=lambda hypothesis: -hypothesis.score)

@@ -11,16 +11,22 @@ from jaxtyping import Array, Float, Int
 
 from transformer.decoding.beam import (
     NEVER,
+    LengthPenalty,
     SearchResult,
+    as_penalty,
     as_variables,
     chunks,
     empty_rows,
+    in_order,
     length_limits,
 )
 
 
 def restrict(
-    logits: Float[Array, "... v"], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    logits: Float[Array, "... v"],
+    temperature: float | Float[Array, ""] = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
 ) -> Float[Array, "... v"]:
     """Logits of the distribution to draw from: divided by the temperature, all but the top_k
     highest removed (0: none; Fan et al. 2018), then all outside the smallest set of tokens whose
@@ -38,27 +44,29 @@ def restrict(
     return logits
 
 
-@functools.partial(jax.jit, static_argnames=("model", "max_length", "extra_length"))
+@functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
 def greedy_search(
     model: nn.Module,
     params: Any,
     source_ids: Int[Array, "batch s"],
     *,
+    length_penalty: float | LengthPenalty = 0.6,
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
-    """The likeliest token at every step: `beam_search` with beam_size 1 and length_penalty 0.
+    """The likeliest token at every step, as in `beam_search` with beam_size 1 and length_penalty 0.
 
-    Arguments as there; scores are log-probabilities, the beam axis is 1.
+    Arguments as there; the beam axis is 1, and the penalty only divides the score.
     """
-    return _continue(
+    tokens, log_p = _continue(
         model, params, source_ids, lambda logits, step: logits.argmax(-1), 1, max_length, extra_length
     )
+    return in_order(tokens, log_p, as_penalty(length_penalty), model.config.special.pad)  # type: ignore[attr-defined]
 
 
 @functools.partial(
     jax.jit,
-    static_argnames=("model", "samples", "temperature", "top_k", "top_p", "max_length", "extra_length"),
+    static_argnames=("model", "samples", "top_k", "top_p", "length_penalty", "max_length", "extra_length"),
 )
 def sample(
     model: nn.Module,
@@ -68,9 +76,10 @@ def sample(
     key: Array,
     lines: Int[Array, " batch"] | None = None,
     samples: int = 1,
-    temperature: float = 1.0,
+    temperature: float | Float[Array, ""] = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    length_penalty: float | LengthPenalty = 0.6,
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
@@ -84,11 +93,12 @@ def sample(
       temperature: see `restrict`, as for the next two.
       top_k: only the so many likeliest are drawn.
       top_p: only the likeliest that together have this probability are drawn.
-      max_length: as in `beam_search`.
-      extra_length: as in `beam_search`.
+      length_penalty: as in `beam_search`, as for the next two; it does not change what is drawn.
+      max_length: see there.
+      extra_length: see there.
 
     Returns:
-      Translations whose scores are log-probabilities under the unrestricted model.
+      Translations with their log-probabilities under the unrestricted model.
     """
     lines = jnp.arange(source_ids.shape[0]) if lines is None else lines
     keys = jax.vmap(lambda line: jax.random.fold_in(key, line))(lines)
@@ -97,12 +107,8 @@ def sample(
         now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
         return jax.vmap(jax.random.categorical)(now, restrict(logits, temperature, top_k, top_p))
 
-    drawn = _continue(model, params, source_ids, draw, samples, max_length, extra_length)
-    order = jnp.argsort(-drawn.scores, axis=1)
-    return SearchResult(
-        jnp.take_along_axis(drawn.tokens, order[:, :, None], axis=1),
-        jnp.take_along_axis(drawn.scores, order, axis=1),
-    )
+    tokens, log_p = _continue(model, params, source_ids, draw, samples, max_length, extra_length)
+    return in_order(tokens, log_p, as_penalty(length_penalty), model.config.special.pad)  # type: ignore[attr-defined]
 
 
 def _continue(
@@ -113,7 +119,7 @@ def _continue(
     n: int,
     max_length: int | None,
     extra_length: int,
-) -> SearchResult:
+) -> tuple[Int[Array, "b n t"], Float[Array, "b n"]]:
     """Ask `choose(logits, step)` for tokens until every continuation has ended."""
     variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
     limits, longest = length_limits(source, special.pad, extra_length, max_length)
@@ -153,4 +159,4 @@ def _continue(
         )
 
     _, tokens, scores, _ = run(carry, sizes)
-    return SearchResult(tokens, scores)
+    return tokens, scores

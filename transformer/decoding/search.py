@@ -29,7 +29,11 @@ def autoregressive_search(
       source: ids, each sentence closed by <eos>, then <pad>.
       lines: the numbers of the input lines; sampling folds them into its key.
     """
-    limits = {"max_length": options.max_length, "extra_length": options.extra_length}
+    limits: dict[str, Any] = {
+        "length_penalty": length_penalty(options),
+        "max_length": options.max_length,
+        "extra_length": options.extra_length,
+    }
     match options.method:
         case "greedy":
             return greedy_search(model, variables, source, **limits)
@@ -52,7 +56,6 @@ def autoregressive_search(
                 variables,
                 source,
                 beam_size=options.beam_size,
-                length_penalty=length_penalty(options),
                 stop=options.stop,
                 **limits,
             )

@@ -46,7 +46,11 @@ class Hypothesis:
     tokens: tuple[str, ...]
     """Its subwords."""
     score: float
-    """Log-probability in nats, divided by the length penalty."""
+    """The log-probability divided by the length penalty: what hypotheses are compared by."""
+    log_probability: float
+    """log P(translation | source) in nats, <eos> counted: what `Translator.score` says of it, but for
+    rounding. (Of a parallel decoder that says words anew or draws fertilities, each word has the
+    probability with which it was decided.)"""
     alignment: Float[np.ndarray, "target source"] | None = None
     """Cross-attention, if asked for: a row for every token and one for <eos>, a column for every
     source subword (see `Translator.subwords`; of a source that was cut, those kept) and one for
@@ -66,7 +70,8 @@ class Translator:
     at a time, each in a thread of its own (where no context managers of JAX hold that the caller entered).
 
     Attributes:
-      programs: what was compiled so far: a padded length and the options of the search, rows among them.
+      programs: what was compiled so far: a padded length and the options of the search, rows among them
+        (but for seed and temperature, with which no program differs).
     """
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
@@ -150,7 +155,7 @@ class Translator:
         first_line: int,
     ) -> list[list[Hypothesis]]:
         refuse_forked()
-        found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0)] for _ in sources]
+        found: list[list[Hypothesis]] = [[Hypothesis("", (), 0.0, 0.0)] for _ in sources]
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
         later = list(dict.fromkeys(batch.shape[1] for batch, _ in batches))[1:]
@@ -159,12 +164,14 @@ class Translator:
         # where this raises, what waits is not begun
         with closing(results), meanwhile(functools.partial(self._compile, settings=settings), later):
             for (batch, lines), result in zip(batches, results, strict=True):
-                tokens, scores = np.asarray(result.tokens), np.asarray(result.scores)
+                tokens, *scores = (
+                    np.asarray(x) for x in (result.tokens, result.scores, result.log_probabilities)
+                )
                 for row, line in enumerate(lines):
-                    pairs = zip(tokens[row, :n_best], scores[row, :n_best], strict=True)
+                    each = zip(*(x[row, :n_best].tolist() for x in scores), tokens[row, :n_best], strict=True)
                     found[line - first_line] = [
-                        self._hypothesis(ids, float(score), sources[line - first_line])
-                        for ids, score in pairs
+                        self._hypothesis(ids, score, log_p, sources[line - first_line])
+                        for score, log_p, ids in each
                         if np.isfinite(score)
                     ]
                     if not found[line - first_line]:
@@ -181,7 +188,7 @@ class Translator:
         self, batch: Int[np.ndarray, "rows s"], lines: list[int], settings: DecodingConfig
     ) -> SearchResult:
         """The search for a full batch, of which the first rows come from these lines."""
-        program = (batch.shape[1], settings)
+        program = _program(batch.shape[1], settings)
         numbers = np.resize(lines, len(batch)).astype(np.int32)
         # the first batch compiles, the others wait for it: otherwise each would
         compiling = self._compiling.setdefault(program, threading.Lock())
@@ -194,7 +201,7 @@ class Translator:
     def _compile(self, length: int, settings: DecodingConfig) -> None:
         """A search for nothing, with the program for this length."""
         refuse_forked()
-        if (length, settings) not in self.programs:
+        if _program(length, settings) not in self.programs:
             self._searched(self._padded([], length, settings.rows), [1], settings)
 
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
@@ -345,11 +352,14 @@ class Translator:
 
     # From batches to text
 
-    def _hypothesis(self, ids: Int[np.ndarray, " t"], score: float, source: str) -> Hypothesis:
+    def _hypothesis(
+        self, ids: Int[np.ndarray, " t"], score: float, log_probability: float, source: str
+    ) -> Hypothesis:
         tokenizer, special = self.tokenizers[1].knowing(source), self.config.model.special
         words = [int(index) for index in ids if index not in (special.pad, special.eos)]
         said = (*words, special.eos)
-        return Hypothesis(tokenizer.decode(words), tuple(tokenizer.pieces(words)), score, ids=said)
+        text, pieces = tokenizer.decode(words), tuple(tokenizer.pieces(words))
+        return Hypothesis(text, pieces, score, log_probability, ids=said)
 
     def _align(
         self,
@@ -374,6 +384,11 @@ def model_shapes(config: Config) -> Any:
     """The shapes of the model's variables, without making them."""
     model, ids = find_system(config.system).model(config.model), jnp.ones((1, 2), jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+
+
+def _program(length: int, settings: DecodingConfig) -> tuple[int, DecodingConfig]:
+    """What the compiled program of a search depends on."""
+    return length, settings.static()
 
 
 def _dealt_out(sentences: int, settings: DecodingConfig) -> DecodingConfig:

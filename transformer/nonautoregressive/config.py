@@ -59,6 +59,10 @@ class ParallelDecodingConfig(DecodingConfig):
     length_scale: float = 1.0
     """Factor on the predicted length: 0.5 shortens, 2.0 stretches. (bos predicts none.)"""
 
+    # candidates are compared by the mean of their words' log-probabilities
+    length_penalty: float = 1.0
+    penalty: Literal["wu", "power"] = "power"
+
     _RANGES: ClassVar[Ranges] = {**DecodingConfig._RANGES, "iterations": (1, 1000)}
 
     def __post_init__(self) -> None:

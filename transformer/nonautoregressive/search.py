@@ -15,8 +15,10 @@ from transformer.decoding.beam import (
     as_variables,
     chunks,
     empty_rows,
+    in_order,
     length_limits,
 )
+from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.model.transformer import Memory
 from transformer.nonautoregressive.config import ParallelDecodingConfig
@@ -26,7 +28,6 @@ Apply = Callable[..., Any]
 """A method of the model, by name, on its variables."""
 
 
-@functools.partial(jax.jit, static_argnames=("model", "options"))
 def parallel_search(
     model: ParallelTransformer,
     params: Any,
@@ -34,14 +35,28 @@ def parallel_search(
     lines: Int[Array, " b"],
     options: ParallelDecodingConfig,
 ) -> SearchResult:
-    """Translations of every sentence, the candidates in order of score: the mean log-probability of
-    a candidate's words, in nats.
+    """Translations of every sentence, the candidates in order of score. A log-probability is the sum
+    over the words, each as likely as when it was decided.
 
     Args:
       source: ids, each sentence closed by <eos>, then <pad>.
       lines: the numbers of the input lines, folded into the key that draws fertilities.
     """
+    key = jax.random.key(options.seed)
+    return _search(model, params, source, lines, key, options.static())
+
+
+@functools.partial(jax.jit, static_argnames=("model", "options"))
+def _search(
+    model: ParallelTransformer,
+    params: Any,
+    source: Int[Array, "b s"],
+    lines: Int[Array, " b"],
+    key: Array,
+    options: ParallelDecodingConfig,
+) -> SearchResult:
     variables, c = as_variables(params), model.config
+    penalty = length_penalty(options)
     if options.iterations > 1 and c.fed != "masked":
         raise UserError(f"--decoding.iterations: a decoder fed with {c.fed} says everything once")
     if options.length_scale != 1 and c.fed == "bos":
@@ -51,11 +66,12 @@ def parallel_search(
     memory = apply(source, method="encode")
     if c.fed == "bos":
         draft = jnp.full((source.shape[0], c.places), c.special.bos)
-        return cut_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
+        tokens, log_p = cut_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
+        return in_order(tokens[:, None], log_p[:, None], penalty, c.special.pad)
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
     if c.fed == "fertility":
-        fertilities = draw_fertilities(plan, source != c.special.pad, lines, n, options.seed)
+        fertilities = draw_fertilities(plan, source != c.special.pad, lines, n, key)
         lengths = fertilities.sum(axis=-1)
     else:
         fertilities = None
@@ -81,14 +97,14 @@ def parallel_search(
         tokens, log_p = say(apply, c.special, rows, draft, lengths)
         if c.fed == "masked":
             tokens, log_p = mend(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
-        score = (log_p * places).sum(axis=1) / lengths
-        return jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad), score
+        padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
+        return padded, (log_p * places).sum(axis=1)
 
     # as many places as the longest candidate needs, not as any sentence might
     sizes = chunks(longest)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
-    tokens, scores = jax.lax.switch(needed, [functools.partial(draft_of, size) for size in sizes])
-    return _in_order(tokens.reshape(batch, n, -1), scores.reshape(batch, n))
+    tokens, log_p = jax.lax.switch(needed, [functools.partial(draft_of, size) for size in sizes])
+    return in_order(tokens.reshape(batch, n, -1), log_p.reshape(batch, n), penalty, c.special.pad)
 
 
 def say(
@@ -140,21 +156,23 @@ def draw_fertilities(
     words: Bool[Array, "b s"],
     lines: Int[Array, " b"],
     n: int,
-    seed: int,
+    key: Array,
 ) -> Int[Array, "b n s"]:
     """The likeliest fertilities, and n - 1 times drawn ones (Gu et al. 2018, section 4.2)."""
 
     def draw(line: Array, logits: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(seed), line)
-        return jax.random.categorical(key, logits, shape=(n - 1, logits.shape[0]))
+        mine = jax.random.fold_in(key, line)
+        return jax.random.categorical(mine, logits, shape=(n - 1, logits.shape[0]))
 
     likeliest = logits.argmax(axis=-1)[:, None, :]
     drawn = jnp.concatenate([likeliest, jax.vmap(draw)(lines, logits)], axis=1)
     return jnp.where(words[:, None, :], drawn, 0)
 
 
-def cut_at_eos(logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds) -> SearchResult:
-    """The likeliest word at every place up to the first <eos>; one candidate."""
+def cut_at_eos(
+    logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds
+) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
+    """The likeliest word at every place up to the first <eos>, and the sum of their log-probabilities."""
     vocabulary, at = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
     silent = (vocabulary == special.pad) | (vocabulary == special.bos)
     tokens = jnp.where(silent, NEVER, logits).argmax(axis=-1)
@@ -162,12 +180,4 @@ def cut_at_eos(logits: Float[Array, "b t v"], limits: Int[Array, " b"], special:
     lengths = (tokens == special.eos).argmax(axis=1) + 1
     inside = at < lengths[:, None]
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
-    scores = (log_p * inside).sum(axis=1) / lengths
-    return SearchResult(jnp.where(inside, tokens, special.pad)[:, None], scores[:, None])
-
-
-def _in_order(tokens: Int[Array, "b n t"], scores: Float[Array, "b n"]) -> SearchResult:
-    order = jnp.argsort(-scores, axis=1)
-    return SearchResult(
-        jnp.take_along_axis(tokens, order[:, :, None], axis=1), jnp.take_along_axis(scores, order, axis=1)
-    )
+    return jnp.where(inside, tokens, special.pad), (log_p * inside).sum(axis=1)
