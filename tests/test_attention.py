@@ -232,6 +232,7 @@ def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, rand
     [
         ({"attention": "fused"}, False, True),
         ({"attention": "fused", "attention_dropout": 0.1}, False, False),
+        ({"attention": "fused", "attention_dropout": 0.1, "deterministic": True}, False, True),
         ({"attention": "fused", "d_k": 8, "d_v": 4}, False, False),
         ({"attention": "fused"}, ["intermediates"], False),
         ({"attention": "einsum"}, False, False),
@@ -239,12 +240,14 @@ def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, rand
     ],
 )
 def test_when_attention_is_fused(tiny, fused_calls, changes, mutable, fused):
-    model = Transformer(tiny(**changes))
+    deterministic = changes.get("deterministic", "attention_dropout" not in changes)
+    model = Transformer(tiny(**{name: value for name, value in changes.items() if name != "deterministic"}))
     variables = jax.eval_shape(model.init, jax.random.key(0), SOURCE[:, :2], SOURCE[:, :2])
     variables = {"params": variables["params"]}
     fused_calls.clear()
+    options = {"mutable": mutable, "deterministic": deterministic, "rngs": {"dropout": jax.random.key(0)}}
     jax.eval_shape(
-        lambda variables: model.apply(variables, jnp.asarray(SOURCE), jnp.asarray(TARGET), mutable=mutable),
+        lambda variables: model.apply(variables, jnp.asarray(SOURCE), jnp.asarray(TARGET), **options),
         variables,
     )
     assert bool(fused_calls) == fused

@@ -7,9 +7,11 @@ import os
 import shlex
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_run import WORDS, small_config
@@ -21,7 +23,7 @@ from transformer.config_json import to_json
 from transformer.copying.config import CopyingConfig
 from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
-from transformer.distill import ABOUT, distill
+from transformer.distill import ABOUT, _write_side, distill
 from transformer.locations import as_options, locations
 from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
 from transformer.systems import find_system
@@ -197,6 +199,37 @@ def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
         assert [x.score for x in found] == sorted((x.score for x in found), reverse=True)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name, base, teacher):
+    """Or `--init-from` would begin a run whose checkpoints no program could load."""
+    config = config_of(name, base, teacher)
+    model = dataclasses.replace(config.model, vocab_size=13)
+
+    def shapes(**changes):
+        changed = dataclasses.replace(config, model=dataclasses.replace(model, **changes))
+        return jax.tree.map(jnp.shape, model_shapes(changed))
+
+    hints = typing.get_type_hints(type(model))
+    for field in model.ADAPTABLE:
+        now = getattr(model, field)
+        choices = typing.get_args(hints[field]) or ([not now] if isinstance(now, bool) else [now / 2 + 0.1])
+        for choice in choices:
+            assert shapes(**{field: choice}) == shapes(), field
+
+
+def test_another_mechanism_of_attention_is_another_network(base, teacher, tmp_path):
+    parent = train(config_of("recurrent", base, teacher), tmp_path / "parent", watch=quiet)
+    config = config_of("recurrent", base, teacher)
+    other = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, attention="dot"),
+        training=dataclasses.replace(config.training, init_from=parent),
+    )
+    with pytest.raises(UserError, match="attention"):
+        train(other, tmp_path / "child", watch=quiet)
+    assert not (tmp_path / "child").exists()
+
+
 def test_length_can_be_asked_for(base, teacher, tmp_path):
     path = train(config_of("parallel, length", base, teacher), tmp_path / "run", watch=quiet)
     program = [sys.executable, "decode.py", str(path)]
@@ -234,6 +267,11 @@ def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_p
 
 
 # --- distillation and rescoring ---
+
+
+def test_line_breaks_inside_a_sentence_shift_no_lines(tmp_path):
+    _write_side(tmp_path / "train.en", iter(["one\ntwo", "three\r\n\nfour\n", "five"]))
+    assert (tmp_path / "train.en").read_bytes() == b"one two\nthree four\nfive\n"
 
 
 def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(base, teacher, tmp_path):

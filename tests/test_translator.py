@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -280,6 +281,22 @@ def test_a_longer_source_is_cut_and_its_line_named(
         caplog.clear()
         word_translator.score([whole] * 2, ["größe"] * 2, lines=[7, 7])  # as rescoring does with several
         assert len(caplog.records) == 1
+
+
+def test_line_breaks_are_no_part_of_a_sentence(
+    word_translator: Translator, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "lines").write_bytes("größe w1ß\r\nw2ß\nw7ß".encode())
+    with caplog.at_level(logging.WARNING, "transformer"), open(tmp_path / "lines", newline="") as lines:
+        found = plain(list(word_translator.stream(lines)))
+        assert not caplog.records
+        assert found == plain(word_translator.search(["größe w1ß", "w2ß", "w7ß"]))
+        inside = plain(word_translator.search(["größe\r\nw1ß\n", "w2ß"]))
+    assert inside == found[:2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "line 1: its line breaks are read as spaces"
+    ]
+    assert word_translator.subwords("größe\ngröße\n") == ["größe", "größe"]
 
 
 def test_learned_positions_reach_no_further_than_their_table(

@@ -12,7 +12,6 @@ What was translated stays if it is stopped; the same command goes on after the l
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,7 @@ def distill(
       UserError: the run or the checkpoint is missing; the folder holds something else, or another
         distillation; its text cannot be written; the training text is not the teacher's.
     """
-    from transformer.data.corpora import open_corpus
+    from transformer.data.corpora import one_line, open_corpus
     from transformer.decoding.translator import Translator
     from transformer.run import Run
     from transformer.training.watch import Watch
@@ -124,7 +123,7 @@ def distill(
         found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
         with open(partial, "a", encoding="utf-8", newline="\n", opener=append_flags) as file:
             for best in watch.progress("translated", found, len(train) - done):
-                file.write(_one_line(translator.as_trained(best[0])) + "\n")
+                file.write(one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
     watch.say(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
@@ -155,14 +154,11 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
 
 
 def _write_side(path: Path, lines: Iterator[str]) -> None:
+    from transformer.data.corpora import one_line
+
     if not path.exists():
         with open_whole(path) as file:
-            file.writelines(f"{_one_line(line)}\n".encode() for line in lines)
-
-
-def _one_line(text: str) -> str:
-    """A sentence of a TFDS set may have line breaks, which would shift all that follows."""
-    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
+            file.writelines(f"{one_line(line)}\n".encode() for line in lines)
 
 
 def _whole_lines(path: Path) -> int:

@@ -307,6 +307,8 @@ def _standard_input() -> Iterator[str]:
 
 
 def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
+    from transformer.data.corpora import one_line
+
     if given.format == "json":
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
         for values in fields:
@@ -318,7 +320,7 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
     # always n_best lines: an empty sentence has one translation only, which is repeated
     hypotheses = list(hypotheses) + [hypotheses[-1]] * ((given.n_best or 1) - len(hypotheses))
     # a model may say a line break, but a translation is one line
-    texts = [" ".join(hypothesis.text.split("\n")) for hypothesis in hypotheses]
+    texts = [one_line(hypothesis.text) for hypothesis in hypotheses]
     if given.format == "scores":
         return [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in zip(hypotheses, texts, strict=True)]
     return texts

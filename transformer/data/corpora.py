@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +181,11 @@ def text_of(line: bytes, number: int) -> str:
     """The text of a line, without its end, nor a byte order mark in line 1. Raises UnicodeDecodeError."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     return line.decode("utf-8-sig" if number == 1 else "utf-8")
+
+
+def one_line(text: str) -> str:
+    """A sentence without line breaks: spaces in their place, nothing in place of those around it."""
+    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig, check_beam
 from transformer.data.batching import Tokenizers
+from transformer.data.corpora import one_line
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError
@@ -114,7 +115,8 @@ class Translator:
         """The best translation of every sentence, in order; an empty one stays empty.
 
         Args:
-          sources: sentences without line breaks.
+          sources: sentences. A line break around one is passed over, one inside is read as a space, with a
+            warning.
           options: any field of `DecodingConfig`, in place of the run's own.
         """
         return [found[0].text for found in self.search(sources, **options)]
@@ -131,7 +133,7 @@ class Translator:
         """The best translations of every sentence, best first.
 
         Args:
-          sources: sentences without line breaks.
+          sources: sentences, as in `translate`.
           n_best: how many of each; None: as many as `beam_size`.
           alignments: whether to find what each token looked at.
           first_line: the number of the first sentence, for warnings and for sampling.
@@ -291,7 +293,7 @@ class Translator:
     def subwords(self, source: str) -> list[str]:
         """A source sentence as the model sees it: the columns of an alignment, but for <eos>."""
         tokenizer = self.tokenizers[0].knowing(source)
-        return tokenizer.pieces(tokenizer.encode(source))
+        return tokenizer.pieces(tokenizer.encode(one_line(source)))
 
     def source_row(self, source: str, **options: Any) -> Int[np.ndarray, "1 s"]:
         """The ids of a source sentence as a search with these options sees it: cut to what the model
@@ -311,13 +313,24 @@ class Translator:
     def _ids(
         self, texts: Sequence[str], tokenizer: Any, longest: int, lines: Sequence[int] = ()
     ) -> list[list[int]]:
-        """Ids closed by <eos>, cut to what the model can read. Of lines that were cut the first are named."""
-        encoded = [tokenizer.encode(text) for text in texts]
-        cut = {line: len(ids) for line, ids in zip(lines, encoded, strict=False) if len(ids) >= longest}
-        for line in list(cut)[:NAMED]:
-            log.warning("line %d: cut from %d to %d subwords", line, cut[line], longest - 1)
-        if len(cut) > NAMED:
-            log.warning("%d more lines, to line %d, were cut", len(cut) - NAMED, max(cut))
+        """Ids closed by <eos>, cut to what the model can read. Of changed lines the first are named."""
+        whole = [one_line(text) for text in texts]
+        encoded = [tokenizer.encode(text) for text in whole]
+        inside = {
+            line: "its line breaks are read as spaces"
+            for line, text, read in zip(lines, texts, whole, strict=False)
+            if text.strip("\r\n") != read
+        }
+        cut = {
+            line: f"cut from {len(ids)} to {longest - 1} subwords"
+            for line, ids in zip(lines, encoded, strict=False)
+            if len(ids) >= longest
+        }
+        for changed, what in (inside, "have line breaks inside"), (cut, "were cut"):
+            for line in list(changed)[:NAMED]:
+                log.warning("line %d: %s", line, changed[line])
+            if len(changed) > NAMED:
+                log.warning("%d more lines, to line %d, %s", len(changed) - NAMED, max(changed), what)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def _source_batches(

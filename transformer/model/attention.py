@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
         block = max(window or query.shape[2], SMALLEST_BLOCK)
         if 4 * block <= query.shape[2] and not self.is_mutable_collection("intermediates"):
             context = self._local(query, keys, values, local_mask(mask, block), block, deterministic)
-        elif self._fused(query.shape[2]):
+        elif self._fused(query.shape[2], deterministic):
             implementation = "cudnn" if _cudnn_runs(self.config) else None
             context = _fused_attention(query, keys, values, mask, implementation)
         else:
@@ -159,13 +159,13 @@ class MultiHeadAttention(nn.Module):
         context = jnp.einsum("...qk,...kd->...qd", weights, local_blocks(values, block))
         return context.reshape(*context.shape[:2], -1, context.shape[4])[:, :, :time]
 
-    def _fused(self, queries: int) -> bool:
-        """Whether the fused kernel can do it: it has no dropout, shows no weights, wants
+    def _fused(self, queries: int, deterministic: bool) -> bool:
+        """Whether the fused kernel can do it: it drops no weights, shows no weights, wants
         d_v = d_k, and gains nothing on the few queries of a decoding step."""
         c = self.config
         possible = (
             c.key_width == c.value_width
-            and c.attention_dropout == 0
+            and (deterministic or c.attention_dropout == 0)
             and not self.is_mutable_collection("intermediates")
         )
         if c.attention == "fused":
