@@ -1,5 +1,6 @@
 """Every system trains, saves, resumes, decodes and reports like the core."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -214,7 +215,8 @@ def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name
         now = getattr(model, field)
         choices = typing.get_args(hints[field]) or ([not now] if isinstance(now, bool) else [now / 2 + 0.1])
         for choice in choices:
-            assert shapes(**{field: choice}) == shapes(), field
+            with contextlib.suppress(UserError):  # not a choice of this system
+                assert shapes(**{field: choice}) == shapes(), field
 
 
 def test_another_mechanism_of_attention_is_another_network(base, teacher, tmp_path):
