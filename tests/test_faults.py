@@ -3,8 +3,11 @@
 import contextlib
 import io
 import os
+import pty
 import random
 import resource
+import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +28,7 @@ from transformer.cli import guard
 from transformer.config_json import to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import UserError
+from transformer.locations import as_options, locations
 from transformer.training.train import train
 from transformer.training.watch import Watch
 
@@ -221,6 +225,8 @@ def test_one_run_at_a_time_in_a_directory(finished):
         pass
 
 
+INTERRUPTS = int(os.environ.get("TRANSFORMER_INTERRUPTS", 50))
+ROOT = Path(__file__).parent.parent
 KILLS = 50
 TRAIN = """
 import sys
@@ -269,3 +275,65 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
         *(jax.tree.leaves(run.variables(400, shapes)) for run in (whole, killed)), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C as a terminal sends it, while the progress bar is being drawn: each time the training ends with
+    130, without a hang, and the next one goes on from a checkpoint that is whole."""
+    small = small_config(tmp_path)
+    often = replace(small.training, steps=10**6, evaluate_every=400, log_every=1, evaluate_sentences=1)
+    config = replace(small, training=often)
+    (tmp_path / "config.json").write_text(to_json(config))
+    train(replace(config, training=replace(often, steps=1)), tmp_path / "run", watch=Watch(quiet=True))
+    command = [sys.executable, "train.py", "--run-dir", str(tmp_path / "run")]
+    command += [*shlex.split(as_options(locations(config))), "--training.steps", str(often.steps)]
+    moments, reached = random.Random(0), [1]
+    for _ in range(INTERRUPTS):
+        ended, said = interrupted(command, moments.uniform(0.5, 12))
+        assert ended == 130, said
+        assert "Traceback" not in said
+        run = Run(tmp_path / "run")
+        reached.append(run.steps()[-1])
+        assert np.isfinite(jax.tree.leaves(run.variables("last", model_shapes(run.config)))[0]).all()
+        if "step " in said:
+            assert reached[-1] > reached[-2], said
+    print(f"interrupted {INTERRUPTS} times, at steps {reached}")
+    assert len(set(reached)) > INTERRUPTS / 4
+
+
+ON_ITS_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def interrupted(command: list[str], seconds: float) -> tuple[int, str]:
+    """The exit status and the output of a program on a terminal of its own, where Ctrl-C is typed then."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_ITS_TERMINAL, *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said, typed, began = b"", False, time.monotonic()
+    try:
+        while True:
+            waited = time.monotonic() - began
+            assert waited < seconds + 120, f"it hangs: {said.decode()[-2000:]}"
+            if waited > seconds and not typed:
+                os.write(ours, b"\x03")
+                typed = True
+            if select.select([ours], [], [], 0.05)[0]:
+                said += os.read(ours, 2**16)
+    except OSError:  # the terminal ends with the last program on it
+        return process.wait(), said.decode(errors="replace")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
