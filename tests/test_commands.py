@@ -1,10 +1,12 @@
 """train.py and decode.py as people run them: lines in, lines out, and bad input answered with one
 message and exit status 2."""
 
+import contextlib
 import dataclasses
 import io
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -226,7 +228,7 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be at least 0"),
         (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),
         (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
-        ([], b"", "Missing from decode.py"),
+        ([], b"", "Missing from transformer decode"),
     ],
 )
 def test_decode_says_what_is_wrong(run_dir, command, tmp_path, monkeypatch, arguments, stdin, message):
@@ -260,7 +262,7 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bse"], "no preset 'bse': choose one of quickstart, tiny,"),
+        (["bse"], "no preset 'bse': did you mean base?"),
         (["--model.num-headz", "3"], "num-headz"),
         (["--model.d-model", "130"], "--model.d-model 130 is not divisible by --model.num-heads 4"),
         (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
@@ -295,24 +297,64 @@ def test_train_says_what_is_wrong(command, cache, tmp_path, monkeypatch, argumen
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("main", [train_main, decode_main, average_main])
-def test_help_teaches(command, main):
-    status, out, _ = command(main, "--help")
-    assert status == 0
-    assert len(out) > 300
-
-
-def test_help_names_the_presets(command):
-    out = " ".join(command(train_main, "--help")[1].split())
-    for name in PRESETS:
-        assert name in out
-    assert "(Eq. 2)" not in out
-
-
 def test_the_scripts_at_the_top_run():
     for script in ("train.py", "decode.py"):
         ended = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
+
+
+def test_a_line_in_a_slow_pipe_is_answered_at_once(run_dir):
+    """Before any other line, or the end, has come."""
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "decode.py", run_dir], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin
+    assert process.stdout
+    for line in ("der See\n", "ein Haus\n", "\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith("\n")
+    rest, said = process.communicate("das Haus\nder Hund")
+    assert rest.count("\n") == 2
+    assert process.returncode == 0, said
+
+
+def test_a_typed_line_is_answered_at_once(run_dir):
+    """On a terminal: a hint, and nothing between the translations."""
+    ours, theirs = pty.openpty()
+    with (
+        subprocess.Popen(
+            [sys.executable, ROOT / "decode.py", run_dir, "--method", "greedy"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        ) as process,
+        open(ours, "rb", buffering=0) as terminal,
+    ):
+        os.close(theirs)
+        said = b""
+
+        def until(what: bytes) -> None:
+            nonlocal said
+            while what not in said:
+                said += terminal.read(1)
+
+        until(b"Ctrl-D to end\r\n")
+        hint, said = said, b""
+        assert hint == b"one sentence per line; Ctrl-D to end\r\n"
+        for _ in range(2):
+            os.write(ours, b"der See\n")
+            until(b"der See\r\n")  # what the terminal shows of the typing
+            echo, said = said, b""
+            until(b"\n")
+            assert b"\x1b" not in echo + said  # no bar is drawn
+            answer, said = said, b""
+        os.write(ours, b"\x04")
+        assert process.wait() == 0
+        with contextlib.suppress(OSError):  # the terminal has ended
+            assert not terminal.read()
+        assert answer
 
 
 def test_two_devices_translate_like_one(run_dir):

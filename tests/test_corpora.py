@@ -1,5 +1,6 @@
 """Every source of sentence pairs becomes the same store; files that are wrong are named."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -205,8 +206,8 @@ def test_tensorflow_is_never_imported(tmp_path):
         ({"train_target": None}, "--data.train-target is missing"),
         ({"train_source": "nowhere.en"}, "cannot read nowhere.en: No such file"),
         (
-            {"validation_source": None, "validation_target": None},
-            "no validation text: give --data.validation-",
+            {"train_source": None, "train_target": None},
+            "no train text: give --data.train-source",
         ),
         ({"train_tsv": "x.tsv"}, "either --data.train-tsv or --data.train-source"),
     ],
@@ -230,6 +231,27 @@ def test_files_that_are_wrong_are_named(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
         open_corpus(text_config(tmp_path, train_source=bad))
     assert not (tmp_path / "cache").exists()
+
+
+def test_without_validation_text_some_of_the_training_text_is_held_out(tmp_path):
+    lines = [f"line {number % 250}" for number in range(300)]  # some come twice
+    config = text_config(
+        tmp_path,
+        train_source=write(tmp_path / "a", lines),
+        train_target=write(tmp_path / "b", [line.upper() for line in lines]),
+        validation_source=None,
+        validation_target=None,
+    )
+    splits = {name: list(pairs) for name, pairs in open_corpus(config).splits.items()}
+    train, validation = splits["train"], splits["validation"]
+    assert 15 <= len(validation) <= 17  # 5 %, and whoever is the same as the last one
+    assert len(train) + len(validation) == 300
+    assert not {source for source, _ in train} & {source for source, _ in validation}
+    elsewhere = dataclasses.replace(config, cache_dir=tmp_path / "elsewhere")
+    assert list(open_corpus(elsewhere).splits["validation"]) == validation
+    same = write(tmp_path / "same", ["one"] * 9)
+    with pytest.raises(UserError, match="too few different sentences .* --data.validation-source"):
+        open_corpus(dataclasses.replace(config, train_source=same, train_target=same))
 
 
 def test_empty_files_and_torn_tsv(tmp_path):

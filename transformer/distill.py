@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from transformer.cli import guarded, run_defaults, short_options
+from transformer.commands import called, program
 from transformer.config import DataConfig, DecodingConfig
 from transformer.errors import UserError
 from transformer.files import MiB, append_flags, open_whole, parse_object, read_text, write_whole
@@ -46,7 +47,7 @@ class DistillArguments:
 
 def distill_main() -> int:
     """`python -m transformer.distill RUN FOLDER [options]`."""
-    return guarded("distill", _distill)
+    return guarded(program("distill"), _distill)
 
 
 def _distill(arguments: list[str]) -> None:
@@ -59,7 +60,7 @@ def _distill(arguments: list[str]) -> None:
             run_defaults(arguments).decoding,
             without_locations(run_defaults(arguments).data),
         ),
-        prog="python -m transformer.distill",
+        prog=program("distill"),
         description=(
             "Translate the text that a model was trained on into a new corpus, for students that learn "
             "the teacher's translations instead of the originals. Stopped, it goes on where it was."
@@ -131,9 +132,8 @@ def distill(
         for split in corpus.splits
         for side, language in zip(("source", "target"), languages, strict=True)
     ]
-    watch.say(
-        f"  python train.py PRESET {' '.join(files)} --data.source-tokenizer {run.path / 'source.model'}"
-    )
+    tokenizer = f"--data.source-tokenizer {run.path / 'source.model'}"
+    watch.say(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
 
 
 def _claim(folder: Path, about: dict[str, Any]) -> None:

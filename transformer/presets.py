@@ -203,3 +203,52 @@ PRESETS: dict[str, Config] = {
     "E-learned-positions": _row(positions="learned"),
 }
 """Every named config. The paper's are for WMT 2014 English-German with a joint vocabulary of 37,000."""
+
+GROUPS: dict[str, dict[str, str]] = {
+    "to begin with": {
+        "quickstart": "small, on the built-in corpus: minutes on two CPU cores",
+    },
+    "Multi30k": {
+        "tiny": "on text that is cut into subwords already",
+        "tiny-published": "the same, with the published updates",
+        "multi30k": "on raw text, with a vocabulary of its own",
+    },
+    "what came before": {
+        "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
+        "tiny-recurrent": "GRU with additive attention (Bahdanau et al. 2015)",
+        "tiny-recurrent-dot": "with scaled dot-product attention",
+        "tiny-recurrent-hard": "with hard attention, trained by REINFORCE (Xu et al. 2015)",
+        "tiny-recurrent-fixed": "with one fixed vector (Sutskever et al. 2014)",
+    },
+    "all words at once": {
+        f"{base}-{fed}": f"{what}, {where}"
+        for base, where in (("quickstart", "on the built-in corpus"), ("tiny", "as tiny"))
+        for fed, what in (
+            ("length", "length predicted first"),
+            ("bos", "text ends at the first <eos>"),
+            ("fertility", "source words repeated (Gu et al. 2018)"),
+            ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
+        )
+    },
+    "copying names": {
+        f"dialogue-{language}{suffix}": f"answers in {name}, {what}"
+        for language, name in (("en", "English"), ("zh", "Chinese"))
+        for suffix, what in (("", "with a pointer to the source"), ("-plain", "without one"))
+    },
+    "your own model": {
+        "fine-tune": "sizes and vocabulary of the run that --init-from names",
+    },
+    "the paper, WMT 2014": {
+        "base": "Table 2's base model",
+        "big": "Table 2's big model",
+        **{f"A-heads-{n}": f"Table 3 (A): {n} head{'s' * (n > 1)}" for n in (1, 4, 16, 32)},
+        **{f"B-keys-{n}": f"Table 3 (B): d_k = {n}" for n in (16, 32)},
+        **{f"C-layers-{n}": f"Table 3 (C): N = {n}" for n in (2, 4, 8)},
+        **{f"C-width-{n}": f"Table 3 (C): d_model = {n}" for n in (256, 1024)},
+        **{f"C-inner-{n}": f"Table 3 (C): d_ff = {n}" for n in (1024, 4096)},
+        **{f"D-dropout-{x}": f"Table 3 (D): P_drop = {x}" for x in (0.0, 0.2)},
+        **{f"D-smoothing-{x}": f"Table 3 (D): label smoothing {x}" for x in (0.0, 0.2)},
+        "E-learned-positions": "Table 3 (E): learned positions",
+    },
+}
+"""What each preset is, by group, in the order in which to meet them."""

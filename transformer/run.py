@@ -90,7 +90,7 @@ class Run:
             self.config = from_json(text)
         except UserError as error:
             foreign = '"model_type"' in text
-            hint = "; to use a Marian model, first: python -m transformer.interop import" if foreign else ""
+            hint = "; to use a Marian model, first: transformer import" if foreign else ""
             raise UserError(f"{self.path / 'config.json'}: {error}{hint}") from error
         if self.config.model.vocab_size < 1:
             raise UserError(f"{self.path / 'config.json'}: model.vocab_size is missing")

@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from transformer.cli.guard import guarded
+from transformer.commands import called, program
 from transformer.errors import UserError
 
 
@@ -22,11 +23,11 @@ class AverageArguments:
 
 def average_main() -> int:
     """`python -m transformer.average RUN [--last K | --steps ...]`."""
-    return guarded("average", _average)
+    return guarded(program("average"), _average)
 
 
 def _average(arguments: list[str]) -> None:
-    given = tyro.cli(AverageArguments, args=arguments, prog="python -m transformer.average")
+    given = tyro.cli(AverageArguments, args=arguments, prog=program("average"))
     if given.last is not None and (given.last < 1 or given.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
@@ -39,4 +40,4 @@ def _average(arguments: list[str]) -> None:
     steps = list(given.steps) or run.steps()[-(given.last or run.config.training.keep_last) :]
     place = run.store_average(run.averaged(steps, model_shapes(run.config)))
     print(f"Averaged steps {', '.join(map(str, steps))} into {place}")
-    print(f"Try: python decode.py {run.path} --checkpoint average")
+    print(f"Try: {called('decode')} {run.path} --checkpoint average")

@@ -6,21 +6,25 @@ import hashlib
 import itertools
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 
 from transformer.cli.guard import guarded
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import shown
+from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
 from transformer.files import open_regular, parse_object
+
+PAUSE = 0.05  # seconds without a line, after which those that have come are translated
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class DecodeArguments:
 
 def decode_main() -> int:
     """`decode.py RUN [options]`."""
-    return guarded("decode.py", _decode)
+    return guarded(program("decode"), _decode)
 
 
 def _decode(arguments: list[str]) -> None:
@@ -91,11 +95,11 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
         DecodeArguments,
         args=arguments,
         default=DecodeArguments(tyro.MISSING_NONPROP, run_defaults(arguments).decoding),
-        prog="decode.py",
+        prog=program("decode"),
         description=(
-            "Translate text with a trained model: decode.py RUN < in > out. One line in, one line "
+            f"Translate text with a trained model: {called('decode')} RUN < in > out. One line in, one line "
             "out; an empty line stays empty. Options of the search default to those stored with the run.\n\n"
-            "See why: decode.py RUN --input FILE --explore page.html"
+            f"See why: {called('decode')} RUN --input FILE --explore page.html"
         ),
     )
 
@@ -146,10 +150,22 @@ def _translate_lines(given: DecodeArguments) -> None:
         chosen = (hypotheses[: given.n_best] for hypotheses in several)
         return [("".join(f"{line}\n" for line in _formatted(best, given)), best[0].text) for best in chosen]
 
-    def translated(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str]]:
-        """A window of lines at a time, of which every process does its share."""
-        while window := list(itertools.islice(lines, WINDOW * jax.process_count())):
-            yield from by_turns(window, translate)
+    def sources() -> Iterator[list[str]]:
+        """The lines to translate, some at a time."""
+        most = WINDOW * jax.process_count()
+        if not given.input:
+            return _standard_input(most, patient=jax.process_count() > 1)
+        lines = read_lines(given.input)
+        return iter(lambda: list(itertools.islice(lines, most)), [])
+
+    def translated(done: int, file: TextIO) -> Iterator[tuple[str, str]]:
+        """Of every line after the first ones what is written. Every process does its share."""
+        start = 1
+        for window in sources():
+            numbered = [(line, text) for line, text in enumerate(window, start) if line > done]
+            yield from by_turns(numbered, translate)
+            file.flush()
+            start += len(window)
 
     watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not first()))
     began_as = _digest(given.input) if given.input else ""
@@ -164,10 +180,10 @@ def _translate_lines(given: DecodeArguments) -> None:
                 best = _written_before(long, given)
             if long and long.dropped:
                 watch.say("  beginning anew: what was left here unfinished is dropped")
-            lines = enumerate(read_lines(given.input) if given.input else _standard_input(), start=1)
-            rest = translated(itertools.islice(lines, done, None))
-            left = None if total is None else total - done
-            for count, (text, said) in enumerate(watch.progress("sentences", rest, left), start=1):  # noqa: B007
+            rest: Iterable[tuple[str, str]] = translated(done, file)
+            if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the translations
+                rest = watch.progress("sentences", rest, None if total is None else total - done)
+            for count, (text, said) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
                 if given.reference:
                     best.append(said)
@@ -241,7 +257,8 @@ def _write_page(given: DecodeArguments) -> None:
     from transformer.decoding.translator import Translator
     from transformer.inspection.explorer import SENTENCES, explore
 
-    lines = read_lines(given.input) if given.input else _standard_input()
+    read = _standard_input(SENTENCES, patient=True)
+    lines = read_lines(given.input) if given.input else itertools.chain.from_iterable(read)
     sources = list(itertools.islice(filter(str.strip, lines), SENTENCES))
     if not sources:
         raise UserError("nothing to explore: the input has no sentence")
@@ -292,18 +309,51 @@ def _check_files(given: DecodeArguments) -> int | None:
     return total
 
 
-def _standard_input() -> Iterator[str]:
+def _standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
+    """The lines of standard input, those that have come, or if patient `most` at a time."""
     from transformer.data.corpora import text_of
 
+    number = 0
+    for lines in _arriving(most, patient):
+        window = []
+        for line in lines:
+            number += 1
+            try:
+                window.append(text_of(line, number))
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
+                ) from error
+        yield window
+
+
+def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
+    """So that whoever types a line is answered at once, and whoever pipes many is not read one by one."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield text_of(line, number)
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
-            ) from error
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:  # a stream of another program's, without one
+        yield from iter(lambda: list(itertools.islice(sys.stdin.buffer, most)), [])
+        return
+    if os.isatty(descriptor):
+        print("one sentence per line; Ctrl-D to end", file=sys.stderr, flush=True)
+    ended, rest = False, bytearray()
+    while not ended:
+        lines: list[bytes] = []
+        while not ended and len(lines) < most:
+            if lines and not patient and not select.select([descriptor], [], [], PAUSE)[0]:
+                break
+            read = os.read(descriptor, 2**16)
+            ended = not read
+            rest += read
+            if b"\n" in read:
+                *whole, rest = rest.split(b"\n")
+                lines += map(bytes, whole)
+        if ended and rest:
+            lines.append(bytes(rest))
+        if lines:
+            yield lines
 
 
 def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
+from transformer.commands import version
 from transformer.errors import Stopped, UserError
 from transformer.files import discard_further
 
@@ -123,12 +124,16 @@ def _tell(program: str, message: object) -> None:
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
-    """Runs a command; what its user can mend becomes one message and exit status 2."""
+    """Runs a command; what its user can mend becomes one message and exit status 2. Every command
+    knows --version."""
     _open_standard_streams()
     _silence_late_callbacks()
     try:
         with _terminable():
-            command(sys.argv[1:])
+            if sys.argv[1:] == ["--version"]:
+                print(version())
+            else:
+                command(sys.argv[1:])
             if sys.stdout is not None:
                 sys.stdout.flush()
     except UserError as error:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import tyro
 
 from transformer.cli.guard import guarded, printable
+from transformer.cli.help import preset_table, train_help
+from transformer.commands import nearest, program
 from transformer.config import Config, DataConfig, HostsConfig, flatten
 from transformer.errors import UserError
 from transformer.presets import PRESETS
@@ -34,15 +36,20 @@ class TrainArguments:
 
 def train_main() -> int:
     """`train.py [preset] [options]`."""
-    return guarded("train.py", _train)
+    return guarded(program("train"), _train)
 
 
 def _train(arguments: list[str]) -> None:
+    for option, text in (("--help", train_help), ("-h", train_help), ("--list-presets", preset_table)):
+        if option in arguments:
+            print(text())
+            return
     preset = None
     if arguments and not arguments[0].startswith("-"):
         preset, *arguments = arguments
         if preset not in PRESETS:
-            raise UserError(f"no preset {preset!r}: choose one of {', '.join(PRESETS)}")
+            raise UserError(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
+    arguments = ["--help" if word == "--help-all" else word for word in arguments]
     arguments = [re.sub("^--init-from(?==|$)", "--training.init-from", word) for word in arguments]
     parent = _value_of("--training.init-from", arguments)
     if parent and preset is None:
@@ -123,16 +130,8 @@ def parse_train(arguments: list[str], default: Config) -> TrainArguments:
         TrainArguments,
         args=arguments,
         default=TrainArguments(default),
-        prog="train.py",
-        description=(
-            "Train an encoder-decoder Transformer. With no arguments: a small model on the built-in "
-            "English-German corpus, in minutes. The first argument may be a preset, whose values "
-            f"the options then change: {', '.join(PRESETS)}.\n\n"
-            "Your own text: train.py --data.train-source a.en --data.train-target a.de "
-            "--data.validation-source v.en --data.validation-target v.de\n\n"
-            "Resume a run: the same command again, with its --run-dir\n\n"
-            "Fine-tune a trained or an imported model: train.py --init-from runs/transformer-1 --data...."
-        ),
+        prog=f"{program('train')} [PRESET]",
+        description="Every option. --help has the common ones and examples, --list-presets the presets.",
     )
 
 

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from transformer.files import MiB, open_regular
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
-HELD_OUT = 1000  # sentences in the built-in validation and test sets
+HELD_OUT = 1000  # sentences in the built-in validation and test sets, and at most of a text without any
+SHARE = 0.05  # of such a text
 
 
 BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
@@ -91,13 +93,15 @@ def check_text(data: DataConfig) -> None:
     for split in filter(readers.get, SPLITS):
         for path in _files(data, split):
             next(read_lines(path), None)
-    if any(readers.values()):
-        for split in ("train", "validation"):
-            if not readers[split]:
-                raise UserError(
-                    f"no {split} text: give --data.{split}-source and --data.{split}-target, "
-                    f"or --data.{split}-tsv"
-                )
+    if any(readers.values()) and not readers["train"]:
+        raise UserError(
+            "no train text: give --data.train-source and --data.train-target, or --data.train-tsv"
+        )
+
+
+def holds_out(data: DataConfig) -> bool:
+    """Whether a part of the training text is held out for validation: no other text is given for that."""
+    return _reader(data, "train") is not None and _reader(data, "validation") is None
 
 
 def _text_files(data: DataConfig) -> Corpus:
@@ -113,8 +117,31 @@ def _text_files(data: DataConfig) -> Corpus:
     def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
         return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
 
-    splits = store.prepare(place, {split: stored_as_hashed(split) for split in given})
-    return Corpus(str(_files(data, "train")[0]), splits, place)
+    parts = {split: stored_as_hashed(split) for split in given}
+    if holds_out(data):
+        parts |= _parted(parts["train"], _files(data, "train")[0])
+    return Corpus(str(_files(data, "train")[0]), store.prepare(place, parts), place)
+
+
+def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:
+    """A training text without what is held out for validation, and that: the sources with the smallest
+    hashes, so that the same sentence is never on both sides."""
+    hashes = sorted(_hash(pair) for pair in pairs())
+    count = min(HELD_OUT, math.ceil(SHARE * len(hashes)))
+    last = hashes[count - 1]
+    if last == hashes[-1]:
+        raise UserError(
+            f"{path} has too few different sentences to hold some out for validation: give "
+            "--data.validation-source and --data.validation-target, or --data.validation-tsv"
+        )
+    return {
+        "train": lambda: (pair for pair in pairs() if _hash(pair) > last),
+        "validation": lambda: (pair for pair in pairs() if _hash(pair) <= last),
+    }
+
+
+def _hash(pair: Pair) -> bytes:
+    return hashlib.blake2b(pair[0].encode(), digest_size=8).digest()
 
 
 def _digest(pairs: Iterable[Pair]) -> str:

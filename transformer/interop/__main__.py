@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from transformer.cli import guarded
+from transformer.commands import called, program
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> None:
         if ignored := ignored_options(given.folder):
             print(f"Ignored, for no search here has them: {', '.join(ignored)}")
         print(f"Written to {run.path}")
-        print(f'Try: echo "..." | python decode.py {run.path}')
+        print(f'Try: echo "..." | {called("decode")} {run.path}')
     else:
         folder = export_marian(given.run_dir, given.folder, given.checkpoint)
         print(f"Written to {folder}")
@@ -65,6 +66,16 @@ def main(arguments: list[str]) -> None:
             names = " ".join(CTRANSLATE2)
             print(f"  ct2-transformers-converter --model {folder} --output_dir NEW --copy_files {names}")
             print("  rm NEW/shared_vocabulary.json")
+
+
+def import_main() -> int:
+    """`transformer import FOLDER RUN`."""
+    return guarded(program("import"), lambda arguments: main(["import", *arguments]))
+
+
+def export_main() -> int:
+    """`transformer export RUN FOLDER`."""
+    return guarded(program("export"), lambda arguments: main(["export", *arguments]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`python -m transformer.report RUN`: the page of a run, written anew."""
 
 from transformer.cli.guard import guarded
+from transformer.commands import program
 from transformer.errors import UserError
 from transformer.report.page import write_report
 
@@ -11,7 +12,7 @@ def command(arguments: list[str]) -> None:
     Raises:
       UserError: as `write_report`; it cannot be written; there is not exactly one argument.
     """
-    usage = "usage: python -m transformer.report RUN (writes RUN/report.html anew)"
+    usage = f"usage: {program('report')} RUN (writes RUN/report.html anew)"
     if arguments in (["--help"], ["-h"]):
         print(usage)
         return
@@ -24,5 +25,10 @@ def command(arguments: list[str]) -> None:
     print(f"Written to {page}")
 
 
+def report_main() -> int:
+    """`transformer report RUN`."""
+    return guarded(program("report"), command)
+
+
 if __name__ == "__main__":
-    raise SystemExit(guarded("report", command))
+    raise SystemExit(report_main())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import platform
+import shlex
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from transformer.commands import called
 from transformer.config import Config
 from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import model_shapes
@@ -254,7 +256,7 @@ class Loop:
             ],
         )
         self.watch.say(
-            f"Try: echo {json.dumps(sources[0], ensure_ascii=False)} | python decode.py {self.run.path}"
+            f"Try: echo {shlex.quote(sources[0])} | {called('decode')} {self.run.path}", command=True
         )
 
     # Stopping
@@ -266,7 +268,7 @@ class Loop:
         return asked(self.stop_request)
 
     def _stop(self, signal: int) -> None:
-        again = f"python train.py --run-dir {self.run.path}{as_options(locations(self.config))}"
+        again = f"{called('train')} --run-dir {self.run.path}{as_options(locations(self.config))}"
         raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
 
 

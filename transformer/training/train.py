@@ -10,7 +10,7 @@ import jax
 from transformer.compilation import keep_programs
 from transformer.config import Config, check_beam, differences
 from transformer.data.batching import Tokenizers
-from transformer.data.corpora import Corpus, check_text, open_corpus
+from transformer.data.corpora import Corpus, check_text, holds_out, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.forks import refuse_forked
@@ -107,6 +107,8 @@ def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
     corpus = open_corpus(config.data)
     sizes = ", ".join(f"{name} {len(pairs):,}" for name, pairs in corpus.splits.items())
     watch.say(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
+    if holds_out(config.data):
+        watch.say("  no validation text was given: a part of the training text, always the same, is held out")
     return corpus
 
 

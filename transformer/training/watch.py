@@ -1,6 +1,7 @@
 """What people see while a model trains: a bar or plain lines, evaluations, samples, a last table."""
 
 import contextlib
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer.files import discard_further
+
+COLUMNS = 80
+COMPILING = "compiling ..."
 
 
 class SteadyConsole(Console):
@@ -47,8 +51,22 @@ class Watch:
         except OSError:
             return None
 
-    def say(self, text: str) -> None:
-        """A line."""
+    def say(self, text: str, *, command: bool = False) -> None:
+        """A line, on a terminal cut between words if it is long; a command to be copied is left whole."""
+        if self.console.is_terminal and not command:
+            width = min(self.console.width, COLUMNS)
+            lines = (
+                textwrap.wrap(
+                    line,
+                    width,
+                    subsequent_indent=line[: len(line) - len(line.lstrip())],
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                or [""]
+                for line in text.split("\n")
+            )
+            text = "\n".join(line for wrapped in lines for line in wrapped)
         self.console.print(Text(text))
 
     def progress(self, what: str, items: Iterable, total: int | None) -> Iterable:
@@ -72,7 +90,9 @@ class Watch:
     def training(self, start: int, total: int) -> Iterator[None]:
         """Shows the bar of the steps while inside."""
         with self._make_bar() as self._bar:
-            self._task = self._bar.add_task("training", total=total, completed=start, status="compiling ...")
+            self._task = self._bar.add_task("training", total=total, completed=start, status=COMPILING)
+            if not self.console.is_terminal:
+                self.say(COMPILING)
             try:
                 yield
             finally:

@@ -1,0 +1,113 @@
+"""What commands say of themselves, and by what names they call each other."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import transformer
+from transformer.cli.help import COMMON, preset_table, train_help
+from transformer.commands import COMMANDS, called, main, nearest
+from transformer.presets import GROUPS, PRESETS
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(monkeypatch, capfd, *arguments):
+    """`transformer ...` in this process: status, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["transformer", *arguments])
+    try:
+        status = main()
+    except SystemExit as ended:  # as tyro ends after --help
+        status = ended.code or 0
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+def test_every_preset_is_described_once():
+    described = [name for group in GROUPS.values() for name in group]
+    assert sorted(described) == sorted(PRESETS)
+    for name in PRESETS:
+        assert name in train_help()
+        assert re.search(rf"^  {re.escape(name)} ", preset_table(), re.MULTILINE)
+
+
+def test_the_help_fits_on_a_page(monkeypatch, capfd):
+    status, out, _ = run(monkeypatch, capfd, "train", "--help")
+    assert status == 0
+    assert out.strip() == train_help()
+    assert len(out.splitlines()) <= 60
+    for text in (out, preset_table()):
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_common_options_are_options(monkeypatch, capfd):
+    status, everything, _ = run(monkeypatch, capfd, "train", "--help-all")
+    assert status == 0
+    for name in COMMON:
+        assert f"--{name.replace('_', '-')} " in everything
+    mentioned = set(re.findall(r"--[a-z][a-z.-]*[a-z]", train_help()))
+    short = {"--init-from", "--help-all", "--list-presets", "--version", "--data.test-source"}
+    assert all(option in everything for option in mentioned - short)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_a_version(name, monkeypatch, capfd):
+    status, out, _ = run(monkeypatch, capfd, name, "--help")
+    assert status == 0
+    assert "usage: " in out
+    status, out, _ = run(monkeypatch, capfd, name, "--version")
+    assert status == 0
+    assert out.startswith(f"transformer {transformer.__version__} (jax ")
+
+
+def test_the_nearest_name_is_suggested(monkeypatch, capfd):
+    assert run(monkeypatch, capfd, "trian")[2] == "transformer: no command 'trian': did you mean train?\n"
+    status, _, err = run(monkeypatch, capfd, "train", "tiny-recurent")
+    assert status == 2
+    assert "no preset 'tiny-recurent': did you mean tiny-recurrent" in err
+    status, _, err = run(monkeypatch, capfd, "train", "zzz")
+    assert "no preset 'zzz'; see --list-presets" in err
+    status, _, err = run(monkeypatch, capfd, "train", "--data.vocabsize", "9")
+    assert status == 2
+    assert "--data.vocab-size" in err
+    assert nearest("qqqqq", PRESETS) == ""
+
+
+def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    assert called("train") == "python train.py"
+    assert called("average") == "python -m transformer average"
+    for name in COMMANDS:
+        words = [sys.executable, *called(name).split()[1:], "--version"]
+        assert subprocess.run(words, capture_output=True, check=True).stdout
+    monkeypatch.chdir(tmp_path)
+    assert called("train") == "transformer train"
+    scripts = (ROOT / "pyproject.toml").read_text()
+    assert 'transformer = "transformer.commands:main"' in scripts
+
+
+def test_printed_commands_run_outside_the_repository(tmp_path):
+    """From the end of a training to the command that it prints."""
+    for name, line in {"en": "a dog\n", "de": "ein Hund\n"}.items():
+        (tmp_path / f"text.{name}").write_text("".join(f"{number} {line}" for number in range(40)))
+    options = ["--data.train-source", "text.en", "--data.train-target", "text.de", "--run-dir", "run"]
+    options += ["--training.steps", "1", "--data.tokenizer", "char", "--data.cache-dir", "cache"]
+    train = subprocess.run(
+        [sys.executable, "-m", "transformer", "train", *options], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert train.returncode == 0, train.stderr
+    assert "is held out" in train.stdout
+    (line,) = re.findall(r"^Try: echo (.*) \| transformer decode run$", train.stdout, re.MULTILINE)
+    decode = subprocess.run(
+        [sys.executable, "-m", "transformer", "decode", "run"],
+        cwd=tmp_path,
+        input=" ".join(shlex.split(line)) + "\n",
+        capture_output=True,
+        text=True,
+    )
+    assert decode.returncode == 0, decode.stderr
+    assert decode.stdout.count("\n") == 1

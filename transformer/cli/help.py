@@ -1,0 +1,92 @@
+"""What `train.py --help` and `--list-presets` print: what a first look needs, on one page."""
+
+import textwrap
+
+from transformer.commands import called
+from transformer.config import Config
+from transformer.presets import GROUPS, PRESETS
+
+COMMON = {
+    "run_dir": "where to write; a run that is there already is resumed [a new one under runs/]",
+    "training.init_from": "a trained or imported run to begin with",
+    "data.train_source": "text, one sentence a line; likewise --data.train-target, --data.test-source ...",
+    "data.dataset": "a TFDS translation set instead, such as wmt14_translate/de-en",
+    "data.tokenizer": "bpe, unigram, char, word, whitespace (cut into subwords already)",
+    "data.vocab_size": "size of the vocabulary that is learned from the text",
+    "data.batch_tokens": "padded tokens of an update, on either side: less if memory is short",
+    "data.max_length": "longer pairs are left out",
+    "model.num_layers": "layers of the encoder, and of the decoder",
+    "model.d_model": "width of the network; also --model.d-ff, --model.num-heads",
+    "model.dropout": "more for little text, less for much",
+    "optimizer.peak": "highest learning rate, where the schedule has one",
+    "training.steps": "updates",
+    "training.evaluate_every": "updates between evaluations, each of which saves a checkpoint",
+    "training.seed": "of parameters, dropout and the order of the text",
+}
+"""The options that most people need, and what they do."""
+
+
+def train_help() -> str:
+    """The short help: what the command does, examples, common options, presets by group."""
+    train = called("train")
+    files = "--data.train-source a.en --data.train-target a.de"
+    lines = [
+        f"usage: {train} [PRESET] [OPTIONS]",
+        "",
+        "Train a Transformer to translate, or another system. What it writes is in a run",
+        "directory: checkpoints, vocabulary, metrics, report.html. Ctrl-C saves and ends.",
+        "",
+        "examples:",
+        f"  {train}",
+        "      a small model on the built-in English-German corpus, in minutes",
+        f"  {train} multi30k {files}",
+        "      your own text; a part is held out to validate on",
+        f"  {train} --run-dir runs/transformer-1",
+        "      resume",
+        f"  {train} --init-from runs/transformer-1 --data.train-source ...",
+        "      fine-tune a trained or imported model",
+        "",
+        "common options [default]:",
+    ]
+    for name, what in COMMON.items():
+        option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
+        lines += textwrap.wrap(
+            f"{option:26} {what}{_default(name)}",
+            80,
+            initial_indent="  ",
+            subsequent_indent=" " * 29,
+            break_on_hyphens=False,
+        )
+    lines += ["", "presets, whose values the options change (--list-presets tells more):"]
+    for group, described in GROUPS.items():
+        lines += textwrap.wrap(
+            f"{group}: {', '.join(described)}",
+            80,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+    return "\n".join([*lines, "", "--help-all describes every option; --version tells the versions."])
+
+
+def _default(name: str) -> str:
+    value: object = PRESETS["quickstart"]
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return "" if value is None else f" [{value}]"
+
+
+def preset_table() -> str:
+    """Every preset: what it is, and its size."""
+    lines = [f"{'preset':22} {'layers x width':>14} {'updates':>8}  what"]
+    for group, described in GROUPS.items():
+        lines += ["", f"{group}:"]
+        for name, what in described.items():
+            line = f"{name:20} {_sizes(PRESETS[name])}  {what}"
+            lines += textwrap.wrap(line, 80, initial_indent="  ", subsequent_indent=" " * 48)
+    return "\n".join(lines)
+
+
+def _sizes(config: Config) -> str:
+    size = f"{config.model.num_layers} x {config.model.d_model}"
+    return f"{size:>14} {config.training.steps:8,}"
