@@ -148,9 +148,18 @@ def test_formats(run_dir, command):
     assert len(lines) == 4  # two for each, for the empty one too
     assert float(lines[0].split("\t")[0]) >= float(lines[1].split("\t")[0])
     _, text, _ = command(decode_main, run_dir, "--format", "json", "--alignments", stdin=stdin)
-    first, empty = (json.loads(line)["hypotheses"] for line in text.splitlines())
+    about = [json.loads(line) for line in text.splitlines()]
+    assert [(line["line"], line["source"]) for line in about] == [(1, "ein Haus"), (2, "")]
+    first, empty = (line["hypotheses"] for line in about)
     assert len(first[0]["alignment"]) == len(first[0]["tokens"]) + 1
+    assert len(first[0]["alignment"][0]) == len(about[0]["source_tokens"]) + 1
+    assert "".join(about[0]["source_tokens"]).replace("▁", " ").strip() == "ein Haus"
     assert empty[0]["text"] == ""
+    assert about[1]["source_tokens"] == []
+    long = b"ein Haus am See das Haus ist rot der See ist tief ein roter Hund\n"
+    _, text, _ = command(decode_main, run_dir, "--format=json", "--alignments", stdin=long)
+    cut = json.loads(text)
+    assert len(cut["source_tokens"]) + 1 == len(cut["hypotheses"][0]["alignment"][0]) <= 16
 
 
 def test_checkpoints_and_search_options(run_dir, command):

@@ -1,6 +1,8 @@
 """Training that begins with a model: an imported one here, whose parts are all its own."""
 
 import json
+import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +129,17 @@ def test_bad_commands(parent, arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     assert train_main() == 2
     assert message in capsys.readouterr().err
+
+
+def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
+    page = (Path(__file__).parent.parent / "docs/quick-start.md").read_text()
+    (program,) = re.findall(r"fine-tuning in six lines:\n\n```python\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in program.splitlines() if line]) == 6
+    (tmp_path / "text").mkdir()
+    monkeypatch.chdir(tmp_path)
+    parent = train(small_config(tmp_path / "text"), "runs/transformer-1", watch=quiet())
+    shutil.copy(parent_text := Run(parent).config.data.train_source, "my.en")
+    shutil.copy(parent_text, "my.de")
+    exec(program.replace("steps=500", "steps=4"), {})
+    assert Run("runs/mine").steps()[-1] == 4
+    assert Run("runs/mine").tokenizers[0].content() == Run(parent).tokenizers[0].content()

@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+import pickle
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
+from transformer.run import Run
 
 SIZE = 300
 MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
@@ -281,6 +284,29 @@ def test_a_longer_source_is_cut_and_its_line_named(
         caplog.clear()
         word_translator.score([whole] * 2, ["größe"] * 2, lines=[7, 7])  # as rescoring does with several
         assert len(caplog.records) == 1
+
+
+def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_path: Path) -> None:
+    sentence = "größe größe"
+    (expected,) = word_translator.translate([sentence])
+    assert word_translator.translate(sentence) == expected
+    assert word_translator.translate(sentence for _ in range(2)) == [expected] * 2
+    assert word_translator.translate(np.array([sentence])) == [expected]
+    assert word_translator.translate({sentence: 1}) == [expected]
+    with pytest.raises(UserError, match="sources must be sentences, not int"):
+        word_translator.translate(given for given in (sentence, 3))  # type: ignore[misc]
+    with pytest.raises(UserError, match="no option 'beamsize' of a search: did you mean beam_size?"):
+        word_translator.translate(sentence, beamsize=3)
+    with pytest.raises(UserError, match="no option 'zzz' of a search; there are method, beam_size"):
+        word_translator.translate(sentence, zzz=3)
+    with pytest.raises(UserError, match="cannot be pickled.*Translator.load there"):
+        pickle.dumps(word_translator)
+    config = word_translator.config
+    run = Run.create(tmp_path / "run", config, word_translator.tokenizers)
+    run.store_model(3, word_translator.variables)
+    said = repr(Translator.load(run.path, "last"))
+    about = rf"{run.path}, checkpoint last, en to de, transformer, [\d,]+ parameters"
+    assert re.fullmatch(f"<Translator: {about}>", said)
 
 
 def test_line_breaks_are_no_part_of_a_sentence(

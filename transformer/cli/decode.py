@@ -48,7 +48,8 @@ class DecodeArguments:
     """Multiply in 8-bit integers: faster on CPUs, nearly as good."""
     format: Literal["text", "scores", "json"] = "text"
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
-    line with its hypotheses: text, tokens, score, and alignment where asked for."""
+    line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
+    alignment where asked for (a row for each token and <eos>, a column for each source token and <eos>)."""
     rescore: Path | None = None
     """Another run: its model chooses among all that the search kept (see --beam-size)."""
     n_best: int | None = None
@@ -147,8 +148,14 @@ def _translate_lines(given: DecodeArguments) -> None:
             lines, n_best=kept, alignments=given.alignments, first_line=start, **options
         )
         several = rescored(lines, found, judge, first_line=start) if judge else found
-        chosen = (hypotheses[: given.n_best] for hypotheses in several)
-        return [("".join(f"{line}\n" for line in _formatted(best, given)), best[0].text) for best in chosen]
+        chosen = [hypotheses[: given.n_best] for hypotheses in several]
+        if given.format == "json":
+            tokens = (_source_tokens(translator, line, options) for line in lines)
+            each = zip(numbered, tokens, chosen, strict=True)
+            texts = [f"{_as_json(number, line, read, best)}\n" for (number, line), read, best in each]
+        else:
+            texts = ["".join(f"{line}\n" for line in _formatted(best, given)) for best in chosen]
+        return [(text, best[0].text) for text, best in zip(texts, chosen, strict=True)]
 
     def sources() -> Iterator[list[str]]:
         """The lines to translate, some at a time."""
@@ -356,17 +363,32 @@ def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
             yield lines
 
 
+def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> list[str]:
+    """The subwords of a source as far as the model reads it: the columns of an alignment, but for <eos>."""
+    if not source.strip():
+        return []
+    ids = translator.source_row(source, **options)[0]
+    special = translator.config.model.special
+    words = [index for index in ids if index not in (special.pad, special.eos)]
+    pieces: list[str] = translator.tokenizers[0].knowing(source).pieces(words)
+    return pieces
+
+
+def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Sequence[Any]) -> str:
+    """All there is to know of one line."""
+    fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
+    for values in fields:
+        del values["ids"]
+        alignment = values.pop("alignment")
+        if alignment is not None:
+            values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
+    about = {"line": line, "source": source, "source_tokens": source_tokens, "hypotheses": fields}
+    return json.dumps(about, ensure_ascii=False)
+
+
 def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
     from transformer.data.corpora import one_line
 
-    if given.format == "json":
-        fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
-        for values in fields:
-            del values["ids"]
-            alignment = values.pop("alignment")
-            if alignment is not None:
-                values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
-        return [json.dumps({"hypotheses": fields}, ensure_ascii=False)]
     # always n_best lines: an empty sentence has one translation only, which is repeated
     hypotheses = list(hypotheses) + [hypotheses[-1]] * ((given.n_best or 1) - len(hypotheses))
     # a model may say a line break, but a translation is one line

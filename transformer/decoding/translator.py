@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.commands import nearest
 from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig, check_beam
 from transformer.data.batching import Tokenizers
@@ -71,6 +72,7 @@ class Translator:
     at a time, each in a thread of its own (where no context managers of JAX hold that the caller entered).
 
     Attributes:
+      origin: the run and the checkpoint it was loaded from, if any.
       programs: what was compiled so far: a padded length and the options of the search, rows among them
         (but for seed and temperature, with which no program differs).
     """
@@ -81,7 +83,20 @@ class Translator:
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.programs: set[tuple[int, DecodingConfig]] = set()
+        self.origin = ""
         self._compiling: dict[tuple[int, DecodingConfig], threading.Lock] = {}
+
+    def __repr__(self) -> str:
+        data, size = self.config.data, sum(x.size for x in jax.tree.leaves(self.variables))
+        languages = f"{data.source_language} to {data.target_language}"
+        origin = f"{self.origin}, " if self.origin else ""
+        return f"<Translator: {origin}{languages}, {self.config.system}, {size:,} parameters>"
+
+    def __reduce__(self) -> Any:
+        raise UserError(
+            "a Translator cannot be pickled: its compiled programs and arrays belong to this process. "
+            "Send the run directory, and call Translator.load there"
+        )
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best", *, int8: bool = False) -> "Translator":
@@ -99,7 +114,9 @@ class Translator:
         keep_programs()
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
-        return cls(run.config, in_int8(variables) if int8 else variables, run.tokenizers)
+        translator = cls(run.config, in_int8(variables) if int8 else variables, run.tokenizers)
+        translator.origin = f"{run.path}, checkpoint {checkpoint}" + (", int8" if int8 else "")
+        return translator
 
     def fingerprint(self) -> str:
         """A hash of the network, its parameters and its vocabularies: what is equal translates alike."""
@@ -111,19 +128,27 @@ class Translator:
             digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
 
-    def translate(self, sources: Sequence[str], **options: Any) -> list[str]:
-        """The best translation of every sentence, in order; an empty one stays empty.
+    @overload
+    def translate(self, sources: str, **options: Any) -> str: ...
+
+    @overload
+    def translate(self, sources: Iterable[str], **options: Any) -> list[str]: ...
+
+    def translate(self, sources: str | Iterable[str], **options: Any) -> str | list[str]:
+        """The best translation of every sentence, in order; an empty one stays empty. Of one string, one.
 
         Args:
           sources: sentences. A line break around one is passed over, one inside is read as a space, with a
             warning.
           options: any field of `DecodingConfig`, in place of the run's own.
         """
+        if isinstance(sources, str):
+            return self.search([sources], **options)[0][0].text
         return [found[0].text for found in self.search(sources, **options)]
 
     def search(
         self,
-        sources: Sequence[str],
+        sources: Iterable[str],
         *,
         n_best: int | None = None,
         alignments: bool = False,
@@ -145,6 +170,9 @@ class Translator:
         """
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
+        sources = list(sources)
+        if wrong := [type(source).__name__ for source in sources if not isinstance(source, str)]:
+            raise UserError(f"sources must be sentences, not {wrong[0]}")
         settings = _dealt_out(len(sources), self.settings(n_best, options))
         return self._search(sources, settings, n_best, alignments, first_line)
 
@@ -209,6 +237,11 @@ class Translator:
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
         """The options of a search: the run's, but for those given. Raises UserError where they make no
         sense for this model."""
+        known = [item.name for item in dataclasses.fields(self.config.decoding)]
+        for name in options:
+            if name not in known:
+                meant = nearest(name, known) or f"; there are {', '.join(known)}"
+                raise UserError(f"no option {name!r} of a search{meant}")
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
         if n_best is not None and not 1 <= n_best <= kept:
