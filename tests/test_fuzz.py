@@ -221,6 +221,9 @@ def test_a_run_directory_with_anything_in_it(
     shutil.rmtree(path.parent)
 
 
+@pytest.mark.filterwarnings(  # of TensorStore's threads, which tell of the other arrays when one is damaged
+    "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
+)
 @fuzz
 @given(chance=CHANCE, values=VALUES)
 def test_a_run_directory_that_is_continued(

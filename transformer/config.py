@@ -37,9 +37,13 @@ class SpecialIds:
     """The four ids that are not text. Imported models bring others."""
 
     pad: int = 0
+    """<pad>, which fills rows and is never said."""
     bos: int = 1
+    """<s>, what decoding begins with."""
     eos: int = 2
+    """</s>, the end of every sentence."""
     unk: int = 3
+    """<unk>, in place of what the vocabulary does not have."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class ModelConfig:
     num_layers: int = 6
     """N, in the encoder and in the decoder."""
     d_model: int = 512
+    """Width of the network: of embeddings and of every layer's output."""
     dropout: float = 0.1
     """P_drop: on every sublayer's output and on embedding + position (section 5.4)."""
     share_embeddings: Literal["all", "target", "none"] = "all"
@@ -63,6 +68,7 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
     special: SpecialIds = SpecialIds()
+    """Ids that are no words. The vocabulary is made with them."""
 
     _RANGES: ClassVar[Ranges] = {
         "vocab_size": (0, LARGEST),
@@ -109,7 +115,9 @@ class TransformerConfig(ModelConfig):
     """Layers of the decoder, where it has fewer than the encoder (Kasai et al. 2021: as good, and
     faster to decode with). None: num_layers."""
     d_ff: int = 2048
+    """Width inside the feed-forward networks (section 3.3)."""
     num_heads: int = 8
+    """h, heads of every attention (section 3.2.2)."""
     d_k: int | None = None
     """Width of a query and a key in one head. None: d_model / num_heads."""
     d_v: int | None = None
@@ -123,9 +131,11 @@ class TransformerConfig(ModelConfig):
     norm_epsilon: float = 1e-6
     """Added to the variance before layer normalisation divides by its root."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
+    """Between the two products of the feed-forward networks; the paper has relu."""
     attention_bias: bool = False
     """Biases in the attention projections (the paper has none; imported models do)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Sines and cosines, or a table that is learned (section 3.5)."""
     max_positions: int = 1024
     """Rows of the learned position table; sinusoids have no limit."""
     window: int | None = None
@@ -183,18 +193,27 @@ class DataConfig:
     """built-in (English-German); dialogue-en or dialogue-zh (greetings and answers by name); or a
     TFDS translation dataset such as wmt14_translate/de-en; ignored when text files are given below."""
     source_language: str = "en"
+    """Language to translate from, for TFDS sets and the names of files."""
     target_language: str = "de"
+    """Language to translate into."""
     train_source: Path | None = None
     """Text file, one sentence a line; line i of train_target is its translation."""
     train_target: Path | None = None
+    """Their translations, line by line."""
     validation_source: Path | None = None
+    """Text for the evaluations while training. Default: a part of the training text, held out."""
     validation_target: Path | None = None
+    """Its translations."""
     test_source: Path | None = None
+    """Text for the last evaluation. Default: the validation text."""
     test_target: Path | None = None
+    """Its translations."""
     train_tsv: Path | None = None
     """Instead of a pair of files: one file, source and target on a line with a tab between."""
     validation_tsv: Path | None = None
+    """The same for validation."""
     test_tsv: Path | None = None
+    """The same for the test."""
     built_in_size: int = 200_000
     """Training pairs to generate for a built-in corpus (they hold millions)."""
     cache_dir: Path | None = None
@@ -210,6 +229,7 @@ class DataConfig:
     source_tokenizer: Path | None = None
     """A tokenizer file to use instead of training one (with a joint vocabulary: for both sides)."""
     target_tokenizer: Path | None = None
+    """The same for the target, where vocabularies are separate."""
     subword_sampling: float = 0.0
     """BPE-dropout probability (bpe, e.g. 0.1), or the sharpness of sampling among the n best
     segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
@@ -272,9 +292,13 @@ class OptimizerConfig:
     peak: float = 1e-3
     """Highest learning rate of the other schedules."""
     warmup_steps: int = 4000
+    """Updates until the learning rate is highest."""
     beta1: float = 0.9
+    """Adam's decay of the mean of the gradients (section 5.3)."""
     beta2: float = 0.98
+    """Adam's decay of the mean of their squares."""
     epsilon: float = 1e-9
+    """What Adam adds to the root of the second."""
     weight_decay: float = 0.0
     """Decoupled, on matrices only (Loshchilov and Hutter 2019)."""
     clip_norm: float | None = None
@@ -310,6 +334,7 @@ class TrainingConfig:
     seed: int = 0
     """Draws the initial parameters and every dropout mask."""
     log_every: int = 50
+    """Updates between reports of loss and speed."""
     evaluate_every: int = 1000
     """Steps between evaluations; each one also saves a checkpoint."""
     evaluate_sentences: int = 500
@@ -342,6 +367,7 @@ class DecodingConfig:
     """How translations are searched for (section 6.1)."""
 
     method: Literal["beam", "greedy", "sample"] = "beam"
+    """Beam search, the likeliest token at every step, or tokens drawn at random."""
     beam_size: int = 4
     """Hypotheses kept alive; for method sample: how many are drawn."""
     length_penalty: float = 0.6
@@ -458,11 +484,17 @@ class Config:
     system: str = "transformer"
     """What is built: a name in transformer/systems.py. It settles the types of model and decoding."""
     model: ModelConfig = field(default_factory=TransformerConfig)
+    """The network. Its type is settled by the system."""
     data: DataConfig = field(default_factory=DataConfig)
+    """The text, its vocabulary and its batches."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Adam and its learning rate."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    """Steps, evaluations, checkpoints."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """The search, in evaluations and by default in decode.py. Its type is settled by the system."""
     parallel: MeshConfig = field(default_factory=MeshConfig)
+    """How the model lies on the devices."""
 
     def __post_init__(self) -> None:
         for name, value in flatten(self).items():

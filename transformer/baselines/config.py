@@ -14,6 +14,7 @@ class RecurrentConfig(ModelConfig):
     num_layers: int = 1
     """Bidirectional layers of the encoder, and as many of the decoder."""
     cell: Literal["gru", "lstm"] = "gru"
+    """Gated recurrent units (Cho et al. 2014), or long short-term memory."""
     attention: Literal["fixed", "additive", "dot", "hard"] = "additive"
     """What the decoder sees of the source at each step. fixed: one vector, the encoder's last
     states (Cho et al. 2014); additive: a weighted mean found by a small network (Bahdanau et al.

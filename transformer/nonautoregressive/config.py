@@ -54,14 +54,16 @@ class ParallelDecodingConfig(DecodingConfig):
     another model (decode.py --rescore)."""
 
     beam_size: int = 1
+    """Candidates decoded side by side: of the likeliest lengths, or of drawn fertilities."""
     iterations: int = 1
     """masked: how often the least certain words are said anew, the first draft counted."""
     length_scale: float = 1.0
     """Factor on the predicted length: 0.5 shortens, 2.0 stretches. (bos predicts none.)"""
 
-    # candidates are compared by the mean of their words' log-probabilities
     length_penalty: float = 1.0
+    """alpha of what log-probabilities are divided by: 1 with power gives the mean of the words."""
     penalty: Literal["wu", "power"] = "power"
+    """As for other systems; here power, so that candidates are compared by the mean of their words."""
 
     _RANGES: ClassVar[Ranges] = {**DecodingConfig._RANGES, "iterations": (1, 1000)}
 

@@ -1,0 +1,54 @@
+"""What the site makes itself: the help of every command, the table of presets, and special tokens as text."""
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+SPECIAL = re.compile(r"<(/?(?:s|eos|bos|pad|unk|glue))>")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fills in `{{ commands }}` and `{{ presets }}`."""
+    if "{{ presets }}" in markdown:
+        markdown = markdown.replace("{{ presets }}", _presets())
+    if "{{ commands }}" in markdown:
+        markdown = markdown.replace("{{ commands }}", _commands())
+    return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Special tokens that docstrings name, such as <eos>, are no tags. (No page strikes text through.)"""
+    return SPECIAL.sub(r"&lt;\1&gt;", html)
+
+
+def _presets() -> str:
+    from transformer.presets import GROUPS, PRESETS
+
+    rows = ["| preset | what it is | system | layers x width | updates |", "|---|---|---|---|---|"]
+    for group, described in GROUPS.items():
+        rows.append(f"| **{group}** | | | | |")
+        for name, what in described.items():
+            c = PRESETS[name]
+            what = what.replace("<", "&lt;")
+            sizes = f"{c.system} | {c.model.num_layers} x {c.model.d_model} | {c.training.steps:,}"
+            rows.append(f"| `{name}` | {what} | {sizes} |")
+    return "\n".join(rows)
+
+
+def _commands() -> str:
+    from transformer.commands import COMMANDS, called
+
+    parts = []
+    for name, (_, _, what) in COMMANDS.items():
+        parts.append(f"## {name}\n\n`{called(name)}`: {what}.\n\n```text\n{_help(name, '--help')}\n```\n")
+        if name == "train":
+            parts.append(f"### Every option of train\n\n```text\n{_help(name, '--help-all')}\n```\n")
+    return "\n".join(parts)
+
+
+def _help(name: str, option: str) -> str:
+    environment = {**os.environ, "COLUMNS": "90", "NO_COLOR": "1", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "transformer", name, option]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()

@@ -1,0 +1,69 @@
+"""The built documentation: every option and preset is in it, and nothing in angle brackets is lost."""
+
+import dataclasses
+import html
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer.baselines import config as baselines
+from transformer.config import Config, HostsConfig, SpecialIds
+from transformer.copying.config import CopyingConfig
+from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.presets import PRESETS
+
+ROOT = Path(__file__).parent.parent
+pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
+pytest.importorskip("mkdocstrings", reason="pip install '.[docs]'")
+CONFIGS = [
+    *(type(getattr(Config(), item.name)) for item in dataclasses.fields(Config) if item.name != "system"),
+    *(Config, HostsConfig, SpecialIds, CopyingConfig, ParallelConfig, ParallelDecodingConfig),
+    *(baselines.RecurrentConfig, baselines.ConvolutionalConfig),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def shown(page: Path) -> str:
+    """What a reader sees of a page: without tags."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page.read_text()))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_field_is_described(site, config):
+    page = (site / "reference/config/index.html").read_text()
+    for item in dataclasses.fields(config):
+        owner = next(c for c in reversed(config.__mro__) if item.name in inspect.get_annotations(c))
+        assert f'id="{owner.__module__}.{owner.__name__}.{item.name}"' in page, item.name
+
+
+def test_every_preset_and_option_is_on_a_page(site):
+    presets, commands = (shown(site / f"{name}/index.html") for name in ("reference/presets", "commands"))
+    for name in PRESETS:
+        assert name in presets
+        assert name in commands
+    for section in ("model", "data", "optimizer", "training", "decoding", "parallel"):
+        for item in dataclasses.fields(type(getattr(Config(), section))):
+            if not dataclasses.is_dataclass(item.default_factory):
+                assert f"--{section}.{item.name.replace('_', '-')}" in commands, item.name
+
+
+def test_special_tokens_are_read_as_they_are_written(site):
+    for page in site.rglob("index.html"):
+        assert not re.search(r"<(/?(s|eos|bos|pad|unk|glue))>", page.read_text()), page
+    decoding = shown(site / "reference/decoding/index.html")
+    for token in ("<eos>", "<pad>"):
+        assert token in decoding
