@@ -303,8 +303,9 @@ def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> No
 
 
 ON_ITS_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what was started in the background ignores it
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
