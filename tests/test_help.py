@@ -1,5 +1,6 @@
 """What commands say of themselves, and by what names they call each other."""
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import transformer
 from transformer.cli.help import COMMON, preset_table, train_help
 from transformer.commands import COMMANDS, called, main, nearest
+from transformer.config import HostsConfig, flatten
 from transformer.presets import GROUPS, PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -111,3 +113,22 @@ def test_printed_commands_run_outside_the_repository(tmp_path):
     )
     assert decode.returncode == 0, decode.stderr
     assert decode.stdout.count("\n") == 1
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_on_pages_exist(page):
+    known = {f"--{name.replace('_', '-')}" for config in PRESETS.values() for name in flatten(config)}
+    known |= {f"--hosts.{item.name.replace('_', '-')}" for item in dataclasses.fields(HostsConfig)}
+    sections = "model|data|optimizer|training|decoding|parallel|hosts"
+    found = set(re.findall(rf"--(?:{sections})\.[a-z0-9-]+", page.read_text()))
+    negated = {option.replace(".no-", ".") for option in found}
+    assert {option for option in negated if not option.endswith("-")} <= known
+
+
+@pytest.mark.parametrize("page", ["install"])
+def test_code_on_a_page_runs(page):
+    for program in re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL):
+        exec(program, {})
