@@ -15,7 +15,7 @@ EXTRA = "pip install '.[bench]'"
 
 
 def run(module: str, main: Callable[[list[str]], None]) -> int:
-    """Runs `python -m module`; what its user can mend becomes one message and exit status 2."""
+    """Runs `python -m module`; what its user can fix becomes one message and exit status 2."""
 
     def command(arguments: list[str]) -> None:
         try:

@@ -156,7 +156,7 @@ def test_text_comes_back_whatever_it_is():
     alphabet = "ab 你好,.!?\t\n'-1<>é“”glue unk"
     for _ in range(3000):
         text = "".join(random.choices(alphabet, k=random.randint(0, 9)))
-        tokenizer = OpenWordTokenizer(["a", ","], SpecialIds()).knowing(text)
+        tokenizer = OpenWordTokenizer(["a", ","], SpecialIds()).for_source(text)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -166,8 +166,8 @@ def test_a_name_is_the_same_word_wherever_it_stands():
     for text in ("Kuroro, hello", "“Kuroro”", "Hello Kuroro!", "我是Kuroro。", "Kuroro"):
         assert name in tokenizer.encode(text)
     assert tokenizer.decode([name]) == "<unk>"
-    assert tokenizer.knowing("am Kuroro").decode([name]) == "Kuroro"
-    assert tokenizer.knowing("am Kuroro").pieces([name]) == ["Kuroro"]
+    assert tokenizer.for_source("am Kuroro").decode([name]) == "Kuroro"
+    assert tokenizer.for_source("am Kuroro").pieces([name]) == ["Kuroro"]
 
 
 @pytest.mark.parametrize("kind", ["word", "open-word"])

@@ -68,12 +68,12 @@ def test_tsv(tmp_path):
 def test_prepared_once_and_anew_when_a_file_changes(tmp_path):
     config = text_config(tmp_path)
     first = open_corpus(config)
-    files = {path: path.stat().st_mtime_ns for path in first.place.rglob("*") if path.is_file()}
-    assert open_corpus(config).place == first.place
-    assert files == {path: path.stat().st_mtime_ns for path in first.place.rglob("*") if path.is_file()}
+    files = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*") if path.is_file()}
+    assert open_corpus(config).folder == first.folder
+    assert files == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*") if path.is_file()}
     write(config.train_target, [f"other {i}" for i in range(5)])
     changed = open_corpus(config)
-    assert changed.place != first.place
+    assert changed.folder != first.folder
     assert changed.splits["train"].__getitems__([1]) == [("source train 1", "other 1")]
 
 

@@ -396,13 +396,13 @@ def test_two_processes_translate_like_one(tmp_path: Path) -> None:
 
 
 def test_launchers_are_told_by_what_they_set() -> None:
-    assert hosts.found({}) is None
-    assert hosts.found({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) == "SLURM"
-    assert hosts.found({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
-    assert hosts.found({"SLURM_NTASKS": "4"}) is None  # inside an allocation, but not started by srun
-    assert hosts.found({"OMPI_COMM_WORLD_SIZE": "2"}) == "Open MPI"
-    assert hosts.found({"TPU_WORKER_HOSTNAMES": "a,b"}) == "Cloud TPU"
-    assert hosts.found({"TPU_WORKER_HOSTNAMES": "localhost"}) is None
+    assert hosts.cluster({}) is None
+    assert hosts.cluster({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) == "SLURM"
+    assert hosts.cluster({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) is None
+    assert hosts.cluster({"SLURM_NTASKS": "4"}) is None  # inside an allocation, but not started by srun
+    assert hosts.cluster({"OMPI_COMM_WORLD_SIZE": "2"}) == "Open MPI"
+    assert hosts.cluster({"TPU_WORKER_HOSTNAMES": "a,b"}) == "Cloud TPU"
+    assert hosts.cluster({"TPU_WORKER_HOSTNAMES": "localhost"}) is None
 
 
 @pytest.mark.parametrize(

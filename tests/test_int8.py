@@ -8,7 +8,7 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import Translator
-from transformer.model.int8 import INT8, rounded
+from transformer.model.int8 import INT8, quantized
 from transformer.systems import SYSTEMS
 
 MATRICES = 2 * 6 + 10 + 1  # of two layers of the encoder, one of the decoder, one embedding
@@ -21,12 +21,12 @@ def test_products_are_those_of_the_integers(batch, time):
     x[-1, -1] = 0
     kernel = rng.normal(size=(7, 40)).astype(np.float32)
     kernel[3] = 0
-    matrix = rounded(jnp.asarray(kernel))
+    matrix = quantized(jnp.asarray(kernel))
     levels, size = np.asarray(matrix.levels, np.int64), np.asarray(matrix.size)
     assert (np.abs(levels[[0, 1, 2, 4, 5, 6]]).max(axis=1) == 127).all()
     np.testing.assert_allclose(levels * size[:, None], kernel, atol=np.abs(kernel).max() / 253)
 
-    given = rounded(jnp.asarray(x.reshape(-1, 40)))
+    given = quantized(jnp.asarray(x.reshape(-1, 40)))
     of_integers = np.asarray(given.levels, np.int64) @ levels.T * np.outer(given.size, size)
     product = np.asarray(matrix.product(jnp.asarray(x)))
     np.testing.assert_allclose(product.reshape(-1, 7), of_integers, rtol=1e-6)

@@ -100,7 +100,7 @@ def distill(
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     _claim(folder, json.loads(json.dumps(about, default=str)))
     corpus = open_corpus(data or run.config.data)
-    run.check_corpus(corpus.place.name)
+    run.check_corpus(corpus.folder.name)
     languages = run.config.data.source_language, run.config.data.target_language
     for split, pairs in corpus.splits.items():
         _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
@@ -113,7 +113,7 @@ def distill(
         partial = translations.with_name(translations.name + ".partial")
         done = _whole_lines(partial)
         if done:
-            watch.say(f"{partial} has {done:,} lines already: going on")
+            watch.message(f"{partial} has {done:,} lines already: going on")
         starts = range(done, len(train), READ)
         sources = (
             source
@@ -126,14 +126,14 @@ def distill(
             for best in watch.progress("translated", found, len(train) - done):
                 file.write(one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
-    watch.say(f"{len(train):,} pairs written to {folder}. Train a student with")
+    watch.message(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
         f"--data.{split}-{side} {folder / f'{split}.{language}'}"
         for split in corpus.splits
         for side, language in zip(("source", "target"), languages, strict=True)
     ]
     tokenizer = f"--data.source-tokenizer {run.path / 'source.model'}"
-    watch.say(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
+    watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
 
 
 def _claim(folder: Path, about: dict[str, Any]) -> None:

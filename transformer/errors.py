@@ -1,4 +1,4 @@
-"""The exceptions that are meant for people: what the user can mend, and what the user asked for."""
+"""The exceptions that are meant for people: what the user can fix, and what the user asked for."""
 
 
 class UserError(Exception):

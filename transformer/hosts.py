@@ -20,7 +20,7 @@ from transformer.errors import UserError
 from transformer.supervision import end_with_parent, is_child, supervise
 
 
-def found(environment: Mapping[str, str]) -> str | None:
+def cluster(environment: Mapping[str, str]) -> str | None:
     """Which launcher started several processes, by the variables it sets."""
 
     def several(name: str) -> bool:
@@ -42,7 +42,7 @@ def join(config: HostsConfig) -> None:
     Raises:
       UserError: the others cannot be reached.
     """
-    if config.coordinator is None and found(os.environ) is None:
+    if config.coordinator is None and cluster(os.environ) is None:
         return
     if config.processes == 1:
         return
@@ -79,12 +79,12 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
 
 
-def wait(what: str) -> None:
+def barrier(what: str) -> None:
     """Until all processes are here."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils

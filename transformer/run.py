@@ -55,7 +55,7 @@ from transformer.files import (
     read_text,
     write_whole,
 )
-from transformer.hosts import first, wait
+from transformer.hosts import barrier, is_first
 from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
@@ -165,7 +165,7 @@ class Run:
         check_plain(self.path, "a training writes")
         with contextlib.ExitStack() as held:
             try:
-                if first():
+                if is_first():
                     file = held.enter_context(open(self.path / "lock", "a", opener=append_flags))
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -199,7 +199,7 @@ class Run:
         model = self.config.model
         source = self._tokenizer("source.model", model.vocab_size)
         if (
-            source.one_sided
+            source.one_language
             or not self.config.data.joint_vocabulary
             or os.path.lexists(self.path / "target.model")
         ):
@@ -251,7 +251,7 @@ class Run:
         there = step in self.steps()
         if there and bleu is None:
             return
-        if first():
+        if is_first():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # that of older checkpoints
         try:
             if there:
@@ -264,8 +264,8 @@ class Run:
         """Keeps variables as the checkpoint of a step, to decode with and to begin from; there is
         nothing in it to resume."""
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save((self._place(step) / "model").absolute(), variables)
-        seal(self._place(step))
+            checkpointer.save((self._checkpoint_path(step) / "model").absolute(), variables)
+        seal(self._checkpoint_path(step))
 
     def finish_saving(self) -> None:
         """Waits until checkpoints begun are complete, and seals them with the hashes of their files.
@@ -275,11 +275,11 @@ class Run:
         """
         try:
             self._manager.wait_until_finished()
-            if first():
+            if is_first():
                 for step in self.steps():
-                    if not (self._place(step) / MANIFEST).exists():
-                        seal(self._place(step))
-            wait("checkpoints")
+                    if not (self._checkpoint_path(step) / MANIFEST).exists():
+                        seal(self._checkpoint_path(step))
+            barrier("checkpoints")
         except Exception as error:
             raise self._not_written(error) from error
 
@@ -289,13 +289,13 @@ class Run:
         if isinstance(error, OSError) and error.errno not in FULL:
             remedy = "Mend that, then"
         if isinstance(error, TimeoutError):  # by the system's clock, of which a change counts too
-            remedy = "Is the disk very slow, or was the clock changed? If so, mend that, then"
+            remedy = "Is the disk very slow, or was the clock changed? If so, fix that, then"
         return UserError(
             f"could not write to {self.path}: {reason}. Earlier checkpoints are as they were. {remedy} run "
             f"the same command again with --run-dir {self.path}"
         )
 
-    def _place(self, step: int) -> Path:
+    def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / str(step)
 
     def steps(self) -> list[int]:
@@ -314,7 +314,7 @@ class Run:
 
     def _bleu(self, step: int) -> float:
         try:
-            text = read_text(self._place(step) / "metrics" / "metrics", MiB)
+            text = read_text(self._checkpoint_path(step) / "metrics" / "metrics", MiB)
             return float(parse_object(text)["bleu"])
         except (OSError, ValueError, KeyError, TypeError):
             return float("-inf")
@@ -326,7 +326,7 @@ class Run:
           UserError: the checkpoint is missing, damaged, or of another model.
         """
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
-        model, training = (read(self._place(step), shapes[name], name) for name in shapes)
+        model, training = (read(self._checkpoint_path(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
         return TrainState(
             step=training["step"],
@@ -350,15 +350,15 @@ class Run:
             except UserError as error:
                 damaged.append((step, error))
                 continue
-            wait("read")
+            barrier("read")
             for bad, reason in damaged:
                 aside = self.path / "damaged" / str(bad)
-                if first():
+                if is_first():
                     shutil.rmtree(aside, ignore_errors=True)
                     aside.parent.mkdir(exist_ok=True)
-                    os.replace(self._place(bad), aside)
+                    os.replace(self._checkpoint_path(bad), aside)
                 say(f"{reason}. Moved to {aside}; going on from step {step}")
-            wait("moved")
+            barrier("moved")
             return state
         if damaged:
             raise damaged[0][1]
@@ -377,7 +377,7 @@ class Run:
         if checkpoint == "average":
             stored = self.path / "average"
             return read(stored, like) if stored.exists() else self.averaged(None, like)
-        return read(self._place(self.find(checkpoint)), like, "model")
+        return read(self._checkpoint_path(self.find(checkpoint)), like, "model")
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.

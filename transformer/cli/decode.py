@@ -18,7 +18,7 @@ import tyro
 
 from transformer.cli.guard import guarded
 from transformer.cli.output import LongOutput, Output, is_device
-from transformer.cli.train import shown
+from transformer.cli.train import fields_of
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
@@ -122,7 +122,7 @@ def _translate_lines(given: DecodeArguments) -> None:
     from transformer.data.corpora import read_lines
     from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import WINDOW, Translator
-    from transformer.hosts import by_turns, first, gathered
+    from transformer.hosts import by_turns, gathered, is_first
     from transformer.training.watch import SteadyConsole, Watch
 
     if given.alignments and given.format != "json":
@@ -134,7 +134,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         given = dataclasses.replace(given, n_best=1)
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
     judge = Translator.load(given.rescore) if given.rescore else None
-    options = dict(shown(given.decoding))
+    options = dict(fields_of(given.decoding))
     translator.settings(given.n_best, options)  # refuses what makes no sense
     kept = None if judge else given.n_best  # a judge chooses among all
 
@@ -174,19 +174,19 @@ def _translate_lines(given: DecodeArguments) -> None:
             file.flush()
             start += len(window)
 
-    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not first()))
+    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first()))
     began_as = _digest(given.input) if given.input else ""
-    output = _output(given, translator, judge, began_as) if first() else Output(Path(os.devnull))
+    output = _output(given, translator, judge, began_as) if is_first() else Output(Path(os.devnull))
     long = output if isinstance(output, LongOutput) else None
     best, start, count = [], time.monotonic(), 0
     try:
         with output as file:
             done = gathered(long.done if long else 0)[0]
             if long and done:
-                watch.say(f"  going on after line {done:,}")
+                watch.message(f"  going on after line {done:,}")
                 best = _written_before(long, given)
             if long and long.dropped:
-                watch.say("  beginning anew: what was left here unfinished is dropped")
+                watch.message("  beginning anew: what was left here unfinished is dropped")
             rest: Iterable[tuple[str, str]] = translated(done, file)
             if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the translations
                 rest = watch.progress("sentences", rest, None if total is None else total - done)
@@ -199,16 +199,16 @@ def _translate_lines(given: DecodeArguments) -> None:
                 raise UserError(f"{given.input} changed while it was translated: run the same command again")
     finally:
         if long and long.kept:
-            watch.say("what was written is kept: the same command with --resume goes on")
+            watch.message("what was written is kept: the same command with --resume goes on")
     seconds = time.monotonic() - start
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
-        watch.say(f"{speed}, written to {given.output}")
+        watch.message(f"{speed}, written to {given.output}")
     if given.verbose:
-        watch.say(_programs(translator))
-    if given.reference and first():
+        watch.message(_programs(translator))
+    if given.reference and is_first():
         for line in _scores(best, given, translator):
-            watch.say(line)
+            watch.message(line)
 
 
 def _digest(path: Path) -> str:
@@ -270,7 +270,7 @@ def _write_page(given: DecodeArguments) -> None:
     if not sources:
         raise UserError("nothing to explore: the input has no sentence")
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
-    page = explore(translator, sources, n_best=given.n_best, **dict(shown(given.decoding)))
+    page = explore(translator, sources, n_best=given.n_best, **dict(fields_of(given.decoding)))
     with Output(given.explore, "--explore") as output:
         output.write(page.html)
     print(
@@ -370,7 +370,7 @@ def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> lis
     ids = translator.source_row(source, **options)[0]
     special = translator.config.model.special
     words = [index for index in ids if index not in (special.pad, special.eos)]
-    pieces: list[str] = translator.tokenizers[0].knowing(source).pieces(words)
+    pieces: list[str] = translator.tokenizers[0].for_source(source).pieces(words)
     return pieces
 
 

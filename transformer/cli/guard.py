@@ -124,7 +124,7 @@ def _tell(program: str, message: object) -> None:
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
-    """Runs a command; what its user can mend becomes one message and exit status 2. Every command
+    """Runs a command; what its user can fix becomes one message and exit status 2. Every command
     knows --version."""
     _open_standard_streams()
     _silence_late_callbacks()

@@ -151,6 +151,6 @@ def announced(config: Config, preset: str) -> str:
     return "\n".join(lines)
 
 
-def shown(section: Any) -> list[tuple[str, Any]]:
+def fields_of(section: Any) -> list[tuple[str, Any]]:
     """The fields of a config's section, and their values."""
     return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]

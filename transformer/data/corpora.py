@@ -51,7 +51,7 @@ class Corpus:
     name: str
     splits: dict[str, PairSource]
     """train and validation, and test where there is one."""
-    place: Path
+    folder: Path
 
 
 def open_corpus(data: DataConfig) -> Corpus:
@@ -66,10 +66,10 @@ def open_corpus(data: DataConfig) -> Corpus:
     if data.dataset in BUILT_IN:
         return _built_in(data)
     splits, identity = tfds_splits(data, SPLITS)
-    return Corpus(data.dataset, splits, _place(data, "tfds", identity))
+    return Corpus(data.dataset, splits, _folder(data, "tfds", identity))
 
 
-def _place(data: DataConfig, kind: str, *parts: Any) -> Path:
+def _folder(data: DataConfig, kind: str, *parts: Any) -> Path:
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     return store.cache_root(data.cache_dir) / "corpora" / f"{kind}-{digest}"
 
@@ -79,12 +79,12 @@ def _built_in(data: DataConfig) -> Corpus:
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
     name, files, pairs = BUILT_IN[data.dataset]
-    place = _place(data, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
+    folder = _folder(data, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:
         return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
 
-    return Corpus(name, store.prepare(place, {s: split(s) for s in SPLITS}), place)
+    return Corpus(name, store.prepare(folder, {s: split(s) for s in SPLITS}), folder)
 
 
 def check_text(data: DataConfig) -> None:
@@ -112,7 +112,7 @@ def _text_files(data: DataConfig) -> Corpus:
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
-    place = _place(data, "text", sorted(digests.items()))
+    folder = _folder(data, "text", sorted(digests.items()))
 
     def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
         return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
@@ -120,7 +120,7 @@ def _text_files(data: DataConfig) -> Corpus:
     parts = {split: stored_as_hashed(split) for split in given}
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
-    return Corpus(str(_files(data, "train")[0]), store.prepare(place, parts), place)
+    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts), folder)
 
 
 def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:

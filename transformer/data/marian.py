@@ -32,7 +32,7 @@ class MarianTokenizer(Tokenizer):
     """
 
     kind = "marian"
-    one_sided = True
+    one_language = True
 
     def __init__(self, model: bytes, words: list[str | None], special: SpecialIds) -> None:
         for word in words:

@@ -46,7 +46,7 @@ def _trained(
 ) -> Tokenizer:
     languages = "".join("st"[side] for side in sides)
     recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
-    kept = corpus.place / f"{data.tokenizer}-{data.vocab_size}-{languages}-{recipe}.model"
+    kept = corpus.folder / f"{data.tokenizer}-{data.vocab_size}-{languages}-{recipe}.model"
     if not kept.exists():
         pairs = corpus.splits["train"]
 
@@ -89,7 +89,7 @@ def prepare(
     content = b"".join(tokenizer.content() for tokenizer in tokenizers)
     name = f"lengths-{hashlib.blake2b(content, digest_size=8).hexdigest()}.npy"
     lengths = token_lengths(
-        pairs, tokenizers, corpus.place / name, lambda items, total: progress("token lengths", items, total)
+        pairs, tokenizers, corpus.folder / name, lambda items, total: progress("token lengths", items, total)
     )
     plan = make_plan(
         pairs,

@@ -32,10 +32,10 @@ class Tokenizer(ABC):
     """The ids that are not text."""
     vocab_size: int
     """Every id is below it, the special ones included."""
-    cut_beforehand: bool = False
+    presegmented: bool = False
     """Whether its text comes in subwords already, so that `decode` has to undo joints."""
 
-    one_sided: bool = False
+    one_language: bool = False
     """Whether it cuts one of the two languages only, so that there has to be another."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Tokenizer(ABC):
         Raises ValueError for an id outside the vocabulary.
         """
 
-    def knowing(self, source: str) -> "Tokenizer":
+    def for_source(self, source: str) -> "Tokenizer":
         """This tokenizer, able to write the words of a source sentence that it has no ids for."""
         return self
 

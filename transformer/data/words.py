@@ -105,7 +105,7 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     """
 
     kind = "whitespace"
-    cut_beforehand = True
+    presegmented = True
 
     @classmethod
     def cut(cls, text: str) -> list[str]:
@@ -170,7 +170,7 @@ class OpenWordTokenizer(WordTokenizer):
         known = self._ids
         return [known[word] if word in known else self._name(word) for word in self._checked_cut(text)]
 
-    def knowing(self, source: str) -> "OpenWordTokenizer":
+    def for_source(self, source: str) -> "OpenWordTokenizer":
         tokenizer = copy.copy(self)  # which shares the vocabulary
         words = self._checked_cut(source)
         tokenizer._names = {self._name(word): word for word in words if word not in self._ids}

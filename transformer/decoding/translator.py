@@ -325,7 +325,7 @@ class Translator:
 
     def subwords(self, source: str) -> list[str]:
         """A source sentence as the model sees it: the columns of an alignment, but for <eos>."""
-        tokenizer = self.tokenizers[0].knowing(source)
+        tokenizer = self.tokenizers[0].for_source(source)
         return tokenizer.pieces(tokenizer.encode(one_line(source)))
 
     def source_row(self, source: str, **options: Any) -> Int[np.ndarray, "1 s"]:
@@ -338,7 +338,7 @@ class Translator:
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation as this model's training text has it: where words were cut beforehand, still cut."""
-        cut = self.tokenizers[1].cut_beforehand
+        cut = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if cut else hypothesis.text
 
     # From text to batches
@@ -401,7 +401,7 @@ class Translator:
     def _hypothesis(
         self, ids: Int[np.ndarray, " t"], score: float, log_probability: float, source: str
     ) -> Hypothesis:
-        tokenizer, special = self.tokenizers[1].knowing(source), self.config.model.special
+        tokenizer, special = self.tokenizers[1].for_source(source), self.config.model.special
         words = [int(index) for index in ids if index not in (special.pad, special.eos)]
         said = (*words, special.eos)
         text, pieces = tokenizer.decode(words), tuple(tokenizer.pieces(words))

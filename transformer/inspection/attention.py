@@ -95,8 +95,8 @@ def attention_of(
     encoder, decoder, cross = map(np.asarray, found)
 
     read = [int(index) for index in row[0] if index != special.pad]
-    pieces = tuple(translator.tokenizers[0].knowing(source).pieces(read))
-    tokenizer = translator.tokenizers[1].knowing(source)
+    pieces = tuple(translator.tokenizers[0].for_source(source).pieces(read))
+    tokenizer = translator.tokenizers[1].for_source(source)
     attentions = []
     for index, hypothesis in enumerate(hypotheses):
         s, t = len(read), len(hypothesis.ids)

@@ -145,7 +145,7 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     ids = np.array(tokens, np.int32)
     if (ids >= config.output_size).any():  # words that were copied are places of the source so far
         ids = np.asarray(named(jnp.asarray(ids)[None, None], row, config.output_size))[0, 0]
-    pieces = translator.tokenizers[1].knowing(source).pieces([int(index) for index in ids])
+    pieces = translator.tokenizers[1].for_source(source).pieces([int(index) for index in ids])
     places = {index: place for place, index in enumerate(kept)}
     return SearchTree(
         tuple(

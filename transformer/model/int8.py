@@ -29,7 +29,7 @@ INPUTS = (  # by the end of a parameter's name, which of its axes are summed ove
 
 
 @struct.dataclass
-class Rounded:
+class QuantizedKernel:
     """A matrix, near to levels * size; every row is one of its outputs, as integer units read it."""
 
     levels: Int8[Array, "outputs inputs"]
@@ -43,7 +43,7 @@ class Rounded:
         positions = x.astype(jnp.float32).reshape(-1, x.shape[-1])
         if len(positions) == 1:  # CPUs multiply several rows sooner than one
             positions = jnp.concatenate([positions, jnp.zeros_like(positions)])
-        given = rounded(positions)
+        given = quantized(positions)
         sums = jax.lax.dot_general(
             given.levels, self.levels, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
         )
@@ -51,10 +51,10 @@ class Rounded:
         return products[: x.shape[0] * x.shape[1]].reshape(*x.shape[:2], -1)
 
 
-def rounded(rows: Float[Array, "outputs inputs"]) -> Rounded:
+def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedKernel:
     """Every row to its own levels; its largest element keeps its value."""
     size = jnp.maximum(jnp.abs(rows).max(axis=1), jnp.finfo(jnp.float32).tiny) / LEVELS
-    return Rounded(jnp.round(rows / size[:, None]).astype(jnp.int8), size)
+    return QuantizedKernel(jnp.round(rows / size[:, None]).astype(jnp.int8), size)
 
 
 def in_int8(variables: Any) -> Any:
@@ -66,12 +66,12 @@ def in_int8(variables: Any) -> Any:
         if axes:
             kernel = np.moveaxis(params.pop(name), axes, range(-len(axes), 0))
             inputs = math.prod(kernel.shape[-len(axes) :])
-            matrices[name] = jax.jit(rounded)(kernel.reshape(-1, inputs))
+            matrices[name] = jax.jit(quantized)(kernel.reshape(-1, inputs))
     unflatten = traverse_util.unflatten_dict
     return {**variables, "params": unflatten(params, sep="/"), INT8: unflatten(matrices, sep="/")}
 
 
-def matrix(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Any:
+def kernel_of(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Any:
     """The parameter, or where it was rounded, that. (Flax compares the shape of a parameter with what its
     initialiser would make, and traces that to see: a fifth of the time that a search takes to be traced.)"""
     if module.has_variable(INT8, name):

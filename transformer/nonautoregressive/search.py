@@ -1,4 +1,4 @@
-"""Finding translations with parallel decoders: plan, draft, and for masks mend again and again."""
+"""Finding translations with parallel decoders: plan, draft, and for masks refine again and again."""
 
 import functools
 from collections.abc import Callable
@@ -94,9 +94,9 @@ def _search(
             draft = copied_places(
                 jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), places, c.special.pad
             )
-        tokens, log_p = say(apply, c.special, rows, draft, lengths)
+        tokens, log_p = predict(apply, c.special, rows, draft, lengths)
         if c.fed == "masked":
-            tokens, log_p = mend(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
+            tokens, log_p = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
         return padded, (log_p * places).sum(axis=1)
 
@@ -107,7 +107,7 @@ def _search(
     return in_order(tokens.reshape(batch, n, -1), log_p.reshape(batch, n), penalty, c.special.pad)
 
 
-def say(
+def predict(
     apply: Apply,
     special: SpecialIds,
     memory: Memory,
@@ -126,7 +126,7 @@ def say(
     return jnp.where(at < lengths[:, None], tokens, special.pad), log_p
 
 
-def mend(
+def refine(
     apply: Apply,
     special: SpecialIds,
     memory: Memory,
@@ -145,7 +145,7 @@ def mend(
         rank = jnp.argsort(jnp.argsort(jnp.where(places, log_p, jnp.inf), axis=1), axis=1)
         masked: Bool[Array, "b t"] = places & (rank < number[:, None])
         draft = jnp.where(masked, special.bos, tokens)
-        said, said_log_p = say(apply, special, memory, draft, lengths)
+        said, said_log_p = predict(apply, special, memory, draft, lengths)
         return jnp.where(masked, said, tokens), jnp.where(masked, said_log_p, log_p)
 
     return jax.lax.fori_loop(1, iterations, again, (tokens, log_p))

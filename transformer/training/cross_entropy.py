@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.model.layers import places_of_rows
+from transformer.model.layers import shards_of_rows
 
 SLICE = {"cpu": 2**22}
 """How many logits exist at a time: on a CPU a few caches full; elsewhere enough to be busy."""
@@ -107,7 +107,7 @@ def _time_slices(
     hidden: Array, targets: Array, weights: Array, vocabulary: int
 ) -> tuple[Array, Array, Array]:
     """The arrays as [slices, places, b, width, ...]: of every place's rows a slice of the time."""
-    (rows, time), places = targets.shape, places_of_rows()
+    (rows, time), places = targets.shape, shards_of_rows()
     most = SLICE.get(jax.default_backend(), 2**26)
     slices = math.ceil(time / max(1, most // (rows // places * vocabulary)))
     width = math.ceil(time / slices)

@@ -19,7 +19,7 @@ from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.files import write_whole
-from transformer.hosts import first, gathered
+from transformer.hosts import gathered, is_first
 from transformer.locations import as_options, locations
 from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
@@ -58,13 +58,13 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.evaluations = gathered(self._earlier_evaluations() if first() else [])[0]
+        self.evaluations = gathered(self._earlier_evaluations() if is_first() else [])[0]
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
         t = self.config.training
         if self.run.steps():
             shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, average=t.ema > 0))
-            return self.layout.place(self.run.resume(shapes, self.watch.say))
+            return self.layout.place(self.run.resume(shapes, self.watch.message))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
@@ -83,7 +83,7 @@ class Loop:
         """Takes the steps that are left."""
         t, plan = self.config.training, self.data.batcher.plan
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
-        self.watch.say(
+        self.watch.message(
             f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} pairs "
             f"dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
@@ -91,9 +91,9 @@ class Loop:
         )
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
-            self.watch.say(f"Nothing is left to train in {self.run.path}: testing step {self.step} again")
+            self.watch.message(f"Nothing is left to train in {self.run.path}: testing step {self.step} again")
             return
-        self.watch.say(
+        self.watch.message(
             f"{'Going on in' if self.step else 'Writing to'} {self.run.path}"
             + (f" from step {self.step}" if self.step else "")
         )
@@ -101,7 +101,7 @@ class Loop:
             stop_requests(self.watch.descriptor) as self.stop_request,
             self.watch.training(self.step, t.steps),
             contextlib.closing(Events(self.run.path / "tensorboard"))
-            if first()
+            if is_first()
             else contextlib.nullcontext() as self.events,
         ):
             self._log_start()
@@ -137,7 +137,7 @@ class Loop:
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
         versions += f", Python {platform.python_version()}"
         about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
-        if first():
+        if is_first():
             self.run.log({"kind": "start", "step": self.step, **about, "data": data})
 
     def _take_steps(self, batches: Iterator[Any]) -> None:
@@ -157,7 +157,7 @@ class Loop:
                 with pace.paused():
                     self._keep(stop)
                 if self._patience_is_over():
-                    self.watch.say(
+                    self.watch.message(
                         f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
                     )
                     return
@@ -219,7 +219,7 @@ class Loop:
         self._log(record)
         self.run.save(self.state, found["bleu"])
         self.watch.evaluation(record, samples)
-        if first():
+        if is_first():
             write_report(self.run.path)
 
     def _patience_is_over(self) -> bool:
@@ -236,7 +236,7 @@ class Loop:
         results = {"split": split, "checkpoint": step, "sentences": len(sources)}
         results |= {name: score.as_dict() for name, score in scores.items()}
         text = json.dumps(results, indent=2) + "\n"
-        if first():
+        if is_first():
             write_whole(self.run.path / "results.json", text)
             write_report(self.run.path)
         m = self.config.model
@@ -255,7 +255,7 @@ class Loop:
                 ("to look at", str(self.run.path / REPORT)),
             ],
         )
-        self.watch.say(
+        self.watch.message(
             f"Try: echo {shlex.quote(sources[0])} | {called('decode')} {self.run.path}", command=True
         )
 

@@ -14,7 +14,7 @@ from transformer.data.corpora import Corpus, check_text, holds_out, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.forks import refuse_forked
-from transformer.hosts import first, gathered, wait
+from transformer.hosts import barrier, gathered, is_first
 from transformer.parallel import layout_of
 from transformer.run import Run
 from transformer.systems import check_system, find_system
@@ -54,7 +54,7 @@ def train(
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
     refuse_forked()
-    watch = watch or Watch(quiet=not first())
+    watch = watch or Watch(quiet=not is_first())
     start = time.monotonic()
     keep_programs()
     check_system(config)
@@ -68,7 +68,7 @@ def train(
         config = _sized_like_parent(config, parent)
     check_text(config.data)
     if about:
-        watch.say(about)
+        watch.message(about)
     corpus = open_corpus_shown(config, watch)
     if known := run or parent:
         tokenizers = known.tokenizers
@@ -76,7 +76,7 @@ def train(
         tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
         config = _with_vocabulary(config, tokenizers)
     if run:
-        run.check_corpus(corpus.place.name)
+        run.check_corpus(corpus.folder.name)
     data = prepare(
         corpus,
         tokenizers,
@@ -89,9 +89,9 @@ def train(
     objective = find_system(config.system).objective(config)
     if run is None:  # only now, when nothing more is refused: a run keeps its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
-        if first():
-            Run.create(path, config, tokenizers, corpus.place.name)
-        wait("run directory")
+        if is_first():
+            Run.create(path, config, tokenizers, corpus.folder.name)
+        barrier("run directory")
         run = Run(path)
     with run.claimed():
         loop = Loop(config, objective, run, data, watch, parent)
@@ -102,13 +102,15 @@ def train(
 
 def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
     """`open_corpus`, saying so: the first time takes a while."""
-    watch.say("Preparing the corpus ...")
+    watch.message("Preparing the corpus ...")
     start = time.monotonic()
     corpus = open_corpus(config.data)
     sizes = ", ".join(f"{name} {len(pairs):,}" for name, pairs in corpus.splits.items())
-    watch.say(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
+    watch.message(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
     if holds_out(config.data):
-        watch.say("  no validation text was given: a part of the training text, always the same, is held out")
+        watch.message(
+            "  no validation text was given: a part of the training text, always the same, is held out"
+        )
     return corpus
 
 

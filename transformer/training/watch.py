@@ -51,7 +51,7 @@ class Watch:
         except OSError:
             return None
 
-    def say(self, text: str, *, command: bool = False) -> None:
+    def message(self, text: str, *, command: bool = False) -> None:
         """A line, on a terminal cut between words if it is long; a command to be copied is left whole."""
         if self.console.is_terminal and not command:
             width = min(self.console.width, COLUMNS)
@@ -83,8 +83,8 @@ class Watch:
                     bar.update(task, completed=count)
                     if not self.console.is_terminal and time.monotonic() - told > 30:
                         told = time.monotonic()
-                        self.say(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
-        self.say(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
+                        self.message(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
+        self.message(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
 
     @contextlib.contextmanager
     def training(self, start: int, total: int) -> Iterator[None]:
@@ -92,7 +92,7 @@ class Watch:
         with self._make_bar() as self._bar:
             self._task = self._bar.add_task("training", total=total, completed=start, status=COMPILING)
             if not self.console.is_terminal:
-                self.say(COMPILING)
+                self.message(COMPILING)
             try:
                 yield
             finally:
@@ -106,7 +106,7 @@ class Watch:
             self._bar.update(self._task, completed=step, status=status)
         if not self.console.is_terminal:
             minutes, seconds = divmod(round(seconds_left), 60)
-            self.say(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
+            self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
 
     def evaluation(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
         """Scores, and (source, reference, translation) to look at."""
