@@ -380,11 +380,6 @@ def test_nonsense_is_refused(translator: Translator, options: dict[str, Any]) ->
         translator.search(["Bas"], **options)
 
 
-def test_unknown_options_are_a_type_error(translator: Translator) -> None:
-    with pytest.raises(TypeError, match="beam_width"):
-        translator.search(["Bas"], beam_width=3)
-
-
 def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
     drawing = {"method": "sample", "temperature": 1.2, "buckets": (16,)}
     lines = ["Bas dag"] * 6
