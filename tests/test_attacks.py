@@ -781,7 +781,7 @@ def test_a_full_device_as_standard_output(run_dir: Path) -> None:
         done = command("-m", module, run_dir, shell="> /dev/full")
         assert done.returncode == 2
         program = module.rpartition(".")[2]
-        assert done.stderr == f"{program}: No space left on device: standard output, or a file\n"
+        assert done.stderr == f"transformer {program}: No space left on device: standard output, or a file\n"
     assert "</html>" in (run_dir / "report.html").read_text()
     assert (run_dir / "average").is_dir()
     done = command("train.py", "--help", shell="> /dev/full")
