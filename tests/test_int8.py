@@ -22,12 +22,12 @@ def test_products_are_those_of_the_integers(batch, time):
     kernel = rng.normal(size=(7, 40)).astype(np.float32)
     kernel[3] = 0
     matrix = quantized(jnp.asarray(kernel))
-    levels, size = np.asarray(matrix.levels, np.int64), np.asarray(matrix.size)
+    levels, size = np.asarray(matrix.values, np.int64), np.asarray(matrix.scale)
     assert (np.abs(levels[[0, 1, 2, 4, 5, 6]]).max(axis=1) == 127).all()
     np.testing.assert_allclose(levels * size[:, None], kernel, atol=np.abs(kernel).max() / 253)
 
     given = quantized(jnp.asarray(x.reshape(-1, 40)))
-    of_integers = np.asarray(given.levels, np.int64) @ levels.T * np.outer(given.size, size)
+    of_integers = np.asarray(given.values, np.int64) @ levels.T * np.outer(given.scale, size)
     product = np.asarray(matrix.product(jnp.asarray(x)))
     np.testing.assert_allclose(product.reshape(-1, 7), of_integers, rtol=1e-6)
     # no factor is wrong by more than half a level
@@ -48,7 +48,7 @@ def test_a_rounded_model_says_nearly_the_same(system, tmp_path):
     matrices = traverse_util.flatten_dict(integer.variables[INT8])
     assert matrices.keys() | after.keys() == before.keys()
     assert not matrices.keys() & after.keys()
-    assert all(matrix.levels.size == before[name].size for name, matrix in matrices.items())
+    assert all(matrix.values.size == before[name].size for name, matrix in matrices.items())
     if system == "transformer":
         assert len(matrices) == MATRICES
         assert {leaf.ndim for leaf in after.values()} == {1}

@@ -79,7 +79,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
 

@@ -55,7 +55,7 @@ from transformer.files import (
     read_text,
     write_whole,
 )
-from transformer.hosts import barrier, is_first
+from transformer.hosts import barrier, is_main_process
 from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
@@ -165,7 +165,7 @@ class Run:
         check_plain(self.path, "a training writes")
         with contextlib.ExitStack() as held:
             try:
-                if is_first():
+                if is_main_process():
                     file = held.enter_context(open(self.path / "lock", "a", opener=append_flags))
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -251,7 +251,7 @@ class Run:
         there = step in self.steps()
         if there and bleu is None:
             return
-        if is_first():
+        if is_main_process():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # that of older checkpoints
         try:
             if there:
@@ -275,7 +275,7 @@ class Run:
         """
         try:
             self._manager.wait_until_finished()
-            if is_first():
+            if is_main_process():
                 for step in self.steps():
                     if not (self._checkpoint_path(step) / MANIFEST).exists():
                         seal(self._checkpoint_path(step))
@@ -353,7 +353,7 @@ class Run:
             barrier("read")
             for bad, reason in damaged:
                 aside = self.path / "damaged" / str(bad)
-                if is_first():
+                if is_main_process():
                     shutil.rmtree(aside, ignore_errors=True)
                     aside.parent.mkdir(exist_ok=True)
                     os.replace(self._checkpoint_path(bad), aside)

@@ -122,7 +122,7 @@ def _translate_lines(given: DecodeArguments) -> None:
     from transformer.data.corpora import read_lines
     from transformer.decoding.rescoring import rescored
     from transformer.decoding.translator import WINDOW, Translator
-    from transformer.hosts import by_turns, gathered, is_first
+    from transformer.hosts import by_turns, gathered, is_main_process
     from transformer.training.watch import SteadyConsole, Watch
 
     if given.alignments and given.format != "json":
@@ -174,9 +174,9 @@ def _translate_lines(given: DecodeArguments) -> None:
             file.flush()
             start += len(window)
 
-    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first()))
+    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process()))
     began_as = _digest(given.input) if given.input else ""
-    output = _output(given, translator, judge, began_as) if is_first() else Output(Path(os.devnull))
+    output = _output(given, translator, judge, began_as) if is_main_process() else Output(Path(os.devnull))
     long = output if isinstance(output, LongOutput) else None
     best, start, count = [], time.monotonic(), 0
     try:
@@ -206,7 +206,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         watch.message(f"{speed}, written to {given.output}")
     if given.verbose:
         watch.message(_programs(translator))
-    if given.reference and is_first():
+    if given.reference and is_main_process():
         for line in _scores(best, given, translator):
             watch.message(line)
 

@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.int8 import QuantizedKernel, kernel_of
+from transformer.model.int8 import QuantizedMatrix, param_or_quantized
 from transformer.model.layers import Dropout, linear
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
@@ -97,10 +97,10 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         per_head = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
         merged = nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
-        self.query = kernel_of(self, "query", per_head, (c.d_model, c.num_heads, c.key_width))
-        self.key = kernel_of(self, "key", per_head, (c.d_model, c.num_heads, c.key_width))
-        self.value = kernel_of(self, "value", per_head, (c.d_model, c.num_heads, c.value_width))
-        self.out = kernel_of(self, "out", merged, (c.num_heads, c.value_width, c.d_model))
+        self.query = param_or_quantized(self, "query", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.key = param_or_quantized(self, "key", per_head, (c.d_model, c.num_heads, c.key_width))
+        self.value = param_or_quantized(self, "value", per_head, (c.d_model, c.num_heads, c.value_width))
+        self.out = param_or_quantized(self, "out", merged, (c.num_heads, c.value_width, c.d_model))
         if c.attention_bias:
             zeros = nn.initializers.zeros_init()
             self.query_bias = self.param("query_bias", zeros, (c.num_heads, 1, c.key_width))
@@ -109,7 +109,7 @@ class MultiHeadAttention(nn.Module):
             self.out_bias = self.param("out_bias", zeros, (c.d_model,))
         self.dropout = Dropout(c.attention_dropout)
 
-    def _project(self, x: Array, kernel: Array | QuantizedKernel, bias: str) -> Array:
+    def _project(self, x: Array, kernel: Array | QuantizedMatrix, bias: str) -> Array:
         # the product as it lies in memory, then heads before time: straight to "bhtd" strides through it
         projected = linear(x, kernel).reshape(*x.shape[:2], self.config.num_heads, -1).swapaxes(1, 2)
         return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
-from transformer.model.int8 import QuantizedKernel
+from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
 
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
@@ -65,7 +65,7 @@ class EncoderDecoder(nn.Module):
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
         table = self.unembedding()
-        if isinstance(table, QuantizedKernel):
+        if isinstance(table, QuantizedMatrix):
             logits = table.product(hidden)
         else:
             table = table.astype(hidden.dtype)
@@ -78,13 +78,13 @@ class EncoderDecoder(nn.Module):
         """What `output` is the product of: the loss multiplies it slice by slice. A bias is one more
         column of the matrix, by which every state is 1."""
         table = self.unembedding()
-        assert not isinstance(table, QuantizedKernel), "rounded matrices are not trained"
+        assert not isinstance(table, QuantizedMatrix), "quantised matrices are not trained"
         if not self.config.output_bias:
             return hidden, table
         ones = jnp.ones((*hidden.shape[:2], 1), hidden.dtype)
         return jnp.concatenate([hidden, ones], -1), jnp.concatenate([table, self.output_bias[:, None]], -1)
 
-    def unembedding(self) -> Float[Array, "v m"] | QuantizedKernel:
+    def unembedding(self) -> Float[Array, "v m"] | QuantizedMatrix:
         """The matrix before the softmax."""
         match self.config.share_embeddings:
             case "all":

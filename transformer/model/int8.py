@@ -1,8 +1,8 @@
-"""Matrix products of 8-bit integers, for decoding where time counts more than the last digit.
+"""Matrix products with int8 weights, for faster decoding.
 
-Both factors are rounded to 255 levels: a matrix ahead of time, with a size of level for each of its outputs;
-what it is multiplied with as it comes, with one for each position. Sums are exact, of 32 bits. (Bhandare et
-al. 2019 showed that this model bears it; they choose the ranges beforehand, from examples.)
+Both factors are quantised to 255 values: weights ahead of time, with a scale per output, and activations
+dynamically, with a scale per position. Sums are exact, in 32 bits. (Bhandare et al. 2019 quantise the
+Transformer with activation ranges that are calibrated on examples.)
 """
 
 import math
@@ -19,7 +19,7 @@ from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Int8
 
 LEVELS = 127  # on either side of 0
-INT8 = "int8"  # the collection that holds rounded matrices, at the places they would have in "params"
+INT8 = "int8"  # the collection of quantised matrices, under the names they have in "params"
 INPUTS = (  # by the end of a parameter's name, which of its axes are summed over
     (r"_attention/(query|key|value)", (0,)),
     (r"_attention/out", (0, 1)),
@@ -29,14 +29,14 @@ INPUTS = (  # by the end of a parameter's name, which of its axes are summed ove
 
 
 @struct.dataclass
-class QuantizedKernel:
-    """A matrix, near to levels * size; every row is one of its outputs, as integer units read it."""
+class QuantizedMatrix:
+    """A matrix that is approximately values * scale, a row per output: the layout that integer units read."""
 
-    levels: Int8[Array, "outputs inputs"]
-    size: Float[Array, " outputs"]
+    values: Int8[Array, "outputs inputs"]
+    scale: Float[Array, " outputs"]
 
     def __getitem__(self, rows: Int[Array, "..."]) -> Float[Array, "... inputs"]:
-        return self.levels[rows] * self.size[rows][..., None]
+        return self.values[rows] * self.scale[rows][..., None]
 
     def product(self, x: Float[Array, "b t inputs"]) -> Float[Array, "b t outputs"]:
         """x times the matrix, in float32."""
@@ -45,21 +45,21 @@ class QuantizedKernel:
             positions = jnp.concatenate([positions, jnp.zeros_like(positions)])
         given = quantized(positions)
         sums = jax.lax.dot_general(
-            given.levels, self.levels, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
+            given.values, self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
         )
-        products = sums.astype(jnp.float32) * (given.size[:, None] * self.size)
+        products = sums.astype(jnp.float32) * (given.scale[:, None] * self.scale)
         return products[: x.shape[0] * x.shape[1]].reshape(*x.shape[:2], -1)
 
 
-def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedKernel:
-    """Every row to its own levels; its largest element keeps its value."""
-    size = jnp.maximum(jnp.abs(rows).max(axis=1), jnp.finfo(jnp.float32).tiny) / LEVELS
-    return QuantizedKernel(jnp.round(rows / size[:, None]).astype(jnp.int8), size)
+def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedMatrix:
+    """The rows, each with a scale of its own by which its largest element is exact."""
+    scale = jnp.maximum(jnp.abs(rows).max(axis=1), jnp.finfo(jnp.float32).tiny) / LEVELS
+    return QuantizedMatrix(jnp.round(rows / scale[:, None]).astype(jnp.int8), scale)
 
 
 def in_int8(variables: Any) -> Any:
-    """The variables of a model with its large matrices rounded: those of attention, feed-forward and
-    embeddings leave "params" for "int8"."""
+    """The variables of a model with int8 weights: the matrices of attention, feed-forward layers and
+    embeddings move from "params" to "int8"."""
     params, matrices = traverse_util.flatten_dict(variables["params"], sep="/"), {}
     for name in list(params):
         axes = next((axes for end, axes in INPUTS if re.search(f"{end}$", name)), None)
@@ -71,9 +71,13 @@ def in_int8(variables: Any) -> Any:
     return {**variables, "params": unflatten(params, sep="/"), INT8: unflatten(matrices, sep="/")}
 
 
-def kernel_of(module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]) -> Any:
-    """The parameter, or where it was rounded, that. (Flax compares the shape of a parameter with what its
-    initialiser would make, and traces that to see: a fifth of the time that a search takes to be traced.)"""
+def param_or_quantized(
+    module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]
+) -> Any:
+    """The parameter, or its quantised matrix if there is one.
+
+    Flax checks the shape of a parameter by tracing its initialiser, which is a fifth of the time to trace a
+    search. So the shape is checked here."""
     if module.has_variable(INT8, name):
         return module.get_variable(INT8, name)
     if not module.has_variable("params", name):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, TransformerConfig
-from transformer.model.int8 import QuantizedKernel, kernel_of
+from transformer.model.int8 import QuantizedMatrix, param_or_quantized
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
@@ -45,10 +45,10 @@ def shards_of_rows() -> int:
     return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
 
 
-def linear(x: Float[Array, "b t m"], kernel: Float[Array, "..."] | QuantizedKernel) -> Float[Array, "b t n"]:
+def linear(x: Float[Array, "b t m"], kernel: Float[Array, "..."] | QuantizedMatrix) -> Float[Array, "b t n"]:
     """x W, computed in the dtype of x. The first axes of a kernel are those of x, together; those that are
     left are laid out as one."""
-    if isinstance(kernel, QuantizedKernel):
+    if isinstance(kernel, QuantizedMatrix):
         return kernel.product(x).astype(x.dtype)
     return _product(x, kernel.astype(x.dtype).reshape(x.shape[-1], -1))
 
@@ -126,7 +126,9 @@ class Affine(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t n"]:
-        kernel = kernel_of(self, "kernel", nn.initializers.glorot_uniform(), (x.shape[-1], self.width))
+        kernel = param_or_quantized(
+            self, "kernel", nn.initializers.glorot_uniform(), (x.shape[-1], self.width)
+        )
         bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
         return linear(x, kernel) + bias.astype(x.dtype)
 
@@ -153,7 +155,7 @@ class Embedding(nn.Module):
     def setup(self) -> None:
         c = self.config
         normal = nn.initializers.normal(c.d_model**-0.5)
-        self.table = kernel_of(self, "table", normal, (self.size, c.d_model))
+        self.table = param_or_quantized(self, "table", normal, (self.size, c.d_model))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
         return self.table[ids].astype(self.config.dtype) * math.sqrt(self.config.d_model)

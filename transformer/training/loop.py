@@ -19,7 +19,7 @@ from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
 from transformer.files import write_whole
-from transformer.hosts import gathered, is_first
+from transformer.hosts import gathered, is_main_process
 from transformer.locations import as_options, locations
 from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
@@ -58,7 +58,7 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.evaluations = gathered(self._earlier_evaluations() if is_first() else [])[0]
+        self.evaluations = gathered(self._earlier_evaluations() if is_main_process() else [])[0]
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
         t = self.config.training
@@ -101,7 +101,7 @@ class Loop:
             stop_requests(self.watch.descriptor) as self.stop_request,
             self.watch.training(self.step, t.steps),
             contextlib.closing(Events(self.run.path / "tensorboard"))
-            if is_first()
+            if is_main_process()
             else contextlib.nullcontext() as self.events,
         ):
             self._log_start()
@@ -137,7 +137,7 @@ class Loop:
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
         versions += f", Python {platform.python_version()}"
         about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
-        if is_first():
+        if is_main_process():
             self.run.log({"kind": "start", "step": self.step, **about, "data": data})
 
     def _take_steps(self, batches: Iterator[Any]) -> None:
@@ -219,7 +219,7 @@ class Loop:
         self._log(record)
         self.run.save(self.state, found["bleu"])
         self.watch.evaluation(record, samples)
-        if is_first():
+        if is_main_process():
             write_report(self.run.path)
 
     def _patience_is_over(self) -> bool:
@@ -236,7 +236,7 @@ class Loop:
         results = {"split": split, "checkpoint": step, "sentences": len(sources)}
         results |= {name: score.as_dict() for name, score in scores.items()}
         text = json.dumps(results, indent=2) + "\n"
-        if is_first():
+        if is_main_process():
             write_whole(self.run.path / "results.json", text)
             write_report(self.run.path)
         m = self.config.model

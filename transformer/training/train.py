@@ -14,7 +14,7 @@ from transformer.data.corpora import Corpus, check_text, holds_out, open_corpus
 from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.forks import refuse_forked
-from transformer.hosts import barrier, gathered, is_first
+from transformer.hosts import barrier, gathered, is_main_process
 from transformer.parallel import layout_of
 from transformer.run import Run
 from transformer.systems import check_system, find_system
@@ -54,7 +54,7 @@ def train(
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
     refuse_forked()
-    watch = watch or Watch(quiet=not is_first())
+    watch = watch or Watch(quiet=not is_main_process())
     start = time.monotonic()
     keep_programs()
     check_system(config)
@@ -89,7 +89,7 @@ def train(
     objective = find_system(config.system).objective(config)
     if run is None:  # only now, when nothing more is refused: a run keeps its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
-        if is_first():
+        if is_main_process():
             Run.create(path, config, tokenizers, corpus.folder.name)
         barrier("run directory")
         run = Run(path)
