@@ -133,7 +133,7 @@ def test_bad_commands(parent, arguments, message, monkeypatch, capsys):
 
 def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     page = (Path(__file__).parent.parent / "docs/quick-start.md").read_text()
-    (program,) = re.findall(r"fine-tuning in six lines:\n\n```python\n(.*?)```", page, re.DOTALL)
+    (program,) = re.findall(r"Fine-tuning in six lines:\n\n```python\n(.*?)```", page, re.DOTALL)
     assert len([line for line in program.splitlines() if line]) == 6
     (tmp_path / "text").mkdir()
     monkeypatch.chdir(tmp_path)
