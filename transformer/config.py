@@ -37,38 +37,38 @@ class SpecialIds:
     """The four ids that are not text. Imported models bring others."""
 
     pad: int = 0
-    """<pad>, which fills rows and is never said."""
+    """<pad>, which pads rows. It is never generated."""
     bos: int = 1
-    """<s>, what decoding begins with."""
+    """<s>, the first decoder input."""
     eos: int = 2
     """</s>, the end of every sentence."""
     unk: int = 3
-    """<unk>, in place of what the vocabulary does not have."""
+    """<unk>, which replaces out-of-vocabulary tokens."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What every network here has. `TransformerConfig` is the paper's; other systems bring theirs."""
+    """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
 
     vocab_size: int = 0
-    """Rows of the (source) embedding. 0: as many as the tokenizer has."""
+    """Rows of the (source) embedding. 0: the size of the vocabulary."""
     num_layers: int = 6
     """N, in the encoder and in the decoder."""
     d_model: int = 512
-    """Width of the network: of embeddings and of every layer's output."""
+    """Width of the embeddings and of every layer's output."""
     dropout: float = 0.1
-    """P_drop: on every sublayer's output and on embedding + position (section 5.4)."""
+    """P_drop, applied to the output of every sublayer and to embedding + position (section 5.4)."""
     share_embeddings: Literal["all", "target", "none"] = "all"
-    """all: one matrix for source, target and pre-softmax (section 3.4); target: target and
+    """Tied embeddings. all: source, target and pre-softmax (section 3.4); target: target and
     pre-softmax only; none: three matrices."""
     target_vocab_size: int | None = None
-    """Rows of the target embedding where vocabularies are separate. None: vocab_size."""
+    """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
     output_bias: bool = False
-    """A bias on the logits (the paper has none; imported models do)."""
+    """Add a bias to the logits (not in the paper; imported models have one)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the matrix products compute in; softmax, norms, loss and parameters stay float32."""
+    """Precision of matrix products. Softmax, norms, loss and parameters are always float32."""
     special: SpecialIds = SpecialIds()
-    """Ids that are no words. The vocabulary is made with them."""
+    """Ids of the special tokens."""
 
     _RANGES: ClassVar[Ranges] = {
         "vocab_size": (0, LARGEST),
@@ -112,12 +112,12 @@ class TransformerConfig(ModelConfig):
     """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
 
     decoder_layers: int | None = None
-    """Layers of the decoder, where it has fewer than the encoder (Kasai et al. 2021: as good, and
-    faster to decode with). None: num_layers."""
+    """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
+    et al. 2021). None: num_layers."""
     d_ff: int = 2048
-    """Width inside the feed-forward networks (section 3.3)."""
+    """Inner width of the feed-forward networks (section 3.3)."""
     num_heads: int = 8
-    """h, heads of every attention (section 3.2.2)."""
+    """h, the number of attention heads (section 3.2.2)."""
     d_k: int | None = None
     """Width of a query and a key in one head. None: d_model / num_heads."""
     d_v: int | None = None
@@ -125,25 +125,25 @@ class TransformerConfig(ModelConfig):
     attention_dropout: float = 0.0
     """Dropout on the attention weights (not in the paper)."""
     activation_dropout: float = 0.0
-    """Dropout inside the feed-forward network (not in the paper)."""
+    """Dropout after the activation of the feed-forward networks (not in the paper)."""
     norm: Literal["post", "pre"] = "post"
-    """Layer normalisation after each residual sum, as in the paper, or before each sublayer."""
+    """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
     norm_epsilon: float = 1e-6
-    """Added to the variance before layer normalisation divides by its root."""
+    """Epsilon of layer normalisation."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
-    """Between the two products of the feed-forward networks; the paper has relu."""
+    """Activation of the feed-forward networks; relu in the paper."""
     attention_bias: bool = False
-    """Biases in the attention projections (the paper has none; imported models do)."""
+    """Add biases to the attention projections (not in the paper; imported models have them)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Sines and cosines, or a table that is learned (section 3.5)."""
+    """Position encodings: sinusoids, or a learned table (section 3.5)."""
     max_positions: int = 1024
-    """Rows of the learned position table; sinusoids have no limit."""
+    """Rows of the learned position table. Sinusoids have no limit."""
     window: int | None = None
-    """Restricted self-attention (section 4): each position sees those at most this far. None: all."""
+    """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
-    """fused: jax.nn.dot_product_attention; auto: that, where cuDNN can run it, else einsums."""
+    """Implementation. fused: jax.nn.dot_product_attention; auto: fused if cuDNN supports it."""
     remat: bool = False
-    """Recompute each layer in the backward pass: less memory, about a third more time."""
+    """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
     _RANGES: ClassVar[Ranges] = {
         **ModelConfig._RANGES,
@@ -187,62 +187,62 @@ class TransformerConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where sentence pairs come from and how they become batches."""
+    """Corpus, vocabulary and batches."""
 
     dataset: str = "built-in"
-    """built-in (English-German); dialogue-en or dialogue-zh (greetings and answers by name); or a
-    TFDS translation dataset such as wmt14_translate/de-en; ignored when text files are given below."""
+    """built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names), or a
+    TFDS translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str = "en"
-    """Language to translate from, for TFDS sets and the names of files."""
+    """Source language, for TFDS datasets and file names."""
     target_language: str = "de"
-    """Language to translate into."""
+    """Target language."""
     train_source: Path | None = None
-    """Text file, one sentence a line; line i of train_target is its translation."""
+    """Training text, one sentence per line. Line i of train_target is the translation of line i."""
     train_target: Path | None = None
-    """Their translations, line by line."""
+    """The translations of train_source."""
     validation_source: Path | None = None
-    """Text for the evaluations while training. Default: a part of the training text, held out."""
+    """Validation text. Default: a held-out part of the training text."""
     validation_target: Path | None = None
     """Its translations."""
     test_source: Path | None = None
-    """Text for the last evaluation. Default: the validation text."""
+    """Test text, for the final evaluation. Default: the validation text."""
     test_target: Path | None = None
     """Its translations."""
     train_tsv: Path | None = None
-    """Instead of a pair of files: one file, source and target on a line with a tab between."""
+    """Instead of two files: one file with tab-separated source and target."""
     validation_tsv: Path | None = None
     """The same for validation."""
     test_tsv: Path | None = None
     """The same for the test."""
     built_in_size: int = 200_000
-    """Training pairs to generate for a built-in corpus (they hold millions)."""
+    """Number of training pairs to generate for a built-in corpus."""
     cache_dir: Path | None = None
-    """Where prepared corpora are kept. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
-    """whitespace: for text that is already in subwords; `@@ ` joints are undone in the output. word:
-    whole words, and characters of Chinese and Japanese. open-word: the same, and words outside the
-    vocabulary keep their identity, for models that copy them."""
+    """whitespace: for text that is already split into subwords; `@@ ` markers are removed from the output.
+    word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
+    out-of-vocabulary words can be copied (pointer models only)."""
     vocab_size: int = 16_000
-    """Size of the vocabulary to train (of characters or words: an upper bound)."""
+    """Size of the vocabulary to train (for char and word: an upper bound)."""
     joint_vocabulary: bool = True
-    """One vocabulary for both languages. False wants --model.share-embeddings target or none."""
+    """Use one vocabulary for both languages. False requires --model.share-embeddings target or none."""
     source_tokenizer: Path | None = None
-    """A tokenizer file to use instead of training one (with a joint vocabulary: for both sides)."""
+    """Tokenizer file to use instead of training one (with a joint vocabulary: for both languages)."""
     target_tokenizer: Path | None = None
-    """The same for the target, where vocabularies are separate."""
+    """The same for the target, if vocabularies are separate."""
     subword_sampling: float = 0.0
-    """BPE-dropout probability (bpe, e.g. 0.1), or the sharpness of sampling among the n best
+    """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among the n best
     segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
     max_length: int = 128
-    """Training pairs with more subwords than this on either side, <eos> counted, are dropped."""
+    """Training pairs with more tokens than this on either side, including <eos>, are dropped."""
     batch_tokens: int = 25_000
-    """Tokens an update: rows times padded length, of the source and as many of the target."""
+    """Global batch size in tokens: rows times padded length, for source and target each."""
     batching: Literal["buckets", "packed"] = "buckets"
-    """buckets: sentences of like length together; packed: several in a row, kept apart by masks."""
+    """buckets: sentences of similar length; packed: several sentences per row, separated by masks."""
     buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
-    """Padded lengths, ascending: each is one compiled program. Beyond max_length they are cut."""
+    """Padded lengths, ascending, up to max_length. Each is one compiled program."""
     seed: int = 0
-    """Orders the data and draws the subword samples."""
+    """Seed of the data order and of subword sampling."""
 
     _RANGES: ClassVar[Ranges] = {
         "built_in_size": (1, COUNTS),
@@ -286,23 +286,23 @@ class OptimizerConfig:
 
     schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
     """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
-    rise to peak over warmup_steps and then fall as step^-0.5, fall as a cosine, or stay."""
+    warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay constant."""
     scale: float = 1.0
     """Factor on the paper's schedule."""
     peak: float = 1e-3
-    """Highest learning rate of the other schedules."""
+    """Peak learning rate of the other schedules."""
     warmup_steps: int = 4000
-    """Updates until the learning rate is highest."""
+    """Updates of learning-rate warmup."""
     beta1: float = 0.9
-    """Adam's decay of the mean of the gradients (section 5.3)."""
+    """Adam's decay rate of the first moment (section 5.3)."""
     beta2: float = 0.98
-    """Adam's decay of the mean of their squares."""
+    """Adam's decay rate of the second moment."""
     epsilon: float = 1e-9
-    """What Adam adds to the root of the second."""
+    """Adam's epsilon."""
     weight_decay: float = 0.0
-    """Decoupled, on matrices only (Loshchilov and Hutter 2019)."""
+    """Decoupled weight decay, of matrices only (Loshchilov and Hutter 2019)."""
     clip_norm: float | None = None
-    """Gradients are scaled down to this global norm. None: never."""
+    """Clip gradients to this global norm. None: no clipping."""
 
     def __post_init__(self) -> None:
         check_ranges("optimizer", self, {"warmup_steps": (1, COUNTS)})
@@ -317,36 +317,36 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long to train, what to look at on the way, what to keep."""
+    """Training length, evaluations and checkpoints."""
 
     steps: int = 100_000
-    """Updates in all."""
+    """Total number of updates."""
     init_from: Path | None = None
-    """A run (or an imported model) to begin with instead of random parameters: its best checkpoint,
-    its vocabulary. A model that extends the other's, as the parallel ones extend the Transformer,
-    draws only what the other has not. `--init-from RUN` for short."""
+    """A run (or an imported model) to initialise from, with its best checkpoint and its vocabulary. A model
+    that extends the other one, such as a non-autoregressive decoder, initialises only its additional
+    parameters randomly. Short: `--init-from RUN`."""
     accumulate: int = 1
-    """Slices in which the gradient of one update is computed: same numbers, less memory."""
+    """Gradient accumulation: slices per update. Same result, less memory."""
     label_smoothing: float = 0.1
-    """epsilon_ls, spread over the K-1 other classes (section 5.4)."""
+    """epsilon_ls, distributed over the other K-1 classes (section 5.4)."""
     ema: float = 0.0
-    """Decay of a moving average of the parameters, which is then what is evaluated. 0: none."""
+    """Decay of an exponential moving average of the parameters, used for evaluation. 0: none."""
     seed: int = 0
-    """Draws the initial parameters and every dropout mask."""
+    """Seed of the initial parameters and of dropout."""
     log_every: int = 50
-    """Updates between reports of loss and speed."""
+    """Updates between log lines."""
     evaluate_every: int = 1000
-    """Steps between evaluations; each one also saves a checkpoint."""
+    """Updates between evaluations. Each evaluation also saves a checkpoint."""
     evaluate_sentences: int = 500
-    """Validation sentences decoded for BLEU at each evaluation (the loss uses all of them)."""
+    """Number of validation sentences decoded for BLEU (the validation loss uses all)."""
     bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] = "13a"
-    """sacreBLEU's tokenizer; none where the text is tokenised already."""
+    """sacreBLEU's tokenizer; none for text that is already tokenised."""
     patience: int | None = None
     """Stop after this many evaluations without a better BLEU. None: train to the end."""
     keep_last: int = 5
-    """Checkpoints to keep besides the best by BLEU."""
+    """Number of recent checkpoints to keep, in addition to the best one."""
     samples: int = 3
-    """Sample translations shown at each evaluation."""
+    """Number of sample translations to print at each evaluation."""
 
     _RANGES: ClassVar[Ranges] = {
         **dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), (1, COUNTS)),
@@ -364,38 +364,38 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """How translations are searched for (section 6.1)."""
+    """Search options (section 6.1)."""
 
     method: Literal["beam", "greedy", "sample"] = "beam"
-    """Beam search, the likeliest token at every step, or tokens drawn at random."""
+    """Beam search, greedy search, or sampling."""
     beam_size: int = 4
-    """Hypotheses kept alive; for method sample: how many are drawn."""
+    """Number of hypotheses in the beam; for sampling, number of samples."""
     length_penalty: float = 0.6
-    """alpha of what log-probabilities are divided by. 0: nothing."""
+    """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
     """wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as Marian and Hugging
     Face have it. |Y| counts <eos>."""
     stop: Literal["exact", "present", "full"] = "exact"
-    """When a sentence is done. exact: no live beam could beat the worst hypothesis kept, however long
-    it grew; present: none would at its present length (Hugging Face's default); full: as many are
-    kept as there are beams (its early_stopping=True)."""
+    """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
+    present: none beats it at its current length (Hugging Face's default); full: there are beam_size
+    finished hypotheses (early_stopping=True there)."""
     extra_length: int = 50
-    """A translation has at most this many tokens more than its source, <eos> counted."""
+    """Maximum length of a translation relative to its source, in tokens including <eos>."""
     max_length: int | None = None
-    """And never more than this. None: no further limit."""
+    """Absolute maximum length. None: no limit."""
     temperature: float = 1.0
-    """sample: below 1 for likelier, above 1 for more varied translations."""
+    """sample: softmax temperature; lower values give more likely, higher ones more diverse translations."""
     top_k: int = 0
-    """sample: draw among this many likeliest tokens only. 0: all."""
+    """sample: restrict to the k most likely tokens. 0: all."""
     top_p: float = 1.0
-    """sample: draw among the likeliest tokens that together reach this probability."""
+    """sample: restrict to the most likely tokens with this total probability."""
     seed: int = 0
-    """sample: folded with the number of the input line."""
+    """sample: seed, combined with the line number."""
     rows: int = 32
-    """Sentences searched at the same time; on a CPU of several cores by two searches, half of them each.
-    Short batches are filled up, so that the program is the same."""
+    """Batch size in sentences. On a CPU with several cores, two half-size batches run concurrently. The last
+    batch is padded."""
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Padded source lengths; longer sources are cut to the last one, with a warning."""
+    """Padded source lengths. Longer sources are truncated to the last one, with a warning."""
 
     _RANGES: ClassVar[Ranges] = {
         **dict.fromkeys(("beam_size", "rows", "max_length", "buckets"), (1, LONGEST)),
@@ -431,14 +431,14 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How the model lies on the devices. Together 1: whole on each of them (`jax.pmap`)."""
+    """Sharding. With fsdp = tensor = 1, every device holds the whole model (`jax.pmap`)."""
 
     fsdp: int = 1
-    """Parameters and optimizer state are cut into so many parts, fetched when needed; each part takes a
-    share of the batch."""
+    """Number of shards of parameters and optimizer state. Parameters are gathered when needed; each shard
+    processes a part of the batch."""
     tensor: int = 1
-    """Heads, feed-forward and vocabulary are cut into so many parts, which work together on a row. The
-    devices left over take shares of the batch (data)."""
+    """Number of shards of heads, feed-forward layers and vocabulary, which process the same rows. The
+    remaining devices split the batch."""
 
     def __post_init__(self) -> None:
         check_ranges("parallel", self, dict.fromkeys(("fsdp", "tensor"), (1, 2**16)))
@@ -446,16 +446,16 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class HostsConfig:
-    """The other processes of the job. Those of SLURM, Open MPI and Cloud TPUs are found by themselves."""
+    """Distributed job. SLURM, Open MPI and Cloud TPUs are detected automatically."""
 
     coordinator: str | None = None
-    """HOST:PORT of the first process, which all others can reach."""
+    """HOST:PORT of the main process, reachable from all others."""
     processes: int | None = None
-    """How many there are, this one counted."""
+    """Number of processes."""
     process: int | None = None
-    """Which one this is, from 0."""
+    """Index of this process, from 0."""
     heartbeat: int = 60
-    """Seconds after which a process that is silent counts as lost, and the others end."""
+    """Seconds without a sign of life after which a process counts as lost, and the others end."""
 
     def __post_init__(self) -> None:
         told = (self.coordinator, self.processes, self.process)
@@ -479,22 +479,22 @@ class HostsConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run, whole. Equal configs give equal runs."""
+    """Complete configuration of a run. Equal configs give equal results."""
 
     system: str = "transformer"
-    """What is built: a name in transformer/systems.py. It settles the types of model and decoding."""
+    """Name of the system, see transformer/systems.py. It determines the types of model and decoding."""
     model: ModelConfig = field(default_factory=TransformerConfig)
-    """The network. Its type is settled by the system."""
+    """The network. Its type depends on the system."""
     data: DataConfig = field(default_factory=DataConfig)
-    """The text, its vocabulary and its batches."""
+    """Corpus, vocabulary and batches."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Adam and its learning rate."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """Steps, evaluations, checkpoints."""
+    """Training length, evaluations and checkpoints."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """The search, in evaluations and by default in decode.py. Its type is settled by the system."""
+    """Search options, for evaluations and as defaults of decode.py. The type depends on the system."""
     parallel: MeshConfig = field(default_factory=MeshConfig)
-    """How the model lies on the devices."""
+    """Sharding."""
 
     def __post_init__(self) -> None:
         for name, value in flatten(self).items():

@@ -35,36 +35,36 @@ class DecodeArguments:
     """What training wrote."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
-    """Text to translate, one sentence a line. Default: standard input."""
+    """Text to translate, one sentence per line. Default: standard input."""
     output: Path | None = None
-    """Where the translations go, one line each. Default: standard output."""
+    """Output file, one translation per line. Default: standard output."""
     reference: Path | None = None
-    """Good translations of the input: prints BLEU and chrF with their signatures at the end."""
+    """Reference translations. Prints BLEU and chrF with their signatures at the end."""
     bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"
     """best (by validation BLEU), last, average (of the last ones), or a step."""
     int8: bool = False
-    """Multiply in 8-bit integers: faster on CPUs, nearly as good."""
+    """Use int8 weights: faster on CPUs, at similar quality."""
     format: Literal["text", "scores", "json"] = "text"
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
     alignment where asked for (a row for each token and <eos>, a column for each source token and <eos>)."""
     rescore: Path | None = None
-    """Another run: its model chooses among all that the search kept (see --beam-size)."""
+    """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
     n_best: int | None = None
-    """Translations of each sentence: for text and scores, as many lines each. Default: 1; with --explore
-    all that the search keeps."""
+    """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with --explore
+    all hypotheses of the beam."""
     alignments: bool = False
-    """json: with what each token looked at in the source."""
+    """json: add the cross-attention of every token."""
     explore: Path | None = None
-    """Write no lines but a page, here, that shows in a browser what the words of the first five sentences
-    attended to, and the tree of the beam search."""
+    """Write an interactive page to this file instead of translations: attention and beam search of the first
+    five sentences."""
     resume: bool = False
-    """Go on with an --output that was cut off, of the same input and options."""
+    """Continue an interrupted --output with the same input and options."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
-    """Say at the end how many programs were compiled, for which lengths, and where they are kept."""
+    """Print the number of compiled programs, their lengths, and the cache folder."""
 
 
 def decode_main() -> int:

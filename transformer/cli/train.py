@@ -28,10 +28,10 @@ class TrainArguments:
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     run_dir: Path | None = None
-    """Where to write; a run that is there already is resumed. Default: a new one under runs/."""
+    """Run directory. An existing run is resumed. Default: a new one under runs/."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
-    """Print the whole config first."""
+    """Print the complete configuration first."""
 
 
 def train_main() -> int:
