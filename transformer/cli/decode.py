@@ -53,8 +53,8 @@ class DecodeArguments:
     rescore: Path | None = None
     """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
     n_best: int | None = None
-    """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with --explore
-    all hypotheses of the beam."""
+    """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with
+    --explore, all hypotheses of the beam."""
     alignments: bool = False
     """json: add the cross-attention of every token."""
     explore: Path | None = None
