@@ -36,6 +36,10 @@ from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
+# when one array is damaged, TensorStore's threads tell of the others too late
+late_callbacks = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
+)
 fuzz = settings(
     max_examples=CASES,
     deadline=None,
@@ -221,9 +225,7 @@ def test_a_run_directory_with_anything_in_it(
     shutil.rmtree(path.parent)
 
 
-@pytest.mark.filterwarnings(  # of TensorStore's threads, which tell of the other arrays when one is damaged
-    "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
-)
+@late_callbacks
 @fuzz
 @given(chance=CHANCE, values=VALUES)
 def test_a_run_directory_that_is_continued(
@@ -268,6 +270,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@late_callbacks
 @fuzz
 @given(chance=CHANCE, values=VALUES)
 def test_arrays_with_anything_in_their_database(
