@@ -34,9 +34,8 @@ class Output:
     def __init__(self, path: Path | None, option: str = "--output") -> None:
         self._option = option
         self._direct = path is None or is_device(path)
-        self._path = (
-            path if path is None or self._direct else Path(os.path.realpath(path))
-        )  # what a link leads to
+        # of a link, the file it leads to
+        self._path = path if path is None or self._direct else Path(os.path.realpath(path))
 
     def __enter__(self) -> TextIO:
         if self._path is None:

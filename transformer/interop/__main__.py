@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     given: Import | Export = tyro.cli(
         Command,  # type: ignore[arg-type]
         args=arguments,
-        prog="python -m transformer.interop",
+        prog=program("import").removesuffix(" import"),
         description="Bring a Marian model in, or a model of ours out.",
     )
     from transformer.interop.folders import CTRANSLATE2, export_marian, ignored_options, import_marian
