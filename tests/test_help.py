@@ -11,8 +11,9 @@ import pytest
 
 import transformer
 from transformer.cli.help import COMMON, preset_table, train_help
-from transformer.commands import COMMANDS, called, main, nearest
+from transformer.commands import COMMANDS, called, main
 from transformer.config import HostsConfig, flatten
+from transformer.errors import nearest
 from transformer.presets import GROUPS, PRESETS
 
 ROOT = Path(__file__).parent.parent

@@ -3,10 +3,8 @@
 In a checkout that is `python train.py`; where the package is installed, `transformer train`.
 """
 
-import difflib
 import importlib
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 COMMANDS = {
@@ -37,12 +35,6 @@ def program(name: str) -> str:
     return called(name).removeprefix("python -m ").removeprefix("python ")
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """A question whether a similar word was meant, or nothing."""
-    found = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
-    return f": did you mean {' or '.join(found)}?" if found else ""
-
-
 def version() -> str:
     """This program's version, and those of what it runs on."""
     import platform
@@ -70,7 +62,7 @@ def main() -> int:
 
 
 def _about(arguments: list[str]) -> None:
-    from transformer.errors import UserError
+    from transformer.errors import UserError, nearest
 
     name = arguments[0] if arguments else "--help"
     if name not in ("--help", "-h"):

@@ -213,14 +213,14 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny-published": "the same, with the published updates",
         "multi30k": "on raw text, with a vocabulary of its own",
     },
-    "what came before": {
+    "baselines": {
         "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
         "tiny-recurrent": "GRU with additive attention (Bahdanau et al. 2015)",
         "tiny-recurrent-dot": "with scaled dot-product attention",
         "tiny-recurrent-hard": "with hard attention, trained by REINFORCE (Xu et al. 2015)",
         "tiny-recurrent-fixed": "with one fixed vector (Sutskever et al. 2014)",
     },
-    "all words at once": {
+    "non-autoregressive": {
         f"{base}-{fed}": f"{what}, {where}"
         for base, where in (("quickstart", "on the built-in corpus"), ("tiny", "as tiny"))
         for fed, what in (

@@ -12,9 +12,9 @@ import tyro
 
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
-from transformer.commands import nearest, program
+from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, flatten
-from transformer.errors import UserError
+from transformer.errors import UserError, nearest
 from transformer.presets import PRESETS
 
 FINE_TUNE = "fine-tune"

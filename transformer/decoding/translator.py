@@ -18,14 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.commands import nearest
 from transformer.compilation import keep_programs
 from transformer.config import Config, DecodingConfig, check_beam
 from transformer.data.batching import Tokenizers
 from transformer.data.corpora import one_line
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
-from transformer.errors import UserError
+from transformer.errors import UserError, nearest
 from transformer.forks import refuse_forked
 from transformer.model.int8 import in_int8
 from transformer.parallel import deal_rows, on_this_host
