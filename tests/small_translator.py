@@ -19,18 +19,27 @@ SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d
 DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
 
 
-def small_translator(system: str = "transformer", words: Sequence[str] = WORDS, seed: int = 5) -> Translator:
-    """One that knows these words: nine of them, for programs to be shared."""
+def small_translator(
+    system: str = "transformer",
+    words: Sequence[str] = WORDS,
+    seed: int = 5,
+    tokenizer: tuple[str, int] | None = None,
+) -> Translator:
+    """One that knows these words: nine of them, for programs to be shared.
+
+    `tokenizer` is a kind and a size of the vocabulary; the default makes a token of each word.
+    """
     configs = {"copying": CopyingConfig, "recurrent": RecurrentConfig, "parallel": ParallelConfig}
-    tokenizer = train_tokenizer(words, "open-word" if system == "copying" else "whitespace", 20)
+    kind, size = tokenizer or ("open-word" if system == "copying" else "whitespace", 20)
+    learned = train_tokenizer(words, kind, size)
     sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
     config = Config(
         system=system,
-        model=configs.get(system, TransformerConfig)(vocab_size=tokenizer.vocab_size, **sizes),
+        model=configs.get(system, TransformerConfig)(vocab_size=learned.vocab_size, **sizes),
         decoding=ParallelDecodingConfig() if system == "parallel" else DECODING,
     )
     variables = random_variables(find_system(system).model(config.model), seed)
-    return Translator(config, variables, (tokenizer, tokenizer))
+    return Translator(config, variables, (learned, learned))
 
 
 def stored(translator: Translator, path: Path) -> Path:

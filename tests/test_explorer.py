@@ -39,6 +39,7 @@ HOSTILE = [
     "שלום",
     "日本語",
 ]
+LONG = "größer rotes schnell weit rot blau wachsen erlaubt rest"
 SOURCES = [" ".join(HOSTILE[:5]), " ".join(HOSTILE[5:])]
 
 
@@ -104,7 +105,7 @@ class Page:
     def words(self, side: str) -> list[str]:
         return [word.get_attribute("textContent") for word in self.all(f"#{side} .piece")]
 
-    def weights(self, side: str = "looked-at") -> list[float]:
+    def weights(self, side: str = "keys") -> list[float]:
         """What the words of a row say they weigh."""
         found = self.run(
             "return [...document.querySelectorAll(arguments[0])].map((word) => word.dataset.weight)",
@@ -125,7 +126,7 @@ def page(driver: Any, page_file: Path) -> Iterator[Page]:
     page = Page(driver)
     page.show(1000, "light")
     yield page
-    assert driver.title == "Attention explorer"  # no text was run as a script
+    assert driver.title == "Attention explorer: en to de"  # no text was run as a script
     assert driver.get_log("browser") == []  # nor was anything refused, missing or wrong
     assert page.run("return performance.getEntriesByType('resource').length") == 0
 
@@ -140,46 +141,44 @@ def brightness(colour: str) -> float:
     return sum(map(float, numbers[:3])) / (3 if "srgb" in colour else 3 * 255)
 
 
-def test_pointing_at_a_word_shows_what_it_looked_at(page: Page, attentions: list[Attention]) -> None:
+def test_pointing_at_a_word_shows_what_it_attends_to(page: Page, attentions: list[Attention]) -> None:
     expected = attentions[0].weights("cross")
-    assert page.words("looking") == list(attentions[0].target)
-    assert page.words("looked-at") == list(attentions[0].source)
+    assert page.words("queries") == list(attentions[0].target)
+    assert page.words("keys") == list(attentions[0].source)
     close_to(page.weights(), expected[0])  # before anything is pointed at
     shades = []
-    for index, word in enumerate(page.all("#looking .word")):
+    for index, word in enumerate(page.all("#queries .word")):
         page.point_at(word)
         close_to(page.weights(), expected[index])
-        assert page.weights("looking") == []
-        numbers = [float(number.text) for number in page.all("#looked-at .number")]
+        assert page.weights("queries") == []
+        numbers = [float(number.text) for number in page.all("#keys .number")]
         np.testing.assert_allclose(numbers, expected[index], atol=0.0052)
-        backgrounds = [
-            word.value_of_css_property("background-color") for word in page.all("#looked-at .word")
-        ]
+        backgrounds = [word.value_of_css_property("background-color") for word in page.all("#keys .word")]
         shades.append([brightness(background) for background in backgrounds])
         best = expected[index].argmax()
-        assert np.argmin(shades[-1]) == best  # the most looked at is the darkest
+        assert np.argmin(shades[-1]) == best  # the greatest weight is the darkest
         first = page.all("#readout")[0].text.partition(" · ")[0]
         said, _, number = first.rpartition(" ")
-        assert said == f"{attentions[0].target[index]} looks at {attentions[0].source[best]}"
+        assert said == f"{attentions[0].target[index]} attends to {attentions[0].source[best]}"
         assert float(number) == pytest.approx(expected[index, best], abs=1e-3)
     assert len({tuple(shade) for shade in shades}) > 1
     page.point_at(page.all("h1")[0])
     close_to(page.weights(), expected[0])
-    page.point_at(page.all("#looked-at .word")[1])
-    close_to(page.weights("looking"), expected[:, 1])
+    page.point_at(page.all("#keys .word")[1])
+    close_to(page.weights("queries"), expected[:, 1])
 
 
 def test_every_kind_layer_and_head_can_be_chosen(page: Page, attentions: list[Attention]) -> None:
     kinds: list[Kind] = list(KINDS)
     for kind in kinds:
         page.choose("kind", kind)
-        looking, looked_at = attentions[0].words(kind)
-        assert (page.words("looking"), page.words("looked-at")) == (list(looking), list(looked_at))
+        queries, keys = attentions[0].words(kind)
+        assert (page.words("queries"), page.words("keys")) == (list(queries), list(keys))
         last = len(getattr(attentions[0], kind)) - 1
         for layer, head in ((None, None), (0, 1), (last, None), (None, 0), (last, 1)):
             page.choose("layer", -1 if layer is None else layer)
             page.choose("head", -1 if head is None else head)
-            page.point_at(page.all("#looking .word")[2])
+            page.point_at(page.all("#queries .word")[2])
             close_to(page.weights(), attentions[0].weights(kind, layer, head)[2])
 
 
@@ -187,7 +186,7 @@ def test_it_works_by_keyboard(page: Page, attentions: list[Attention]) -> None:
     expected = attentions[0].weights("cross")
     page.all("#head input")[0].send_keys("\ue004")  # Tab
     focused = page.driver.switch_to.active_element
-    assert (focused.get_attribute("data-side"), focused.get_attribute("data-index")) == ("looking", "0")
+    assert (focused.get_attribute("data-side"), focused.get_attribute("data-index")) == ("queries", "0")
     page.press("\ue014", "\ue014")  # right
     focused = page.driver.switch_to.active_element
     assert focused.get_attribute("data-index") == "2"
@@ -197,9 +196,9 @@ def test_it_works_by_keyboard(page: Page, attentions: list[Attention]) -> None:
     page.press("\ue012")  # left
     close_to(page.weights(), expected[1])
     page.press("\ue004", "\ue010")  # Tab, End
-    close_to(page.weights("looking"), expected[:, -1])
+    close_to(page.weights("queries"), expected[:, -1])
     page.all("#kind input")[0].send_keys("\ue014")
-    assert page.words("looking") == list(attentions[0].source)
+    assert page.words("queries") == list(attentions[0].source)
     assert page.driver.switch_to.active_element.get_attribute("value") == "encoder"
 
 
@@ -210,11 +209,11 @@ def test_hypotheses_and_sentences_can_be_chosen(
     texts = [label.get_attribute("textContent") for label in page.all("#hypotheses .text")]
     assert texts == [hypothesis.text for hypothesis in found[0]]
     page.choose("hypotheses", 1)
-    assert page.words("looking") == list(attentions[1].target)
+    assert page.words("queries") == list(attentions[1].target)
     close_to(page.weights(), attentions[1].weights("cross")[0])
     page.all("#sentence option")[1].click()
     assert page.all("#source-text")[0].get_attribute("textContent") == SOURCES[1]
-    assert page.words("looking") == [*found[1][0].tokens, "</s>"]
+    assert page.words("queries") == [*found[1][0].tokens, "</s>"]
 
 
 def test_the_beam_tree_can_be_walked(page: Page, tree: SearchTree, attentions: list[Attention]) -> None:
@@ -228,7 +227,7 @@ def test_the_beam_tree_can_be_walked(page: Page, tree: SearchTree, attentions: l
     lit = [node.get_attribute("data-index") for node in page.all("#tree .node.on")]
     assert [tree.candidates[int(index)] for index in lit] == tree.path(ends[1])
     readout = page.all("#tree-readout")[0].text.replace("−", "-")
-    log_p, gained, score = map(float, re.findall(r"(?:log P|word|score) (-?[0-9.]+)", readout))
+    log_p, gained, score = map(float, re.findall(r"(?:log P|token P|score) (-?[0-9.]+)", readout))
     assert (log_p, score) == (pytest.approx(ends[1].log_p, abs=1e-3), pytest.approx(ends[1].score, abs=1e-3))
     assert gained == pytest.approx(math.exp(ends[1].gained), abs=1e-3)
     assert readout.endswith("hypothesis 2")
@@ -239,14 +238,15 @@ def test_the_beam_tree_can_be_walked(page: Page, tree: SearchTree, attentions: l
     assert int(focused.get_attribute("data-index")) == ends[1].parent
     page.run("arguments[0].focus()", nodes[second])
     page.press("\ue007")  # Enter
-    assert page.words("looking") == list(attentions[1].target)
+    assert page.words("queries") == list(attentions[1].target)
 
-    pruned = page.all("#tree .node.pruned")
-    assert pruned
-    assert all(node.is_displayed() for node in pruned)
+    fates = [candidate.fate for candidate in tree.candidates]
+    assert len(page.all("#tree .node.pruned")) == fates.count("pruned") > 0
+    tall = page.all("#tree svg")[0].size["height"]
     page.all("#pruned")[0].click()
-    assert not any(node.is_displayed() for node in pruned)
-    assert all(node.is_displayed() for node in page.all("#tree .node.live"))
+    assert page.all("#tree .node.pruned, #tree .edge.pruned") == []
+    assert len(page.all("#tree .node.live")) == fates.count("live")
+    assert page.all("#tree svg")[0].size["height"] < tall
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -263,6 +263,91 @@ def test_it_fits_the_screen_and_the_light(page: Page, width: int, scheme: str) -
         assert button.size["height"] >= 24  # WCAG 2.2, target size
 
 
+@pytest.fixture(scope="module")
+def subwords(tmp_path_factory: pytest.TempPathFactory) -> tuple[Translator, Path]:
+    """A translator that cuts words into pieces, and the page of a sentence of 28 tokens."""
+    words = ("größer", "schneller", "weiter", "rotes", "blaues")
+    translator = small_translator(words=words, seed=3, tokenizer=("bpe", 300))
+    translator.origin = "runs/<b>mine</b>, checkpoint best"
+    path = tmp_path_factory.mktemp("subwords") / "page.html"
+    path.write_text(explore(translator, [LONG], buckets=(64,)).html, encoding="utf-8")
+    return translator, path
+
+
+def test_subwords_are_joined_into_words(driver: Any, subwords: tuple[Translator, Path]) -> None:
+    translator, path = subwords
+    driver.get(path.as_uri())
+    page = Page(driver)
+    page.show(1000, "light")
+    assert driver.title == "Attention explorer: runs/<b>mine</b>, checkpoint best, en to de"
+    found = translator.search([LONG], buckets=(64,))[0]
+    attention = attention_of(translator, LONG, found, buckets=(64,))[0]
+    page.choose("kind", "encoder")
+    page.choose("layer", 1)
+    page.choose("head", 0)
+    groups: list[list[int]] = []
+    for index, piece in enumerate(attention.source):
+        if piece.startswith("▁") or piece == "</s>":
+            groups.append([])
+        groups[-1].append(index)
+    marks = {index: "·" for group in groups for index in group[1:]}
+    labels = [marks.get(i, "") + (p.removeprefix("▁") or "␣") for i, p in enumerate(attention.source)]
+    assert page.words("keys") == labels
+    assert "·" in "".join(labels)
+    page.all("#words")[0].click()
+    assert page.words("queries") == [*LONG.split(), "</s>"]
+    pieces = attention.weights("encoder", 1, 0)
+    expected = [[pieces[rows][:, columns].sum(axis=1).mean() for columns in groups] for rows in groups]
+    for index in range(len(groups)):
+        page.point_at(page.all("#queries .word")[index])
+        np.testing.assert_allclose(page.weights(), expected[index], atol=1e-3)
+
+
+def test_every_head_has_a_small_map_that_chooses_it(page: Page, attentions: list[Attention]) -> None:
+    page.choose("kind", "encoder")
+    small = page.all("#grid button")
+    layers, heads = attentions[0].encoder.shape[:2]
+    assert len(small) == layers * heads
+    page.run("arguments[0].scrollIntoView({block: 'center'})", small[-1])
+    small[-1].click()
+    assert small[-1].get_attribute("aria-pressed") == "true"
+    page.point_at(page.all("#queries .word")[2])
+    close_to(page.weights(), attentions[0].weights("encoder", layers - 1, heads - 1)[2])
+    shades = page.run(
+        "const c = arguments[0].querySelector('canvas');"
+        "const image = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
+        "return [...image.data].filter((_, i) => i % 4 === 3)",  # the opacity of each pixel
+        small[-1],
+    )
+    weights = attentions[0].weights("encoder", layers - 1, heads - 1)
+    np.testing.assert_allclose(np.square(np.array(shades) / 255), weights.reshape(-1), atol=0.01)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_map_of_28_tokens_and_the_end_of_the_tree_are_in_sight(
+    driver: Any, subwords: tuple[Translator, Path], width: int
+) -> None:
+    _, path = subwords
+    page = Page(driver)
+    page.show(width, "light")
+    driver.get(path.as_uri())
+    page.choose("kind", "encoder")
+    assert 28 <= len(page.words("keys")) < 36
+    frame, drawn = page.all("#map")[0].rect, page.all("#map svg")[0].rect
+    assert drawn["x"] + drawn["width"] <= frame["x"] + frame["width"]
+    assert page.run("return document.querySelector('#map').scrollHeight") <= frame["height"] + 1
+    boxes = (
+        "return [...document.querySelectorAll('#map text')].map((t) => t.getBoundingClientRect().toJSON())"
+    )
+    for box in page.run(boxes):
+        assert frame["x"] <= box["left"]
+        assert box["right"] <= frame["x"] + frame["width"]
+    (last,) = [node.rect for node in page.all("#tree .node.finished") if node.text.endswith("\n1")]
+    frame = page.all("#tree")[0].rect
+    assert frame["x"] <= last["x"]
+    assert last["x"] + last["width"] <= frame["x"] + frame["width"]
+
+
 def test_a_notebook_shows_it_in_a_frame(
     driver: Any, translator: Translator, attentions: list[Attention], tmp_path: Path
 ) -> None:
@@ -272,5 +357,5 @@ def test_a_notebook_shows_it_in_a_frame(
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
     page = Page(driver)
-    assert page.words("looking") == list(attentions[0].target)
+    assert page.words("queries") == list(attentions[0].target)
     close_to(page.weights(), attentions[0].weights("cross")[0])

@@ -58,7 +58,7 @@ def test_an_alignment_has_the_hypothesis_words(tmp_path):
     figure.savefig(tmp_path / "dollars.png")  # no formula
     with pytest.raises(UserError, match="search with alignments=True"):
         p.draw_alignment(Hypothesis("a", ("a",), 0.0, 0.0), SOURCE)
-    with pytest.raises(UserError, match="3 words that look at 4"):
+    with pytest.raises(UserError, match="3 queries and 4 keys"):
         p.draw_alignment(hypothesis, SOURCE)
 
 
@@ -128,6 +128,26 @@ def test_the_tree_shows_every_candidate_and_its_fate():
     assert [line.get_linestyle() for line in axis.lines] == ["-", "--", "-"]
     (axis,) = p.draw_tree(tree, pruned=False).axes
     assert len(axis.texts) == 3
+
+
+def test_nothing_is_wider_than_twelve_inches():
+    words = tuple(f"word{index}" for index in range(40))
+    wide = p.draw_attention(rows(8, 40, 40), words, words, title="Layer 1, cross-attention")
+    assert wide.get_size_inches()[0] <= 12
+    assert wide.get_suptitle() == "Layer 1, cross-attention"
+    columns = {axis.get_subplotspec().colspan.start for axis in maps(wide)}
+    assert columns == {0, 1, 2, 3}
+    steps = [Candidate(1, 0, None, "a", -0.1, -0.1, "live"), Candidate(1, 1, None, "b", -9.0, -9.0, "pruned")]
+    for step in range(2, 30):
+        steps.append(Candidate(step, 1, len(steps) - 1 if step > 2 else 0, "a", -0.1 * step, -0.1, "live"))
+    steps.append(Candidate(30, 0, len(steps) - 1, "</s>", -3.0, -0.1, "finished", -1.0, 0))
+    tree = SearchTree(tuple(steps), beam_size=1)
+    figure = p.draw_tree(tree)
+    assert figure.get_size_inches()[0] <= 12
+    lines = [line.get_xydata().tolist() for axis in figure.axes for line in axis.lines]
+    assert sorted(int(end[0]) for _, end in lines) == [1, 1, *range(2, 31)]  # each edge once
+    below = p.draw_tree(tree, pruned=False)
+    assert {text.get_position()[1] for axis in below.axes for text in axis.texts} == {0}  # moved up
 
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch):

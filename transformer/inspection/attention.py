@@ -1,5 +1,5 @@
-"""Every attention weight of a translation: all kinds, layers and heads, by one pass with teacher
-forcing, so that no search has to carry them."""
+"""Every attention weight of a translation, of all kinds, layers and heads: one pass with teacher forcing
+computes them, so that the search need not keep them."""
 
 import functools
 from collections.abc import Sequence
@@ -25,31 +25,31 @@ Weights = Float[Array, "layers b h q k"]
 
 @dataclass(frozen=True)
 class Attention:
-    """What everything in one translation looked at. Every row of weights sums to 1."""
+    """The attention weights of one translation. Each row of weights sums to 1."""
 
     source: tuple[str, ...]
     """The source's subwords, then </s>."""
     target: tuple[str, ...]
-    """The translation's subwords, then </s>: each row of decoder and cross belongs to the choice of one."""
+    """The translation's subwords, then </s>: the rows of decoder and cross, one for each prediction."""
     given: tuple[str, ...]
-    """What the decoder was given: <s>, then the target but for its last."""
+    """The decoder's input: <s>, then the target without its last token."""
     encoder: Float[np.ndarray, "layers heads source source"]
     decoder: Float[np.ndarray, "layers heads target given"]
     cross: Float[np.ndarray, "layers heads target source"]
 
     def words(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Those that look and those looked at: the names of a kind's rows and columns.
+        """The queries and the keys of a kind: the names of its rows and columns.
 
         Raises:
           UserError: there is no such kind.
         """
         _check_kind(kind)
-        looking = self.source if kind == "encoder" else self.target
-        return looking, self.given if kind == "decoder" else self.source
+        queries = self.source if kind == "encoder" else self.target
+        return queries, self.given if kind == "decoder" else self.source
 
     def weights(
         self, kind: Kind, layer: int | None = None, head: int | None = None
-    ) -> Float[np.ndarray, "looking looked_at"]:
+    ) -> Float[np.ndarray, "queries keys"]:
         """One head's weights; layers and heads count from 0, and None is the mean over all of them.
 
         Raises:
@@ -71,12 +71,12 @@ def attention_of(
 
     Args:
       source: the sentence.
-      hypotheses: any of `translator.search([source])[0]`.
+      hypotheses: some of `translator.search([source])[0]`.
       options: fields of `DecodingConfig`, those of the search.
 
     Raises:
-      UserError: the model is not a Transformer that says one word after the other, the sentence is
-        empty, or a hypothesis holds no ids.
+      UserError: the model is not an autoregressive Transformer, the sentence is empty, or a hypothesis
+        has no ids.
     """
     check_inspectable(translator, source)
     if not all(hypothesis.ids for hypothesis in hypotheses):
@@ -88,7 +88,7 @@ def attention_of(
     time = max(len(hypothesis.ids) for hypothesis in hypotheses)
     target = np.full(
         (len(hypotheses), time + -time % 16), special.pad, np.int32
-    )  # few lengths to compile for
+    )  # few lengths, so few compilations
     for index, hypothesis in enumerate(hypotheses):
         target[index, : len(hypothesis.ids)] = hypothesis.ids
     found = _all_weights(translator.model, translator.variables, np.repeat(row, len(target), axis=0), target)
@@ -100,12 +100,12 @@ def attention_of(
     attentions = []
     for index, hypothesis in enumerate(hypotheses):
         s, t = len(read), len(hypothesis.ids)
-        said = tuple(tokenizer.pieces(hypothesis.ids))
+        target_pieces = tuple(tokenizer.pieces(hypothesis.ids))
         attentions.append(
             Attention(
                 source=pieces,
-                target=said,
-                given=(*tokenizer.pieces([special.bos]), *said[:-1]),
+                target=target_pieces,
+                given=(*tokenizer.pieces([special.bos]), *target_pieces[:-1]),
                 encoder=encoder[:, index, :, :s, :s],
                 decoder=decoder[:, index, :, :t, :t],
                 cross=cross[:, index, :, :t, :s],
@@ -115,12 +115,12 @@ def attention_of(
 
 
 def check_inspectable(translator: Translator, source: str | None = None) -> None:
-    """Raises UserError where there is nothing to look at: another kind of model, or no words."""
+    """Raises UserError if the model is of another kind or the source is empty."""
     model = translator.model
     if not isinstance(model, Transformer) or isinstance(model, ParallelTransformer):
         raise UserError(
-            f"system {translator.config.system} has no attention to explore: that needs a Transformer that "
-            "says one word after the other, such as system transformer"
+            f"system {translator.config.system} has no attention to explore: that needs an autoregressive "
+            "Transformer, such as system transformer"
         )
     if source is not None and not source.strip():
         raise UserError("an empty sentence has no attention: give one with words")

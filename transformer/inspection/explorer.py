@@ -1,4 +1,4 @@
-"""One page that stands alone, to look at what words looked at and at what a search threw away."""
+"""A self-contained page that shows the attention weights of translations and the beam search behind them."""
 
 import html
 import importlib.resources
@@ -14,13 +14,14 @@ from transformer.errors import UserError
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 
-SENTENCES = 5  # of a file that `decode.py --explore` shows: a page should open at once
-UNIT = 10_000  # weights are written as whole ten-thousandths, in half the space
+SENTENCES = 5  # the most that `decode.py --explore` shows, so that the page opens at once
+SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")
+UNIT = 10_000  # weights are stored as integers, in ten-thousandths: half the size
 
 
 @dataclass(frozen=True)
 class Explorer:
-    """A page, `html`, that a notebook shows and any browser opens; it asks nothing of the network."""
+    """A page, `html`, that a notebook shows and any browser opens; it loads nothing from the network."""
 
     html: str = field(repr=False)
     sentences: int
@@ -37,8 +38,8 @@ class Explorer:
 def explore(
     translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Any
 ) -> Explorer:
-    """The translations of some sentences as a page: attention of every kind, layer and head, and where
-    it was a beam search its tree.
+    """The translations of some sentences as a page: attention of every kind, layer and head, and the tree
+    of the beam search, if it was one.
 
     Args:
       sources: sentences with words in them.
@@ -65,14 +66,26 @@ def explore(
                 "source": attentions[0].source,
                 "encoder": _whole(attentions[0].encoder),
                 "hypotheses": [
-                    {"text": hypothesis.text, "score": round(hypothesis.score, 4), **_decoder(attention)}
+                    {
+                        "text": hypothesis.text,
+                        "score": round(hypothesis.score, 4),
+                        "logP": round(hypothesis.log_probability, 4),
+                        **_decoder(attention),
+                    }
                     for hypothesis, attention in zip(hypotheses, attentions, strict=True)
                 ],
                 "tree": _tree(search_tree(translator, source, **options)) if beams else None,
             }
         )
-    data = {"unit": UNIT, "sentences": sentences}
+    data = {"unit": UNIT, "origin": _origin(translator), "sentences": sentences}
     return Explorer(_page(data), len(found), sum(map(len, found)))
+
+
+def _origin(translator: Translator) -> str:
+    """The run, the checkpoint and the languages."""
+    data = translator.config.data
+    languages = f"{data.source_language} to {data.target_language}"
+    return f"{translator.origin}, {languages}" if translator.origin else languages
 
 
 def _decoder(attention: Attention) -> dict[str, Any]:
@@ -106,11 +119,10 @@ def _tree(tree: SearchTree) -> list[dict[str, Any]]:
 def _page(data: dict[str, Any]) -> str:
     """The page's parts in one file. Data goes in last: what stands in it is never a placeholder."""
     folder = importlib.resources.files("transformer.inspection") / "page"
-    style, script, page = (
-        (folder / name).read_text(encoding="utf-8")
-        for name in ("explorer.css", "explorer.js", "explorer.html")
+    page, style, *scripts = (
+        (folder / name).read_text(encoding="utf-8") for name in ("explorer.html", "explorer.css", *SCRIPTS)
     )
-    page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", script)
+    page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", "\n".join(scripts))
     return page.replace('"DATA"', _embedded(data))
 
 

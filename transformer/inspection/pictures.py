@@ -1,4 +1,4 @@
-"""Pictures as functions: arrays, a `Hypothesis` or a run's own files in, a matplotlib figure out.
+"""Pictures as functions: they take arrays, a `Hypothesis` or a run's files, and return a matplotlib figure.
 
 A notebook shows what they return; `figure.savefig("name.png")` writes it.
 """
@@ -17,53 +17,71 @@ from transformer.decoding.translator import Hypothesis
 from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.inspection.attention import Attention, Kind
-from transformer.inspection.tree import SearchTree
+from transformer.inspection.tree import Candidate, SearchTree
 from transformer.model.layers import sinusoids
 from transformer.training.schedule import learning_rate
 
 COLOURS = "Blues"
+WIDEST = 12.0  # inches
+COLUMNS = 7  # the steps of a beam search side by side, after the first column of a row
 ACCENT, FINISHED, FAINT = "#1d56ad", "#17724a", "#8a8f98"
 
 
 def draw_attention(
-    weights: Float[np.ndarray, "*heads looking looked_at"], looking: Sequence[str], looked_at: Sequence[str]
+    weights: Float[np.ndarray, "*heads queries keys"],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    title: str = "",
 ) -> Any:
     """Attention weights as a map, or as a map for every head.
 
     Args:
-      weights: of one head, or of several, a panel for each.
-      looking: the words of the rows.
-      looked_at: the words of the columns.
+      weights: of one head, or of several, a panel for each, four to a row.
+      queries: the tokens of the rows.
+      keys: the tokens of the columns.
+      title: what is written above.
 
     Raises:
-      UserError: there are not as many words as weights, or matplotlib is missing.
+      UserError: there are not as many tokens as weights, or matplotlib is missing.
     """
-    shape = (len(looking), len(looked_at))
+    shape = (len(queries), len(keys))
     if weights.ndim not in (2, 3) or weights.shape[-2:] != shape:
-        raise UserError(f"weights of shape {weights.shape} for {shape[0]} words that look at {shape[1]}")
+        raise UserError(f"weights of shape {weights.shape} for {shape[0]} queries and {shape[1]} keys")
     panels = weights.reshape(-1, *shape)
     across = min(len(panels), 4)
     down = -(-len(panels) // across)
-    # an inch and a bit around each map, and room for the longest word on either side
-    width, height = (
-        1.2 + 0.3 * len(cells) + 0.07 * max(map(len, names), default=0)
-        for cells, names in ((looked_at, looking), (looking, looked_at))
+    # the maps share the labels: rows on the left, columns below
+    margins = [0.07 * max(map(len, names), default=0) for names in (queries, keys)]
+    width, height = (0.3 * len(names) + 0.4 for names in (keys, queries))
+    scale = min(1.0, (WIDEST - 1.5) / (margins[0] + across * width))
+    font = max(4.0, min(10.0, 18 * scale))
+    figure, axes = _figure(
+        down,
+        across,
+        (
+            1.5 + scale * (margins[0] + across * width),
+            1.0 + scale * (margins[1] + down * height) + 0.3 * down,
+        ),
+        layout="compressed",
     )
-    figure, axes = _figure(down, across, (across * width, down * height), layout="compressed")
     for index, axis in enumerate(axes.flat):
         if index >= len(panels):
             axis.set_axis_off()
             continue
         image = axis.imshow(panels[index], cmap=COLOURS, vmin=0, vmax=1)
-        axis.set_xticks(range(shape[1]), _names(looked_at), rotation=60, ha="right", rotation_mode="anchor")
-        axis.set_yticks(range(shape[0]), _names(looking))
+        slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+        axis.set_xticks(range(shape[1]), _names(keys), fontsize=font, **slanted)
+        axis.set_yticks(range(shape[0]), _names(queries), fontsize=font)
+        axis.tick_params(labelleft=index % across == 0, labelbottom=index + across >= len(panels))
         if len(panels) > 1:
-            axis.set_title(f"head {index + 1}")
+            axis.set_title(f"head {index + 1}", fontsize=10)
     for axis in axes[-1]:
-        axis.set_xlabel("looked at")
+        axis.set_xlabel("keys")
     for axis in axes[:, 0]:
-        axis.set_ylabel("looking")
+        axis.set_ylabel("queries")
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    if title:
+        figure.suptitle(title)
     return figure
 
 
@@ -73,14 +91,18 @@ def draw_layer(attention: Attention, kind: Kind, layer: int) -> Any:
     Raises:
       UserError: as `Attention.weights` and `draw_attention`.
     """
-    heads = range(getattr(attention, kind, np.zeros((0, 0))).shape[1])
-    attention.weights(kind, layer)  # says so if there is none
-    several = np.stack([attention.weights(kind, layer, head) for head in heads])
-    return draw_attention(several, *attention.words(kind))
+    attention.weights(kind, layer)  # refuses a kind or a layer that does not exist
+    heads = getattr(attention, kind)[layer]
+    names = {
+        "cross": "cross-attention",
+        "encoder": "encoder self-attention",
+        "decoder": "decoder self-attention",
+    }
+    return draw_attention(heads, *attention.words(kind), title=f"Layer {layer + 1}, {names[kind]}")
 
 
 def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
-    """What each token of a translation looked at, the mean over layers and heads.
+    """The cross-attention of each token of a translation, the mean over layers and heads.
 
     Args:
       hypothesis: found with `alignments=True`.
@@ -91,8 +113,9 @@ def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
     """
     if hypothesis.alignment is None:
         raise UserError("this hypothesis has no alignment: search with alignments=True")
-    looking, looked_at = (*hypothesis.tokens, "</s>"), (*source, "</s>")
-    return draw_attention(hypothesis.alignment, looking, looked_at)
+    queries, keys = (*hypothesis.tokens, "</s>"), (*source, "</s>")
+    title = "Cross-attention, mean over layers and heads"
+    return draw_attention(hypothesis.alignment, queries, keys, title=title)
 
 
 def draw_positions(length: int = 64, d_model: int = 128) -> Any:
@@ -168,58 +191,86 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
 
 
 def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
-    """A beam search: a column for each step, its candidates from the likeliest down, each with its
-    log-probability; pruned ones are faint and dashed, those that became hypotheses are numbered.
+    """A beam search: a column for each step, its candidates from the most probable down, each with its
+    log-probability; pruned ones are grey and dashed, those that became hypotheses are numbered.
+    Long searches continue below.
 
     Args:
       tree: from `search_tree`.
-      pruned: whether to show what the search threw away.
+      pruned: whether to show the pruned candidates.
 
     Raises:
-      UserError: matplotlib is missing.
+      UserError: the tree is empty, or matplotlib is missing.
     """
-    shown = [candidate for candidate in tree.candidates if pruned or candidate.fate != "pruned"]
-    steps, ranks = max(each.step for each in shown), max(each.rank for each in shown)
-    figure, axes = _figure(1, 1, (1.2 + 1.25 * steps, 1.2 + 0.5 * (ranks + 1)))
-    axis = axes[0, 0]
-    best = tree.path(tree.hypotheses()[0])
-    for each in shown:
-        start = (0, 0) if each.parent is None else _place(tree, each.parent)
-        line = {"color": ACCENT, "linewidth": 2} if each in best else {"color": FAINT, "linewidth": 0.8}
-        style = "--" if each.fate == "pruned" else "-"
-        axis.plot(*zip(start, (each.step, each.rank), strict=True), linestyle=style, zorder=1, **line)
-        edge = {"live": ACCENT, "finished": FINISHED, "pruned": FAINT}[each.fate]
-        number = "" if each.place is None else f"  [{each.place + 1}]"
-        axis.text(
-            each.step,
-            each.rank,
-            f"{_name(each.token)}{number}\n{each.log_p:.2f}",
-            color=FAINT if each.fate == "pruned" else "black",
-            fontsize=8,
-            ha="center",
-            va="center",
-            bbox={"boxstyle": "round", "facecolor": "white", "edgecolor": edge, "linestyle": style},
-        )
-    axis.text(
-        0, 0, "<s>", ha="center", va="center", fontsize=8, bbox={"boxstyle": "round", "facecolor": "white"}
-    )
-    axis.set(xlim=(-0.5, steps + 0.6), ylim=(ranks + 0.6, -0.6), xlabel="step", ylabel="place in its step")
-    axis.set_xticks(range(steps + 1))
-    axis.set_yticks(range(ranks + 1), [str(rank + 1) for rank in range(ranks + 1)])
-    axis.spines[["top", "right"]].set_visible(False)
+    if not tree.candidates:
+        raise UserError("a search tree without candidates has no picture")
+    rows = _rows(tree, pruned)
+    steps, depth = max(each.step for each in tree.candidates), max(rows.values()) + 1
+    across = min(steps, COLUMNS)
+    bands = range(1, steps + 1, COLUMNS)
+    size = (1.2 + 1.25 * (across + 1), len(bands) * (0.9 + 0.5 * depth))
+    figure, axes = _figure(len(bands), 1, size)
+    best = {id(each) for each in tree.path(tree.hypotheses()[0])}
+    for axis, start in zip(axes[:, 0], bands, strict=True):
+        columns = range(start - 1, start + across)  # the first repeats the last of the band above
+        for index, row in rows.items():
+            each = tree.candidates[index]
+            if each.step in columns:
+                if each.step in columns[1:]:
+                    _draw_edge(axis, tree, rows, index, id(each) in best)
+                _draw_candidate(axis, each, row)
+        if start == 1:
+            box = {"boxstyle": "round", "facecolor": "white"}
+            axis.text(0, 0, "<s>", ha="center", va="center", fontsize=8, bbox=box)
+        axis.set(xlim=(columns[0] - 0.5, columns[-1] + 0.6), ylim=(depth - 0.4, -0.6), ylabel="rank")
+        axis.set_xticks([step for step in columns if step <= steps])
+        axis.set_yticks(range(depth), [str(row + 1) for row in range(depth)])
+        axis.spines[["top", "right"]].set_visible(False)
+    axis.set_xlabel("step; the number below a token is log P in nats")
     return figure
+
+
+def _rows(tree: SearchTree, pruned: bool) -> dict[int, int]:
+    """The row of each candidate that is drawn, by its index: without the pruned ones, the others move up."""
+    rows: dict[int, int] = {}
+    below: dict[int, int] = {}
+    for index, candidate in enumerate(tree.candidates):
+        if pruned or candidate.fate != "pruned":
+            rows[index] = below.get(candidate.step, 0)
+            below[candidate.step] = rows[index] + 1
+    return rows
+
+
+def _draw_edge(axis: Any, tree: SearchTree, rows: Mapping[int, int], index: int, best: bool) -> None:
+    each = tree.candidates[index]
+    start = (0, 0) if each.parent is None else (each.step - 1, rows[each.parent])
+    line = {"color": ACCENT, "linewidth": 2} if best else {"color": FAINT, "linewidth": 0.8}
+    style = "--" if each.fate == "pruned" else "-"
+    axis.plot(*zip(start, (each.step, rows[index]), strict=True), linestyle=style, zorder=1, **line)
+
+
+def _draw_candidate(axis: Any, each: Candidate, row: int) -> None:
+    edge = {"live": ACCENT, "finished": FINISHED, "pruned": FAINT}[each.fate]
+    style = "--" if each.fate == "pruned" else "-"
+    number = "" if each.place is None else f"  [{each.place + 1}]"
+    axis.text(
+        each.step,
+        row,
+        f"{_name(each.token)}{number}\n{each.log_p:.2f}",
+        color=FAINT if each.fate == "pruned" else "black",
+        fontsize=8,
+        ha="center",
+        va="center",
+        bbox={"boxstyle": "round", "facecolor": "white", "edgecolor": edge, "linestyle": style},
+    )
 
 
 def _columns(points: list[tuple[float, ...]], *which: int) -> list[list[float]]:
     return [[point[column] for point in points] for column in which]
 
 
-def _place(tree: SearchTree, index: int) -> tuple[int, int]:
-    return tree.candidates[index].step, tree.candidates[index].rank
-
-
 def _name(piece: str) -> str:
-    """A subword as a label: matplotlib would read what stands between two dollars as a formula."""
+    """A subword as a label: matplotlib reads text between two dollar signs as a formula."""
     return piece.replace("$", r"\$")
 
 
@@ -230,8 +281,8 @@ def _names(pieces: Sequence[str]) -> list[str]:
 def _figure(
     down: int, across: int, size: tuple[float, float], layout: str = "constrained", **options: Any
 ) -> tuple[Any, Any]:
-    """A figure and its axes, [down, across]. It is closed: pyplot keeps no hold of it, and a notebook
-    shows it once, as the value of its cell."""
+    """A figure and its axes, [down, across]. It is closed in pyplot, so a notebook shows it only once, as the
+    value of its cell."""
     try:
         from matplotlib import pyplot
     except ImportError as error:

@@ -1,0 +1,80 @@
+// The two rows of tokens: those that attend, and those attended to.
+
+const buttons = { queries: [], keys: [] };
+let weights = []; // of the chosen layer and head, [query][key]
+
+function shade(element, weight) {
+  const amount = Math.sqrt(weight);
+  element.style.setProperty("--shade", amount.toFixed(3));
+  element.classList.toggle("middling", amount > 0.55); // from here a dark page needs the other ink,
+  element.classList.toggle("strong", amount > 0.75); // from here a light page too
+}
+
+function showWords() {
+  weights = chosenWeights();
+  const [, ...titles] = KINDS[state.kind];
+  Object.keys(buttons).forEach((side, which) => {
+    at(`${side}-title`).textContent = titles[which];
+    const pieces = piecesOf(side), groups = groupsOf(pieces), begins = beginnings(pieces);
+    buttons[side] = labelsOf(pieces).map((label, index) => {
+      const [first] = groups[index];
+      const classes = `word${begins[first] ? " begins" : ""}${special(pieces[first]) ? " special" : ""}`;
+      const place = { "data-side": side, "data-index": index };
+      const button = make("button", { type: "button", class: classes, dir: "auto", ...place },
+        make("span", { class: "piece" }, label), make("span", { class: "number" }));
+      button.addEventListener("pointerenter", () => show(side, index));
+      button.addEventListener("pointerleave", () => show(state.side, state.index));
+      button.addEventListener("focus", () => pin(side, index));
+      button.addEventListener("click", () => pin(side, index));
+      return button;
+    });
+    at(side).replaceChildren(...buttons[side]);
+  });
+  showMap();
+  pin(state.side, Math.min(state.index, buttons[state.side].length - 1));
+}
+
+// Until another token is pinned, the page comes back to this one.
+function pin(side, index) {
+  Object.assign(state, { side, index });
+  show(side, index);
+}
+
+function show(side, index) {
+  const query = side === "queries", other = query ? "keys" : "queries";
+  const found = query ? weights[index] : weights.map((row) => row[index]);
+  for (const [row, several] of Object.entries(buttons)) {
+    several.forEach((button, place) => {
+      const weight = row === other ? found[place] : null;
+      const chosen = row === side && place === index;
+      button.classList.toggle("chosen", chosen);
+      button.setAttribute("aria-pressed", chosen);
+      button.tabIndex = place === (row === side ? index : 0) ? 0 : -1;
+      button.querySelector(".number").textContent = weight === null ? "" : weight.toFixed(2);
+      if (weight === null) delete button.dataset.weight;
+      else button.dataset.weight = weight.toFixed(4);
+      shade(button, weight ?? 0);
+    });
+  }
+  const names = labelsOf(piecesOf(other));
+  const best = found.map((weight, place) => [weight, place]).sort(([a], [b]) => b - a).slice(0, 5);
+  const list = best.filter(([weight]) => weight >= 0.0005)
+    .map(([weight, place]) => `${names[place]} ${weight.toFixed(3)}`);
+  at("readout").replaceChildren(
+    make("strong", {}, labelsOf(piecesOf(side))[index]),
+    query ? " attends to " : " is attended to by ", list.join(" · ") || "nothing");
+  markMap(side, index);
+}
+
+// Arrow keys move within a row, Tab from row to row.
+for (const side of Object.keys(buttons)) {
+  at(side).addEventListener("keydown", (event) => {
+    const last = buttons[side].length - 1;
+    const index = buttons[side].indexOf(document.activeElement);
+    const moved = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: last }[event.key];
+    const target = buttons[side][moved];
+    if (!target) return;
+    event.preventDefault();
+    target.focus();
+  });
+}
