@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from transformer import Run, UserError
-from transformer.cli.guard import guarded
-from transformer.report import write_report
-from transformer.report.__main__ import command
-from transformer.report.charts import bar_chart, line_chart
+from transformer.cli.report import report_main
+from transformer.presets import PRESETS
+from transformer.report import write_comparison, write_report
+from transformer.report.charts import WIDTH, bar_chart, line_chart
+from transformer.report.logged import changed, duration
 
 
 class Balanced(HTMLParser):
@@ -69,18 +70,67 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
     assert sum(start["data"]["lengths"]["source"].values()) == 200
     assert start["versions"] in page.text
     assert "model.d_model" in page.text
+    first = page.text[: page.text.index("Curves")]  # what the first screen shows
+    best = max(evaluations, key=lambda record: record["bleu"])
+    for fact in (f"{results['bleu']['value']:.2f}", start["parameters"], start["devices"], "200, en to de"):
+        assert fact in first
+    assert f"{best['step']:,} (validation BLEU {best['bleu']:.2f})" in first
+    assert duration(records[-1]["elapsed"]) in first
     assert not {"script", "link", "img"} & set(page.seen)  # nothing is run or fetched
 
 
 def test_it_is_written_again_from_the_files_alone(run_dir, capsys, monkeypatch):
     before = (run_dir / "report.html").read_text()
     (run_dir / "report.html").unlink()
-    command([str(run_dir)])
+    monkeypatch.setattr(sys, "argv", ["report", str(run_dir)])
+    assert report_main() == 0
     assert (run_dir / "report.html").read_text() == before
     assert f"Written to {run_dir / 'report.html'}" in capsys.readouterr().out
-    for arguments, status in (([], 2), (["--help"], 0), (["nowhere"], 2)):
+    for arguments, status, message in (
+        ([], 2, "no run directory"),
+        (["nowhere"], 2, "nowhere: no such run directory"),
+        ([str(run_dir), "--output", "page.html"], 2, "--output is for several runs"),
+        ([str(run_dir), str(run_dir), "--output", "/nowhere/page.html"], 2, "cannot write /nowhere"),
+    ):
         monkeypatch.setattr(sys, "argv", ["report", *arguments])
-        assert guarded("report", command) == status
+        assert report_main() == status
+        assert message in "".join(capsys.readouterr())
+
+
+def test_options_are_shown_as_differences_from_the_nearest_preset(run_dir):
+    config = Run(run_dir).config
+    page = parsed((run_dir / "report.html").read_text())
+    counts = {name: len(changed(preset, config)) for name, preset in PRESETS.items()}
+    nearest = min(counts, key=counts.get)
+    assert f"Differences from the nearest preset, {nearest}." in page.text
+    shown = page.text[page.text.index("Differences from") : page.text.index("All ")]
+    assert all(name in shown for name, *_ in changed(PRESETS[nearest], config))
+    assert "optimizer.beta1" not in shown
+    assert "details" in page.seen
+
+
+def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
+    other = Path(shutil.copytree(run_dir, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    before, config["model"]["dropout"] = config["model"]["dropout"], 0.25
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "results.json").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["report", str(run_dir), "other"])
+    assert report_main() == 0
+    assert "Written to comparison.html" in capsys.readouterr().out
+    page = parsed((tmp_path / "comparison.html").read_text())
+    assert page.text.startswith(f"{run_dir.name} and other")
+    options = page.text[page.text.index("Options that differ") :]
+    assert f"model.dropout{before}0.25" in options
+    assert "d_model" not in options
+    assert page.text.count("validation BLEU by step") == 1
+    for name in (run_dir.name, "other"):  # a line of each run in one chart
+        assert f"{name} at step" in page.text
+    write_comparison([run_dir, run_dir], tmp_path / "same.html")
+    same = parsed((tmp_path / "same.html").read_text())
+    assert "They have the same options." in same.text
+    assert str(run_dir) in same.text
 
 
 def test_hostile_text_and_torn_lines(run_dir, tmp_path):
@@ -130,3 +180,25 @@ def test_charts_are_to_scale():
     assert heights[0] == 2 * heights[1]
     assert heights[2] == 0
     line_chart("flat", {"zero": [(0, 0.0)]})
+
+
+@pytest.mark.parametrize("most", [7, 1200, 100_000, 1_000_000, 12_345_678])
+def test_no_label_is_clipped_or_touches_another(most):
+    """Letters of 13 units are 7.5 wide, somewhat more than in any of the page's fonts."""
+    line = line_chart("x", {"one": [(0, 0.0), (most, 123_456.0)], "two": [(1, 0.00002)]})
+    bars = bar_chart("x", {str(length): 1 for length in range(1000, 1040)})
+    for chart in (line, bars, line_chart("y", {"small": [(0, 0.0), (most, 1.25e-5)]})):
+        boxes = []
+        for x, y, anchor, label in re.findall(
+            r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]*)', chart
+        ):
+            start = float(x) - 7.5 * len(label) / (1 if anchor == "end" else 2)
+            boxes.append((float(y), start, start + 7.5 * len(label)))
+        assert len(boxes) > 2
+        assert all(start >= 0 and end <= WIDTH for _, start, end in boxes)
+        for (y1, _, end), (y2, start, _) in zip(sorted(boxes), sorted(boxes)[1:], strict=False):
+            assert y1 != y2 or end <= start
+
+
+def test_durations():
+    assert [duration(s) for s in (0.4, 45, 723, 19_200)] == ["0 s", "45 s", "12 min 3 s", "5 h 20 min"]

@@ -1,7 +1,4 @@
-"""The commands, and by what name each of them is called from here.
-
-In a checkout that is `python train.py`; where the package is installed, `transformer train`.
-"""
+"""The commands, and how to call each: `python train.py` in a checkout, otherwise `transformer train`."""
 
 import importlib
 import sys
@@ -14,29 +11,29 @@ COMMANDS = {
     "distill": (
         "transformer.distill",
         "distill_main",
-        "translate a training text for students to learn",
+        "translate a model's training text for distillation",
     ),
-    "import": ("transformer.interop.__main__", "import_main", "make a run of a Marian (OPUS-MT) model"),
-    "export": ("transformer.interop.__main__", "export_main", "write a run for transformers and CTranslate2"),
-    "report": ("transformer.report.__main__", "report_main", "write the page of a run anew"),
+    "import": ("transformer.interop.__main__", "import_main", "import a Marian (OPUS-MT) model as a run"),
+    "export": ("transformer.interop.__main__", "export_main", "export to transformers and CTranslate2"),
+    "report": ("transformer.cli.report", "report_main", "write the page of a run, compare several runs"),
 }
 """Name: module, function, what it does."""
 
 
 def called(name: str) -> str:
-    """How a command is called from here, such as `python decode.py` or `transformer decode`."""
+    """How to call a command from here, such as `python decode.py` or `transformer decode`."""
     if not Path("transformer/commands.py").is_file():
         return f"transformer {name}"
     return f"python {name}.py" if Path(f"{name}.py").is_file() else f"python -m transformer {name}"
 
 
 def program(name: str) -> str:
-    """The same as messages and `usage:` have it, without the interpreter."""
+    """The same without the interpreter, for messages and `usage:`."""
     return called(name).removeprefix("python -m ").removeprefix("python ")
 
 
 def version() -> str:
-    """This program's version, and those of what it runs on."""
+    """The versions of this program and its main dependencies."""
     import platform
     from importlib import metadata
 
@@ -70,4 +67,4 @@ def _about(arguments: list[str]) -> None:
     print("usage: transformer COMMAND [options]\n")
     for command, (_, _, what) in COMMANDS.items():
         print(f"  {command:9} {what}")
-    print("\ntransformer COMMAND --help tells more; --version tells the versions.")
+    print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

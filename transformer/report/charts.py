@@ -1,39 +1,45 @@
-"""Charts as SVG, which needs no script and follows the page's colours."""
+"""Charts as SVG, which needs no script and follows the page's colours.
+
+They are drawn for a width of about 400 pixels, that of a telephone or of half a page: letters stay legible.
+"""
 
 import html
 import math
 from collections.abc import Mapping, Sequence
 
-WIDTH, HEIGHT = 640, 240  # in a chart's own units
-LEFT, BOTTOM, TOP = 64, 32, 12  # room for its labels
+WIDTH, HEIGHT = 420, 220  # in a chart's own units
+LETTER = 7.5  # the width of a digit
+RIGHT, BOTTOM, TOP = 24, 30, 12  # room for labels
 BARS = 120  # the height of the highest bar
+COLOURS = 8  # in page.css: a to h
 Points = Sequence[tuple[float, float]]
 
 
 def line_chart(name: str, lines: Mapping[str, Points]) -> str:
-    """One or two lines against the step."""
+    """Lines against the step, in as many colours."""
     points = [point for line in lines.values() for point in line]
     most, high = max(x for x, _ in points), max(y for _, y in points)
     ticks = _ticks(high)
+    left = 12 + LETTER * max(len(_short(tick)) for tick in ticks)
 
     def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - 10) * step / max(most, 1)
+        return left + (WIDTH - left - RIGHT) * step / max(most, 1)
 
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / ticks[-1]
 
     parts = [
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:,g}</text>'
+        f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
         for tick in ticks
     ]
     parts += [
-        f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{tick:,.0f}</text>'
+        f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(tick)}</text>'
         for tick in _ticks(most)
         if tick <= most
     ]
-    for colour, (label, line) in zip("ab", lines.items(), strict=False):
-        way = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
+    for index, (label, line) in enumerate(lines.items()):
+        colour, way = colour_of(index), " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
         parts.append(f'<path class="{colour}" d="M{way}"/>' if line else "")
         if len(line) <= 100:
             parts += [
@@ -41,11 +47,51 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
                 f"<title>{html.escape(label)} at step {s:,}: {v:.4g}</title></circle>"
                 for s, v in line
             ]
-    named = zip("ab", lines, strict=False)
-    keys = " ".join(f'<span class="key {colour}">{html.escape(label)}</span>' for colour, label in named)
-    caption = f"{html.escape(name)} against the step" + (f": {keys}" if len(lines) > 1 else "")
-    shape = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(name)}"'
+    keys = " ".join(key(index, label) for index, label in enumerate(lines)) if len(lines) > 1 else ""
+    return _figure(name, f"{html.escape(name)} by step" + (f": {keys}" if keys else ""), HEIGHT, parts)
+
+
+def bar_chart(name: str, counts: Mapping[str, int]) -> str:
+    """A bar for each name, with its count as a tooltip."""
+    high, wide = max([1, *counts.values()]), (WIDTH - 20) / max(1, len(counts))
+    every = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
+    parts = []
+    for index, (label, count) in enumerate(counts.items()):
+        start, tall = 10 + index * wide, BARS * count / high
+        parts.append(
+            f'<rect class="a" x="{start + 1:.1f}" width="{max(1, wide - 2):.1f}" '
+            f'y="{TOP + BARS - tall:.1f}" height="{tall:.1f}">'
+            f"<title>{html.escape(label)}: {count:,}</title></rect>"
+        )
+        if (len(counts) - 1 - index) % every == 0:
+            middle = min(start + wide / 2, WIDTH - LETTER * len(label) / 2)
+            parts.append(
+                f'<text x="{middle:.1f}" y="{TOP + BARS + 20}" text-anchor="middle">'
+                f"{html.escape(label)}</text>"
+            )
+    return _figure(name, html.escape(name), TOP + BARS + 28, parts)
+
+
+def colour_of(index: int) -> str:
+    """The class of a line's colour."""
+    return "abcdefgh"[index % COLOURS]
+
+
+def key(index: int, label: str) -> str:
+    """A label in the colour of its line."""
+    return f'<span class="key {colour_of(index)}">{html.escape(label)}</span>'
+
+
+def _figure(name: str, caption: str, height: int, parts: Sequence[str]) -> str:
+    shape = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(name)}"'
     return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(parts)}</svg></figure>"
+
+
+def _short(tick: float) -> str:
+    """A round number in at most seven characters: 0.0025, 750, 100k, 2.5M."""
+    if tick < 1e4:
+        return f"{tick:g}"
+    return f"{tick / 1e3:g}k" if tick < 1e6 else f"{tick / 1e6:g}M"
 
 
 def _ticks(high: float) -> list[float]:
@@ -55,19 +101,3 @@ def _ticks(high: float) -> list[float]:
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if 5 * power * factor >= high)
     return [float(f"{step * index:.12g}") for index in range(math.ceil(high / step - 1e-9) + 1)]
-
-
-def bar_chart(name: str, counts: Mapping[str, int]) -> str:
-    """A bar for each name, with its count as a tooltip."""
-    high, wide = max([1, *counts.values()]), (WIDTH - 20) / max(1, len(counts))
-    parts = []
-    for index, (label, count) in enumerate(counts.items()):
-        left, tall = 10 + index * wide, BARS * count / high
-        parts.append(
-            f'<rect class="a" x="{left + 1:.1f}" width="{wide - 2:.1f}" y="{TOP + BARS - tall:.1f}" '
-            f'height="{tall:.1f}"><title>{html.escape(label)}: {count:,}</title></rect>'
-            f'<text x="{left + wide / 2:.1f}" y="{TOP + BARS + 20}" text-anchor="middle">'
-            f"{html.escape(label)}</text>"
-        )
-    shape = f'viewBox="0 0 {WIDTH} {TOP + BARS + 28}" role="img" aria-label="{html.escape(name)}"'
-    return f"<figure><figcaption>{html.escape(name)}</figcaption><svg {shape}>{''.join(parts)}</svg></figure>"

@@ -1,25 +1,21 @@
-"""A run as a page, `report.html`: curves, translations over time, data, speed, configuration.
-
-Everything in it comes from the run directory, so `python -m transformer.report RUN` writes it again.
-"""
+"""A run as a page, `report.html`: results, curves, translations over time, data, configuration."""
 
 import html
-import importlib.resources
-import math
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.config import flatten
 from transformer.errors import UserError
-from transformer.files import MiB, parse_object, read_text, write_whole
+from transformer.files import write_whole
 from transformer.report.charts import bar_chart, line_chart
+from transformer.report.logged import Logged
+from transformer.report.markup import document, facts, folded, table
 
 REPORT = "report.html"
 
 
 def write_report(run_dir: Path | str) -> Path:
-    """Writes the page of a run.
+    """Writes the page of a run, from the files of its directory alone.
 
     Args:
       run_dir: what training wrote.
@@ -28,81 +24,36 @@ def write_report(run_dir: Path | str) -> Path:
       UserError: it is not a run directory, or nothing was logged yet.
       OSError: it cannot be written to.
     """
-    from transformer.run import Run
-
-    run = Run(run_dir)
-    by_kind: dict[str, list[dict[str, Any]]] = {"start": [], "training": [], "evaluation": []}
-    for record in run.records():
-        by_kind[record["kind"]].append(record)
-    if not any(by_kind.values()):
-        raise UserError(f"{run.path} has no metrics yet: train on")
+    run = Logged(run_dir)
+    if not run:
+        raise UserError(f"{run.path} has no metrics yet: train it first")
+    model = run.config.model
+    network = f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}"
     parts = [
-        f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(_headline(run, by_kind))}</p>",
-        _curves(by_kind["training"], by_kind["evaluation"]),
-        _scores(run.path / "results.json"),
-        _translations(by_kind["evaluation"]),
-        _data(by_kind["start"]),
-        _starts(by_kind["start"]),
-        "<h2>Configuration</h2>" + _table((name, value) for name, value in flatten(run.config).items()),
+        f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(network)}</p>",
+        facts(run.summary()),
+        _curves(run),
+        _scores(run),
+        _translations(run.evaluations),
+        _data(run.starts),
+        _starts(run.starts),
+        _configuration(run),
     ]
-    style = (importlib.resources.files("transformer.report") / "page.css").read_text(encoding="utf-8")
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{html.escape(run.path.name)}</title><style>{style}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
-    write_whole(run.path / REPORT, page)
+    write_whole(run.path / REPORT, document(run.path.name, parts))
     return run.path / REPORT
 
 
-def _table(rows: Iterable[tuple[Any, ...]], head: Sequence[str] = ()) -> str:
-    def cells(rest: Iterable[Any]) -> str:
-        return "".join(f"<td>{html.escape(str(cell))}</td>" for cell in rest)
-
-    body = "".join(f"<tr><th>{html.escape(str(name))}</th>{cells(rest)}</tr>" for name, *rest in rows)
-    top = "<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>" if head else ""
-    return f'<div class="wide"><table>{top}{body}</table></div>'
-
-
-def _headline(run: Any, by_kind: dict[str, list[dict[str, Any]]]) -> str:
-    model = run.config.model
-    last = (by_kind["training"] or by_kind["evaluation"] or [{"step": 0}])[-1]["step"]
-    return (
-        f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}; "
-        f"{last:,} of {run.config.training.steps:,} updates"
-    )
-
-
-def _curves(training: list[dict[str, Any]], evaluation: list[dict[str, Any]]) -> str:
-    def of(records: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
-        numbers = ((r["step"], r.get(name)) for r in records)
-        return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
-
-    charts = [
-        ("nats a token", {"training": of(training, "nll"), "validation": of(evaluation, "nll")}),
-        ("validation BLEU", {"BLEU": of(evaluation, "bleu")}),
-        ("learning rate", {"learning rate": of(training, "learning_rate")}),
-        ("tokens a second", {"tokens/s": of(training, "tokens_per_second")}),
-    ]
-    figures = (line_chart(name, lines) for name, lines in charts if any(lines.values()))
+def _curves(run: Logged) -> str:
+    figures = (line_chart(name, lines) for name, lines in run.curves().items() if any(lines.values()))
     return f'<h2>Curves</h2><div class="charts">{"".join(figures)}</div>'
 
 
-def _scores(path: Path) -> str:
-    try:
-        results = parse_object(read_text(path, MiB))
-        rows = [
-            (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
-            for name, score in results.items()
-            if isinstance(score, dict)
-        ]
-        about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none yet, or somebody else's file
+def _scores(run: Logged) -> str:
+    if not run.scores:
         return ""
-    return f"<h2>Scores</h2><p>{html.escape(about)}</p>" + _table(rows)
+    scores = ((name, score) for name, score in run.scores.items() if name != "about")
+    rows = ((n, f"{s['value']:.2f}", s.get("signature") or s.get("detail", "")) for n, s in scores)
+    return f"<h2>Scores</h2><p>{html.escape(run.scores['about'])}</p>" + table(rows)
 
 
 def _translations(evaluation: list[dict[str, Any]]) -> str:
@@ -112,17 +63,17 @@ def _translations(evaluation: list[dict[str, Any]]) -> str:
             for each in samples
         )
 
-    told = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
-    if not told:
+    kept = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
+    if not kept:
         return ""
     parts = ["<h2>Translations over time</h2>"]
-    for index, (source, reference, _) in enumerate(told[-1]["samples"]):
+    for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
         rows, before = [], None
-        for record in told:
-            if index < len(record["samples"]) and (said := record["samples"][index][2]) != before:
-                rows.append((f"step {record['step']:,}", said))
-                before = said
-        parts.append(f"<h3>{html.escape(source)}</h3><p>{html.escape(reference)}</p>" + _table(rows))
+        for record in kept:
+            if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
+                rows.append((f"step {record['step']:,}", text))
+                before = text
+        parts.append(f"<h3>{html.escape(source)}</h3><p>Reference: {html.escape(reference)}</p>{table(rows)}")
     return "".join(parts)
 
 
@@ -133,11 +84,11 @@ def _data(starts: list[dict[str, Any]]) -> str:
     rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
     lengths = data.get("lengths")
     figures = "".join(
-        bar_chart(f"{side} sentences by length in tokens, up to", counts)
+        bar_chart(f"{side} sentences by length: up to so many tokens", counts)
         for side, counts in (lengths.items() if isinstance(lengths, dict) else ())
         if isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
     )
-    return f'<h2>Data</h2>{_table(rows)}<p></p><div class="charts">{figures}</div>'
+    return f'<h2>Data</h2>{table(rows)}<p></p><div class="charts">{figures}</div>'
 
 
 def _starts(starts: list[dict[str, Any]]) -> str:
@@ -145,4 +96,14 @@ def _starts(starts: list[dict[str, Any]]) -> str:
         (f"step {start['step']:,}", *(start.get(name, "") for name in ("date", "devices", "versions")))
         for start in starts
     ]
-    return "<h2>Started</h2>" + _table(rows, ("from", "when", "on", "versions")) if rows else ""
+    return "<h2>Sessions</h2>" + table(rows, ("from", "date", "devices", "versions")) if rows else ""
+
+
+def _configuration(run: Logged) -> str:
+    nearest, changed = run.changed()
+    every = flatten(run.config).items()
+    differences = table(changed, ("option", f"preset {nearest}", "here")) if changed else ""
+    text = "Differences from the nearest preset" if changed else "As the preset"
+    return f"<h2>Configuration</h2><p>{text}, {html.escape(nearest)}.</p>{differences}" + folded(
+        f"All {len(every)} options", table(every)
+    )

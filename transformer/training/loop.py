@@ -1,4 +1,4 @@
-"""The loop people watch: train, log, evaluate, save, stop, resume."""
+"""The training loop: train, log, evaluate, save, stop, resume."""
 
 import contextlib
 import json
@@ -23,6 +23,7 @@ from transformer.hosts import gathered, is_main_process
 from transformer.locations import as_options, locations
 from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
+from transformer.report.logged import duration
 from transformer.run import Run
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator, Sample
@@ -33,11 +34,11 @@ from transformer.training.signals import asked, stop_requests
 from transformer.training.step import TrainState, init_state, make_train_step
 from transformer.training.watch import Watch
 
-ASK_EVERY = 8  # steps after which several processes ask each other whether to stop
+ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 
 
 class Loop:
-    """One training run, from wherever it stands to its end."""
+    """A training run, from its current step to the end."""
 
     def __init__(
         self,
@@ -58,7 +59,9 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.evaluations = gathered(self._earlier_evaluations() if is_main_process() else [])[0]
+        earlier = self._earlier() if is_main_process() else ([], 0.0)
+        self.evaluations, self._elapsed_before = gathered(earlier)[0]
+        self._began = time.monotonic()
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
         t = self.config.training
@@ -71,16 +74,17 @@ class Loop:
         state = init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables)
         return self.layout.place(state)
 
-    def _earlier_evaluations(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl tells of this run so far; lines past the checkpoint, written before
-        the run was cut off, are taken out, since those steps will be taken again."""
+    def _earlier(self) -> tuple[list[dict[str, Any]], float]:
+        """The evaluations in metrics.jsonl, and the seconds trained. Removes the records after the checkpoint
+        from the file, since those steps will be repeated."""
         records = [record for record in self.run.records() if record["step"] <= self.step]
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_whole(self.run.path / "metrics.jsonl", text)
-        return [record for record in records if record["kind"] == "evaluation"]
+        seconds = [each["elapsed"] for each in records if isinstance(each.get("elapsed"), int | float)]
+        return [each for each in records if each["kind"] == "evaluation"], max(seconds, default=0.0)
 
     def train(self) -> None:
-        """Takes the steps that are left."""
+        """Trains for the remaining steps."""
         t, plan = self.config.training, self.data.batcher.plan
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
@@ -91,10 +95,10 @@ class Loop:
         )
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
-            self.watch.message(f"Nothing is left to train in {self.run.path}: testing step {self.step} again")
+            self.watch.message(f"Training is complete in {self.run.path}: testing step {self.step} again")
             return
         self.watch.message(
-            f"{'Going on in' if self.step else 'Writing to'} {self.run.path}"
+            f"{'Resuming' if self.step else 'Writing to'} {self.run.path}"
             + (f" from step {self.step}" if self.step else "")
         )
         with (
@@ -105,7 +109,7 @@ class Loop:
             else contextlib.nullcontext() as self.events,
         ):
             self._log_start()
-            if self._evaluation_is_due():  # it was stopped before that
+            if self._evaluation_is_due():  # it was stopped before the evaluation
                 self._keep(stop=0)
             batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
@@ -119,7 +123,7 @@ class Loop:
                 self._stop(stop)
 
     def _log_start(self) -> None:
-        """What the run's page tells of where and on what it was trained."""
+        """Logs the data, devices and versions, for the report page."""
         plan, edges = self.data.batcher.plan, self.config.data.lengths
         counts = {}
         for side, lengths in zip(("source", "target"), self.data.lengths.T, strict=True):
@@ -129,7 +133,7 @@ class Loop:
             "corpus": self.data.corpus.name,
             **{f"{name} pairs": f"{len(pairs):,}" for name, pairs in self.data.corpus.splits.items()},
             "dropped": f"{plan.dropped:,} (empty, or longer than {self.config.data.max_length} tokens)",
-            "padding": f"{plan.padding:.1%} of the places of a batch",
+            "padding": f"{plan.padding:.1%} of the positions in a batch",
             "steps an epoch": f"{plan.steps_per_epoch:,}",
             "lengths": counts,
         }
@@ -137,13 +141,14 @@ class Loop:
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
         versions += f", Python {platform.python_version()}"
         about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
+        about["parameters"] = f"{_size(self.state.params):,}"
         if is_main_process():
             self.run.log({"kind": "start", "step": self.step, **about, "data": data})
 
     def _take_steps(self, batches: Iterator[Any]) -> None:
         t = self.config.training
         pace = _Pace(self.step, t.steps)
-        pending: tuple[int, Any] | None = None  # read one step late: the device never waits for us
+        pending: tuple[int, Any] | None = None  # read one step late, so that the device never waits
         for batch in batches:
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
@@ -163,7 +168,7 @@ class Loop:
                     return
 
     def _read(self, step: int, metrics: Any, pace: "_Pace") -> None:
-        """Looks at the metrics of a step: is the loss a number, is it time to say something?"""
+        """Checks that the loss of a step is finite, and logs the metrics if that is due."""
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
             with contextlib.suppress(UserError):
@@ -183,10 +188,14 @@ class Loop:
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
         self._log(record | {"tokens_per_second": tokens_per_second})
 
+    def _elapsed(self) -> float:
+        """Seconds of this session and of the earlier ones up to their last checkpoint."""
+        return self._elapsed_before + time.monotonic() - self._began
+
     def _log(self, record: dict[str, Any]) -> None:
         if self.events is None:
             return
-        self.run.log(record)
+        self.run.log(record | {"elapsed": round(self._elapsed(), 1)})
         values = {name: value for name, value in record.items() if isinstance(value, float)}
         self.events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
 
@@ -197,8 +206,8 @@ class Loop:
         return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
 
     def _keep(self, stop: int) -> None:
-        """A checkpoint, with an evaluation where one is due. Where a signal asks to stop, meanwhile too, a
-        checkpoint alone and the end; the evaluation is made up for when training goes on."""
+        """Evaluates and saves a checkpoint. If a signal requests a stop, before or during the evaluation, it
+        only saves and stops; the evaluation is rerun on resume."""
         found = None
         if not stop:
             found = self.evaluator.validate(self.state.best_variables, self.stop_request)
@@ -212,7 +221,7 @@ class Loop:
             self._stop(stop)
 
     def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
-        """Logs it, saves the state with its BLEU, and shows it."""
+        """Logs an evaluation, saves the state with its BLEU, and shows the scores."""
         best = max((record["bleu"] for record in self.evaluations), default=-1.0)
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] > best}
         self.evaluations.append(record)
@@ -228,8 +237,8 @@ class Loop:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= patience
 
-    def report(self, seconds: float) -> None:
-        """Test scores of the best checkpoint, written to results.json and shown."""
+    def report(self) -> None:
+        """Tests the best checkpoint, writes the scores to results.json and shows them."""
         step = self.run.best_step()
         variables = self.run.variables(step, self.state.best_variables)
         split, sources, scores = self.evaluator.test(variables)
@@ -247,12 +256,12 @@ class Loop:
                 ("model", f"{network}, {_size(self.state.params):,} parameters"),
                 ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
                 ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
-                ("time", f"{int(seconds // 60)} min {seconds % 60:.0f} s"),
+                ("time", duration(self._elapsed())),
                 (f"{split} BLEU", f"{scores['bleu'].value:.2f}   {scores['bleu'].signature}"),
                 (f"{split} chrF", f"{scores['chrf'].value:.2f}   {scores['chrf'].signature}"),
                 (f"{split} exact", scores["exact"].detail.removeprefix("exact match = ")),
                 ("written to", str(self.run.path)),
-                ("to look at", str(self.run.path / REPORT)),
+                ("report", str(self.run.path / REPORT)),
             ],
         )
         self.watch.message(
@@ -262,7 +271,7 @@ class Loop:
     # Stopping
 
     def _asked_to_stop(self) -> int:
-        """The signal that asked to. Of several processes any may be asked, and all stop at the same step."""
+        """The signal that requested a stop, or 0. If any process received one, all stop at the same step."""
         if jax.process_count() > 1 and self.step % ASK_EVERY:
             return 0
         return asked(self.stop_request)

@@ -1,4 +1,4 @@
-"""From a config to a trained run: where it goes, what it begins with, and whether it goes on."""
+"""Trains a config: creates or resumes the run, prepares the data and runs the loop."""
 
 import dataclasses
 import time
@@ -30,20 +30,19 @@ CHANGEABLE = (
     "parallel.fsdp",
     "parallel.tensor",
 )
-"""Options that a resumed run may be given anew: they change no number already computed."""
+"""Options that may change on resume, since they affect no earlier result."""
 
 
 def train(
     config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None, about: str = ""
 ) -> Path:
-    """Trains what the config describes, and evaluates the best checkpoint on the test set.
+    """Trains a model, and evaluates its best checkpoint on the test set.
 
     Args:
-      config: everything.
-      run_dir: where to; a run that is there already goes on where it stopped. None: a new
-        directory under runs/.
-      watch: what shows the progress. None: standard output, of the main process.
-      about: what to print first, once the options are known to make sense.
+      config: the complete configuration.
+      run_dir: run directory. An existing run is resumed. None: a new directory under runs/.
+      watch: shows the progress. None: on the standard output of the main process.
+      about: text to print first, after the options have been checked.
 
     Returns:
       The run directory.
@@ -55,7 +54,6 @@ def train(
     """
     refuse_forked()
     watch = watch or Watch(quiet=not is_main_process())
-    start = time.monotonic()
     keep_programs()
     check_system(config)
     layout_of(config.parallel)  # refuses what these devices cannot do
@@ -64,7 +62,7 @@ def train(
         config = dataclasses.replace(config, model=run.config.model)
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
-        parent.best_step()  # refuses a run that has nothing yet
+        parent.best_step()  # refuses a run without checkpoints
         config = _sized_like_parent(config, parent)
     check_text(config.data)
     if about:
@@ -87,7 +85,7 @@ def train(
     )
     check_beam(config.decoding, config.model)
     objective = find_system(config.system).objective(config)
-    if run is None:  # only now, when nothing more is refused: a run keeps its options
+    if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
             Run.create(path, config, tokenizers, corpus.folder.name)
@@ -96,12 +94,12 @@ def train(
     with run.claimed():
         loop = Loop(config, objective, run, data, watch, parent)
         loop.train()
-        loop.report(time.monotonic() - start)
+        loop.report()
     return run.path
 
 
 def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
-    """`open_corpus`, saying so: the first time takes a while."""
+    """`open_corpus` with messages, since the first time takes a while."""
     watch.message("Preparing the corpus ...")
     start = time.monotonic()
     corpus = open_corpus(config.data)
@@ -115,7 +113,7 @@ def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
 
 
 def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
-    """The run that is there already, if it is of this config."""
+    """The existing run, or None. Raises UserError if it has another config."""
     if run_dir is None:
         return None
     if not Path(run_dir, "config.json").exists():
@@ -124,20 +122,20 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     run = Run(run_dir)
     run.check_resumable()
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
-    # a cosine's whole course depends on where it ends
+    # every learning rate of a cosine depends on its last step
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
     free = set(CHANGEABLE) - fixed
     changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
             f"{run_dir} was made with another config: " + "; ".join(changed) + ". Leave these options "
-            "out to go on with it, or choose another --run-dir"
+            "out to resume it, or choose another --run-dir"
         )
     return run
 
 
 def _sized_like(config: Config, other: Config) -> Any:
-    """The model config with the sizes that were taken from the tokenizers then."""
+    """The model config, with the other config's vocabulary sizes if it has none."""
     model = config.model
     if not model.vocab_size:
         model = dataclasses.replace(
@@ -147,10 +145,10 @@ def _sized_like(config: Config, other: Config) -> Any:
 
 
 def _sized_like_parent(config: Config, parent: Run) -> Config:
-    """The config with the vocabulary's size of the model it begins with.
+    """The config with the vocabulary sizes of the parent.
 
     Raises:
-      UserError: its network is neither the parent's nor built upon it.
+      UserError: its network neither equals nor extends the parent's.
     """
     system, below = find_system(config.system), find_system(parent.config.system)
     if not issubclass(system.model, below.model):

@@ -1,0 +1,45 @@
+"""`python -m transformer.report`: the page of a run, or of several side by side."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer.cli.guard import guarded
+from transformer.commands import program
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Write the page of a run anew (RUN/report.html), or compare several runs on one page."""
+
+    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """Run directories."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None
+    """The page that compares several. Default: comparison.html."""
+
+
+def report_main() -> int:
+    """`python -m transformer.report RUN ... [--output PAGE]`."""
+    return guarded(program("report"), _report)
+
+
+def _report(arguments: list[str]) -> None:
+    given = tyro.cli(ReportArguments, args=arguments, prog=program("report"))
+    from transformer.report import write_comparison, write_report
+
+    if not given.run_dirs:
+        raise UserError(f"no run directory: {program('report')} RUN [RUN ...]")
+    if len(given.run_dirs) == 1 and given.output:
+        raise UserError("--output is for several runs: the page of one is RUN/report.html")
+    page = given.output or Path("comparison.html")
+    try:
+        if len(given.run_dirs) == 1:
+            page = write_report(given.run_dirs[0])
+        else:
+            write_comparison(given.run_dirs, page)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or page}: {error.strerror}") from error
+    print(f"Written to {page}")
