@@ -1,8 +1,7 @@
-"""`python -m benchmarks`: ours and its peers side by side, on the same weights and inputs.
+"""`python -m benchmarks`: this program and its peers side by side, on the same weights and inputs.
 
-Every contestant runs in a process of its own; they take turns, and medians are compared. Before times are
-printed, outputs are compared: the networks must agree on the loss of a batch; how many translations are
-alike is a column of the table.
+Every contestant runs in a separate process. They take turns, and medians are compared. Outputs are compared
+too: the networks must agree on the loss of a batch, and the table has the share of identical translations.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from rich.table import Table
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import Measurement, gpu, keep, machine, peaks, script, seconds_of, side_by_side
 
-AGREE = 0.9  # of the sentences; float32 sums in another order decide the rest
+AGREE = 0.9  # of the sentences; the others may differ because float32 sums have another order
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class Row:
     memory: int
     ratio: float
     agreement: float | None = None
-    """The share of sentences translated as ours."""
+    """The share of sentences with the same translation as ours."""
     of_peak: float | None = None
-    """Of what the GPU's arithmetic (training) or its memory (decoding) could do."""
+    """The share of the GPU's peak in operations (training) or memory bandwidth (decoding)."""
 
 
 def rows_of(
@@ -47,8 +46,8 @@ def rows_of(
     agree: Sequence[float | None],
     least: float | None = None,
 ) -> list[Row]:
-    """The rows of a section, ours first; `work` units are done in each round, for which the hardware
-    needs `least` seconds."""
+    """The rows of a section, ours first. Each round does `work` units, for which the hardware needs at least
+    `least` seconds."""
     return [
         Row(
             section,
@@ -82,7 +81,7 @@ def training(given: argparse.Namespace, size: str) -> list[Row]:
 
 
 def sentences(run_dir: Path, count: int) -> list[str]:
-    """Test sentences of mixed lengths: every so many of the run's test set."""
+    """Test sentences of mixed lengths, at equal distances in the run's test set."""
     from transformer import Run
     from transformer.data.corpora import open_corpus
 
@@ -105,7 +104,7 @@ def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
     for measured, share in zip(found, agree, strict=True):
         if share < AGREE and "int8" not in measured.name and "bfloat16" not in measured.name:
             print(
-                f"note: {measured.name} translates only {share:.0%} of the sentences alike", file=sys.stderr
+                f"note: {measured.name} has only {share:.0%} of the translations in common", file=sys.stderr
             )
     if not on_gpu:
         return rows_of(name, found, len(sources), "sentences/s", agree)
@@ -116,7 +115,7 @@ def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
 
 
 def whole_file(given: argparse.Namespace) -> list[Row]:
-    """1,000 sentences by whole processes, start to end."""
+    """1,000 sentences, by whole processes from start to end."""
     from benchmarks import decoding as section
 
     run_dir = section.model(given.work, given.model, given.steps, given.quick)
@@ -129,7 +128,7 @@ def whole_file(given: argparse.Namespace) -> list[Row]:
 
 
 def start_up(given: argparse.Namespace) -> list[Row]:
-    """Importing, and from start to the first translation."""
+    """The time of an import, and from start to the first translation."""
     from benchmarks import decoding as section
 
     run_dir = section.model(given.work, given.model, given.steps, given.quick)
@@ -144,7 +143,7 @@ def start_up(given: argparse.Namespace) -> list[Row]:
 
 
 def processes(section: str, commands: dict[str, list[str]], rounds: int) -> list[Row]:
-    """Whole processes by turns, each once before that so that caches are warm."""
+    """Whole processes that take turns, after one untimed run each to warm caches."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 1):
         for name, command in commands.items():
@@ -176,7 +175,7 @@ ON_GPU: dict[str, Section] = {
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Bars: how many times as long as ours."""
+    """Bars of the times, as multiples of ours."""
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(row.section for row in rows))
@@ -204,33 +203,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "sections",
         nargs="*",
-        help=f"of {', '.join(ON_CPU)}; on a GPU of {', '.join(ON_GPU)}; default: all",
+        help=f"some of {', '.join(ON_CPU)}; on a GPU {', '.join(ON_GPU)}; default: all",
     )
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument(
         "--output", type=new_file, default=Path("performance"), help="writes OUTPUT.json, .png"
     )
-    parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="where models are kept")
+    parser.add_argument("--work", type=Path, default=Path("runs/benchmarks"), help="folder for models")
     parser.add_argument(
-        "--model", type=Path, help="a run to decode with; default: one that is trained at first use"
+        "--model", type=Path, help="a run to decode with; default: one that is trained on first use"
     )
-    parser.add_argument("--steps", type=positive, default=2000, help="updates of that one")
-    parser.add_argument("--rounds", type=positive, default=9, help="how often everybody is timed")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--steps", type=positive, default=2000, help="updates of the default model")
+    parser.add_argument("--rounds", type=positive, default=9, help="timed rounds of each contestant")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to test that it runs")
     given = parser.parse_args(arguments)
     sections = ON_GPU if given.device == "gpu" else ON_CPU
     if unknown := sorted(set(given.sections) - set(sections)):
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(sections)}")
     if given.device == "gpu" and not gpu():
-        parser.error("--device gpu: nvidia-smi finds none")
+        parser.error("--device gpu: nvidia-smi finds no GPU")
     needs("matplotlib", "torch", "transformers", "ctranslate2")
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # of a GPU, which this process uses too
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process uses the GPU too
     os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
     given.work.mkdir(parents=True, exist_ok=True)
     about, rows = machine(), list[Row]()
     for name in given.sections or sections:
         found = sections[name](given)
-        rows.extend(found)  # kept at once: the next section may fail
+        rows.extend(found)  # saved at once: the next section may fail
         results = {"about": about, "rows": [vars(row) for row in rows]}
         written = keep(given.output, results, lambda path: plot(rows, path))
         Console(width=110).print(table_of(found))
@@ -238,8 +237,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """What a section found."""
-    table = Table("who", "median s", "rate", "peak MiB", "x ours", "alike", "of peak", title=rows[0].section)
+    """The table of a section."""
+    table = Table(
+        "program", "median s", "rate", "peak MiB", "x ours", "identical", "of peak", title=rows[0].section
+    )
     for row in rows:
         table.add_row(
             row.name,

@@ -1,5 +1,5 @@
-"""What the commands have in common: what is asked is checked before anything is measured, and errors are
-told as those of `train.py` are."""
+"""Shared code of the commands: options are checked before anything is measured, and errors are reported as by
+`train.py`."""
 
 import argparse
 import importlib.util
@@ -15,7 +15,7 @@ EXTRA = "pip install '.[bench]'"
 
 
 def run(module: str, main: Callable[[list[str]], None]) -> int:
-    """Runs `python -m module`; what its user can fix becomes one message and exit status 2."""
+    """Runs `python -m module`. An error that the user can fix becomes one message and exit status 2."""
 
     def command(arguments: list[str]) -> None:
         try:
@@ -29,20 +29,20 @@ def run(module: str, main: Callable[[list[str]], None]) -> int:
 
 
 def needs(*modules: str) -> None:
-    """Raises UserError where one of them is not installed."""
+    """Raises UserError if one of the modules is not installed."""
     if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
         raise UserError(f"{', '.join(missing)} not installed: {EXTRA}")
 
 
 def positive(text: str) -> int:
-    """An option's number, 1 or more."""
+    """The number of an option, at least 1."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text}: must be a whole number, at least 1")
     return int(text)
 
 
 def new_file(text: str) -> Path:
-    """An option's file, which can be written."""
+    """The file of an option, which can be written."""
     path = Path(text)
     if not path.name or path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder: name a file")
@@ -58,8 +58,8 @@ def drawing_options(
     and `quick`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--output", type=new_file, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument("--repeats", type=positive, default=repeats, help="how often each size is timed")
-    parser.add_argument("--quick", action="store_true", help="a few small sizes: to see that it runs")
+    parser.add_argument("--repeats", type=positive, default=repeats, help="timed runs of each size")
+    parser.add_argument("--quick", action="store_true", help="a few small sizes, to test that it runs")
     given = parser.parse_args(arguments)
     needs("matplotlib")
     return given

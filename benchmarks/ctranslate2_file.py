@@ -1,4 +1,4 @@
-"""Translates a file with CTranslate2 as its documentation does, for the comparison of whole processes."""
+"""Translates a file with CTranslate2 as in its documentation, to compare whole processes."""
 
 import json
 import sys

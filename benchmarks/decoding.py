@@ -1,7 +1,7 @@
-"""Beam search here, in CTranslate2 and in Hugging Face: the same weights, sentences and rule.
+"""Beam search here, in CTranslate2 and in Hugging Face: the same weights, sentences and search options.
 
-The model is one that was trained here; `export_marian` takes it to the others. All divide by |Y|^alpha and
-stop when as many hypotheses are complete as there are beams, which is CTranslate2's rule.
+The model is trained here and exported with `export_marian`. All programs divide by |Y|^alpha and stop when
+the number of complete hypotheses is the beam size, as CTranslate2 does.
 """
 
 import json
@@ -21,8 +21,8 @@ Said = list[list[str]]
 
 
 def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -> Path:
-    """A run with a 6+6-layer network of width 512: the one given, or one trained on the built-in corpus
-    just long enough to end its sentences; a small one that has learned nothing, if it must be quick."""
+    """A run with a 6+6-layer network of width 512: the given one, or one trained on the built-in corpus just
+    long enough to end its sentences. With `quick`, a small network after two updates."""
     from transformer import PRESETS, DecodingConfig, TransformerConfig, train
 
     if run_dir:
@@ -44,12 +44,12 @@ def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -
 
 
 def newest(run_dir: Path) -> float:
-    """When its last checkpoint was written."""
+    """The time at which its last checkpoint was written."""
     return max(path.stat().st_mtime for path in (run_dir / "checkpoints").iterdir())
 
 
 def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
-    """The model as Hugging Face and as CTranslate2 load it."""
+    """The model in the formats of Hugging Face and CTranslate2."""
     import ctranslate2
 
     from transformer.interop.folders import export_marian
@@ -85,7 +85,7 @@ def ours(
 def ctranslate(
     converted: Path, hugging_face: Path, sources: list[str], inter: int, intra: int, kind: str
 ) -> Callable[[], Said]:
-    """`translate_batch`, the batch cut so that every worker has its share."""
+    """`translate_batch`, with the batch divided among the workers."""
     import ctranslate2
 
     pieces = _pieces(hugging_face, sources)
@@ -138,7 +138,7 @@ def _pieces(hugging_face: Path, sources: list[str]) -> Said:
 
 
 def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
-    """Ours and CTranslate2, both with int8 too and CTranslate2 both ways to use two cores; Hugging Face."""
+    """Ours and CTranslate2 in float32 and int8 (CTranslate2 using two cores in both ways), Hugging Face."""
     hugging_face, converted = exported(folder, run_dir)
     here = {"run_dir": run_dir, "sources": sources}
     there = {"converted": converted, "hugging_face": hugging_face, "sources": sources}
@@ -156,7 +156,7 @@ def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contest
 
 
 def contestants_on_gpu(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
-    """Ours and Hugging Face, in float32 and in bfloat16, on as many sentences at once."""
+    """Ours and Hugging Face, in float32 and in bfloat16, with all sentences in one batch."""
     hugging_face, _ = exported(folder, run_dir)
     rows, found = len(sources), []
     for dtype in ("bfloat16", "float32"):
@@ -168,8 +168,8 @@ def contestants_on_gpu(run_dir: Path, folder: Path, sources: list[str]) -> list[
 
 
 def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
-    """What a beam search has to read at least, in bfloat16: at each step the decoder's and the output's
-    weights once, and of each beam what it said before and its source, in keys and values."""
+    """The bytes that a beam search has to read at least, in bfloat16: at each step the weights of decoder and
+    output once, and for each beam the keys and values of its tokens so far and of its source."""
     import jax
 
     from transformer import Run
@@ -188,12 +188,12 @@ def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
 
 
 def agreement(one: Said, other: Said) -> float:
-    """The share of sentences that both translate alike, subword by subword."""
+    """The share of sentences with identical translations, subword by subword."""
     return sum(ours == theirs for ours, theirs in zip(one, other, strict=True)) / max(len(one), 1)
 
 
 def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, list[str]]:
-    """The command lines that translate a file from start to end, ours and CTranslate2's in Python."""
+    """The command lines that translate a file from start to end: ours, and CTranslate2's in Python."""
     hugging_face, converted = exported(folder, run_dir)
     text = folder / "sources.txt"
     text.write_text("".join(line + "\n" for line in sources), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Whether memory stays flat: a training of 5,000 updates, then a translation of a million lines.
+"""Checks that memory does not grow: trains for 5,000 updates, then translates a million lines.
 
 `python -m benchmarks.endurance WORK` runs `train.py` with a small model on the built-in corpus, with an
-evaluation and a checkpoint every 250 updates, and lets `decode.py` translate a million lines with it. Once a
-second it reads how much memory the process holds. What counts is the growth between the second fifth
-of the time, when all is compiled, and the last.
+evaluation and a checkpoint every 250 updates, then translates a million lines with `decode.py`. Once a second
+it reads the memory of the process. The result is the growth from the second fifth of the time, when all is
+compiled, to the last.
 """
 
 import argparse
@@ -35,24 +35,24 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Watched:
-    """A process that has ended, and the bytes it held, second by second."""
+    """A process that has ended, and its memory in bytes, second by second."""
 
     name: str
     memory: list[int]
 
     def part(self, index: int) -> float:
-        """MiB held in that part of the time, the median."""
+        """Median memory in that part of the time, in MiB."""
         size = max(1, len(self.memory) // PARTS)
         return statistics.median(self.memory[index * size : (index + 1) * size]) / MIB
 
     @property
     def growth(self) -> float:
-        """MiB, from the second part to the last."""
+        """Growth from the second part to the last, in MiB."""
         return self.part(PARTS - 1) - self.part(1)
 
 
 def resident(process: int) -> int:
-    """Bytes of main memory a process holds; 0 once it has ended (Linux)."""
+    """Bytes of main memory of a process; 0 after it has ended (Linux)."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,7 +64,7 @@ def watch(name: str, command: list[str], log: Path, every: float = 1.0) -> Watch
     """Runs a command to its end.
 
     Raises:
-      RuntimeError: it failed; its words are in `log`.
+      RuntimeError: it failed; its output is in `log`.
     """
     memory: list[int] = []
     with open(log, "w", encoding="utf-8") as file:
@@ -83,7 +83,7 @@ def watch(name: str, command: list[str], log: Path, every: float = 1.0) -> Watch
 
 
 def write_lines(path: Path, lines: int, distinct: int = 50_000) -> None:
-    """English of the built-in corpus, over and over."""
+    """Writes English sentences of the built-in corpus, repeatedly."""
     some = [english for english, _ in itertools.islice(pairs(7, "train"), min(lines, distinct))]
     with open(path, "w", encoding="utf-8") as file:
         for line in track(itertools.islice(itertools.cycle(some), lines), f"writing {path}", lines):
@@ -91,7 +91,7 @@ def write_lines(path: Path, lines: int, distinct: int = 50_000) -> None:
 
 
 def endure(work: Path, steps: int, lines: int, every: float = 1.0) -> list[Watched]:
-    """Both processes, one after the other; what they write goes into `work`.
+    """Runs both processes, one after the other, with their files in `work`.
 
     Raises:
       RuntimeError: one of them failed, or not every line was translated.
@@ -128,9 +128,9 @@ def plot(found: list[Watched], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs both, prints what they held, writes WORK/endurance.json and WORK/endurance.png."""
+    """Runs both, prints their memory, writes WORK/endurance.json and WORK/endurance.png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=__doc__)
-    parser.add_argument("work", type=Path, help="where the run, the lines and the results go")
+    parser.add_argument("work", type=Path, help="folder for the run, the lines and the results")
     parser.add_argument("--steps", type=positive, default=5000, help="updates")
     parser.add_argument("--lines", type=positive, default=1_000_000, help="lines to translate")
     given = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
 """How cost grows: decoding a token against length, beam and batch; training on a token against length.
 
-`python -m benchmarks.growth` draws it. The networks are untrained, so that every search says as many words
-as it may: a search that ends early would hide what is asked here.
+`python -m benchmarks.growth` draws it. The networks are untrained, so that every search runs to its maximum
+length: searches that end early would hide the growth.
 """
 
 import statistics
@@ -24,16 +24,16 @@ from benchmarks.training import CASES, Case, jax_step, network
 from transformer import Transformer
 from transformer.decoding.beam import beam_search
 
-LENGTH, BEAM, ROWS = 32, 4, 16  # of a search, where another of them grows
+LENGTH, BEAM, ROWS = 32, 4, 16  # of a search, while another one grows
 LENGTHS, BEAMS, BATCHES = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), (1, 4, 16, 64)
 TRAINED, WINDOW, TOKENS = (32, 64, 128, 256, 512, 1024), 32, 4096
 Point = tuple[str, str, int, float]
-"""The panel, the line in it, the size, and seconds a token."""
+"""The panel, the line in it, the size, and seconds per token."""
 
 
 def median_seconds(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Of one call of each, all by turns, so that what disturbs the machine disturbs the whole curve; the
-    first two rounds, which compile and warm up, do not count."""
+    """Median seconds of each call. They take turns, so that a disturbance of the machine affects the whole
+    curve. The first two rounds, which compile and warm up, do not count."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats + 2):
         for call, times in zip(calls, seconds, strict=True):
@@ -55,7 +55,7 @@ def searching(case: Case, length: int, beam: int, rows: int) -> Callable[[], Any
 def measure(
     searched: Case, trained: Case, tokens: int, repeats: int, sizes: dict[str, tuple[int, ...]]
 ) -> Iterator[list[Point]]:
-    """The points of each panel; an update is of so many tokens, whatever the length."""
+    """The points of each panel. An update has `tokens` tokens at every length."""
     standard = {"length": LENGTH, "beam": BEAM, "rows": ROWS}
     for panel in ("length", "beam", "rows"):
         chosen = [standard | {panel: size} for size in sizes[panel]]
@@ -77,7 +77,7 @@ def measure(
 
 
 def plot(points: list[Point], path: Path) -> None:
-    """Four panels, seconds a token against what grows."""
+    """Four panels, milliseconds per token against what grows."""
     from matplotlib import pyplot, ticker
 
     labels = {
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     about, points = machine(), list[Point]()
     table = Table("against", "what", "size", "ms a token")
     for found in track(measured, "measuring, panel by panel", len(sizes)):
-        points.extend(found)  # kept at once: the whole takes half an hour
+        points.extend(found)  # saved at once: everything takes half an hour
         written = keep(given.output, {"about": about, "points": points}, lambda path: plot(points, path))
         for panel, line, size, seconds in found:
             table.add_row(panel, line, str(size), f"{1e3 * seconds:.3f}")

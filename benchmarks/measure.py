@@ -1,4 +1,4 @@
-"""Timing side by side: every contestant in a process of its own, all of them warm, by turns."""
+"""Side-by-side timing: contestants run in separate processes, warmed up, and take turns."""
 
 import json
 import multiprocessing
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-REST = 0.3  # seconds, before every turn: threads of the one before may still be waiting for work, busily
+REST = 0.3  # seconds before every turn: threads of the previous contestant may still be busy-waiting
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Somebody who does the work: `make(**options)` prepares, in the contestant's own process, and gives
-    the function that is timed. What that returns is compared by the caller."""
+    """A program to time. `make(**options)` runs in the contestant's own process and returns the function to
+    time, whose output the caller compares."""
 
     name: str
     make: Callable[..., Callable[[], Any]]
@@ -48,15 +48,15 @@ class Measurement:
 
 
 def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 2) -> list[Measurement]:
-    """Runs all contestants by turns, so that what disturbs the machine disturbs all of them.
+    """Runs contestants in turns, so that a disturbance of the machine affects all of them.
 
     Args:
-      contestants: who.
-      rounds: how often each is timed.
-      warm_up: how often each runs before that, untimed.
+      contestants: the programs to time.
+      rounds: timed runs of each.
+      warm_up: untimed runs of each before.
 
     Raises:
-      RuntimeError: a contestant failed; the message is its own.
+      RuntimeError: a contestant failed, with its message.
     """
     context = multiprocessing.get_context("spawn")
     processes, pipes = [], []
@@ -65,7 +65,7 @@ def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, contestant), daemon=True)
             before = {name: os.environ.get(name) for name in contestant.environment}
-            os.environ.update(contestant.environment)  # a spawned process takes it from its parent
+            os.environ.update(contestant.environment)  # a spawned process inherits it
             process.start()
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -104,7 +104,7 @@ def _ask(pipe: Any, contestant: Contestant) -> tuple[float, Any, int]:
 
 
 def _serve(pipe: Any, contestant: Contestant) -> None:
-    """A contestant's process: the first "go" prepares, every other one is timed."""
+    """The process of a contestant: the first "go" prepares, all others are timed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     run = None
     while True:
@@ -123,24 +123,24 @@ def _serve(pipe: Any, contestant: Contestant) -> None:
 
 
 def _peak_memory() -> int:
-    """Of this process: the accelerator's where it uses one, else the host's."""
+    """Peak memory of this process in bytes: of the accelerator if it uses one, otherwise of the host."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch and torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     if jax and (stats := jax.devices()[0].memory_stats()):
         return int(stats["peak_bytes_in_use"])
     status = Path("/proc/self/status")
-    if status.exists():  # what getrusage says includes the parent's, from before this process was another
+    if status.exists():  # getrusage includes the memory of the parent from before the exec
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 GPUS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.04e12)}
-"""Dense bfloat16 operations and bytes of memory a second, from the makers' data sheets."""
+"""Dense bfloat16 operations and memory bytes per second, from data sheets."""
 
 
 def gpu() -> str | None:
-    """The first GPU's name. (Asked without JAX or PyTorch, which would take its memory.)"""
+    """The name of the first GPU. (Without JAX or PyTorch, which would take its memory.)"""
     try:
         asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         found = subprocess.run(asked, capture_output=True, text=True, check=True)
@@ -150,17 +150,17 @@ def gpu() -> str | None:
 
 
 def peaks(name: str | None) -> tuple[float, float] | None:
-    """A GPU's operations and bytes a second, where they are known."""
+    """A GPU's operations and bytes per second, if known."""
     return next((figures for model, figures in GPUS.items() if model in (name or "")), None)
 
 
 def script(name: str, *options: str | Path) -> list[str]:
-    """The command line that runs a program of this repository, wherever the caller stands."""
+    """The command line of a program of this repository, from any folder."""
     return [sys.executable, str(ROOT / name), *map(str, options)]
 
 
 def seconds_of(command: list[str]) -> float:
-    """How long a whole process takes.
+    """The time of a whole process.
 
     Raises:
       RuntimeError: it failed; the message is its own.
@@ -173,7 +173,7 @@ def seconds_of(command: list[str]) -> float:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were made on."""
+    """The machine and the versions that were measured."""
     names = ("jax", "flax", "torch", "transformers", "ctranslate2")
     versions = {}
     for name in names:
@@ -200,7 +200,7 @@ def save(path: str, results: dict[str, Any]) -> None:
 
 
 def keep(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> str:
-    """Writes results and their picture; returns the line that says where."""
+    """Writes results and their picture. Returns a line that names the files."""
     data, picture = output.with_suffix(".json"), output.with_suffix(".png")
     save(str(data), results)
     draw(picture)

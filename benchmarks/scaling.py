@@ -1,10 +1,9 @@
-"""What an update sends between devices, read from the compiled program, against what it computes.
+"""The bytes that an update sends between devices, read from the compiled program, and its computation.
 
-`python -m benchmarks.scaling` compiles the training step for 8 to 512 devices that are not there (the CPU
-plays them) and never runs it: in the compiled program every collective stands with its shape and the
-groups of devices that take part. Ring algorithms then say how many bytes pass through each device, the
-peaks below how long that takes and how long the matrix products take. The batch grows with the devices.
-Two bounds: nothing overlaps, and everything does.
+`python -m benchmarks.scaling` compiles the training step for 8 to 512 devices, which the CPU simulates, and
+never runs it. The compiled program has every collective with its shape and groups of devices. The ring
+algorithm gives the bytes that each device sends, and the peaks below give the time for these and for the
+matrix products. The batch grows with the devices. There are two bounds: no overlap, and full overlap.
 """
 
 import argparse
@@ -26,12 +25,12 @@ LAYOUTS = {"replicas": (1, 1), "fsdp 8": (8, 1), "tensor 8": (1, 8), "fsdp 4, te
 DEVICES = (8, 32, 128, 512)
 NODE = 8  # devices joined by the faster links
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "f64": 8}
-UTILISATION = 0.5  # of the peak, that matrix products of this size reach
+UTILISATION = 0.5  # share of the peak that matrix products of this size reach
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Of one device: dense bfloat16 peak in FLOP/s, and bytes/s that it sends to others, near and far."""
+    """One device: dense bfloat16 peak in FLOP/s, and bytes/s within its node (near) and beyond (far)."""
 
     name: str
     peak: float
@@ -40,16 +39,16 @@ class Hardware:
 
 
 HARDWARE = (
-    # data sheets: NVLink 4 900 GB/s both ways together; one 400 Gb/s InfiniBand port for each GPU
+    # data sheets: NVLink 4 with 900 GB/s in both directions together; one 400 Gb/s InfiniBand port per GPU
     Hardware("H200, NVLink and InfiniBand", 989e12, 450e9, 50e9),
-    # 4,800 Gb/s of links between chips, all ways together; a slice has no far
+    # 4,800 Gb/s of links between chips in all directions together; a slice has no far links
     Hardware("TPU v5p", 459e12, 300e9, 300e9),
 )
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of transfer: `size` bytes on each device (of the larger side), `times` an update."""
+    """One kind of transfer: `size` bytes on each device (of the larger side), `times` per update."""
 
     kind: str
     group: int
@@ -66,7 +65,7 @@ class Collective:
         return factor * self.size * self.times
 
     def seconds(self, hardware: Hardware) -> float:
-        """How long it takes. Groups of many whole nodes go hierarchically: only an eighth goes far."""
+        """Its duration. Groups of several whole nodes are hierarchical: only an eighth goes far."""
         if not self.across:
             return self.sent / hardware.near
         if self.group % NODE or self.kind == "collective-permute":
@@ -77,7 +76,7 @@ class Collective:
 
 
 def collectives(program: str) -> list[Collective]:
-    """Those of a compiled program, in XLA's text; what is inside a loop counts as often as that runs."""
+    """The collectives of a compiled program, from XLA's text. Those in a loop count once per iteration."""
     kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
     operation = re.compile(rf"= (.*?) ({kinds})(?:-start)?\((.*)")
     times = _times_run(program)
@@ -92,7 +91,7 @@ def collectives(program: str) -> list[Collective]:
                 continue
             across = any(device // NODE != group[0] // NODE for group in groups for device in group)
             size = _size(match[1]) * (len(groups[0]) if match[2] == "reduce-scatter" else 1)
-            if line.count("-start("):  # gives its operand too
+            if line.count("-start("):  # its result includes the operand
                 size = max(map(_size, re.findall(r"\w+\[[\d,]*\]", match[1])))
             found.setdefault((match[2], len(groups[0]), across), []).append((size, times.get(computation, 1)))
     return [
@@ -102,7 +101,7 @@ def collectives(program: str) -> list[Collective]:
 
 
 def _times_run(program: str) -> dict[str, int]:
-    """How often the body of each loop runs, by the name of its computation, loops within loops too."""
+    """How often the body of each loop runs, including nested loops, by the name of its computation."""
     inside: dict[str, list[tuple[str, int]]] = {}
     computation = ""
     for line in program.splitlines():
@@ -128,13 +127,13 @@ def _times_run(program: str) -> dict[str, int]:
 
 
 def _size(shapes: str) -> int:
-    """Bytes of what an operation gives, such as `(f32[512,16]{1,0}, bf16[8]{0})`."""
+    """Bytes of an operation's result, such as `(f32[512,16]{1,0}, bf16[8]{0})`."""
     arrays = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
     return sum(SIZES[kind] * math.prod(map(int, filter(None, sizes.split(",")))) for kind, sizes in arrays)
 
 
 def _groups(operands: str) -> list[list[int]] | None:
-    """Which devices take part together."""
+    """The groups of devices that communicate."""
     import numpy as np
 
     if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", operands):
@@ -146,7 +145,7 @@ def _groups(operands: str) -> list[list[int]] | None:
         axes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         shape, taking_part = [int(size) for size in axes.values()], re.findall(r"'(\w+)'(?!:)", mesh[2])
         if len(taking_part) != mesh[2].count("'") // 2:
-            raise RuntimeError(f"groups of parts of an axis are not understood: {mesh[0]}")
+            raise RuntimeError(f"groups along a part of an axis are not supported: {mesh[0]}")
         places = [list(axes).index(name) for name in taking_part]
         devices = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), places, range(-len(places), 0))
         size = math.prod(shape[place] for place in places)
@@ -159,7 +158,7 @@ def _groups(operands: str) -> list[list[int]] | None:
 
 
 def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
-    """The step's collectives on the devices that this process has, and its bytes of state for each device."""
+    """The collectives of the step on the devices of this process, and the bytes of state on each device."""
     import jax
 
     from benchmarks.training import batch_of, network
@@ -171,7 +170,7 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step
 
-    cross_entropy.SLICE.clear()  # the slices of an accelerator, not of the CPU that plays it
+    cross_entropy.SLICE.clear()  # the slices of an accelerator, not of the CPU that simulates it
     devices = jax.device_count()
     model = Transformer(network(case))
     optimizer = make_optimizer(Config(model=network(case), optimizer=OptimizerConfig()))
@@ -202,7 +201,7 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
 
 
 def elsewhere(case: Case, devices: int, layout: tuple[int, int]) -> dict[str, Any]:
-    """`compiled`, in a process that has so many devices."""
+    """`compiled` in a process with this number of devices."""
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -221,7 +220,7 @@ def measure(cases: dict[str, Case], numbers: tuple[int, ...]) -> Iterator[dict[s
     for name, case in cases.items():
         for devices in numbers:
             for layout, (fsdp, tensor) in LAYOUTS.items():
-                # every device of a group cut by tensor works on the rows of all of them
+                # every device of a tensor group processes the rows of the whole group
                 mine = replace(case, device="cpu", rows=case.rows * tensor)
                 found = elsewhere(mine, devices, (fsdp, tensor))
                 moved = [Collective(**each) for each in found["collectives"]]
@@ -240,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=new_file, default=Path("scaling.json"))
     parser.add_argument("--devices", type=positive, nargs="+", default=DEVICES)
     parser.add_argument("--rows", type=positive, help="rows of 256 tokens on each device (96)")
-    parser.add_argument("--quick", action="store_true", help="a small model only: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="only a small model, to test that it runs")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.compile:

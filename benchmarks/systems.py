@@ -1,11 +1,11 @@
-"""Every system on one corpus: how good, how long to train, how fast to decode.
+"""Compares all systems on one corpus: quality, training time and decoding speed.
 
-`python -m benchmarks.systems WORK` trains an autoregressive teacher and lets it translate its training text.
-Every parallel decoder begins with the teacher's parameters and takes fewer updates (`--students`), once on
-the original text and once on the teacher's; the baselines take as many as the teacher, on the original.
-Then each decodes the test set, and a table is written. The corpus is the built-in one, or with --corpus a
-folder of train, validation and test in two languages (`train.en`, ...). Everything is kept in WORK:
-stopped, the same command goes on; `--only NAME ...` trains some runs in a process of its own.
+`python -m benchmarks.systems WORK` trains an autoregressive teacher and translates its training text with it.
+Every parallel decoder is initialised from the teacher and trained for fewer updates (`--students`), once on
+the original text and once on the teacher's. The baselines train for as many updates as the teacher, on the
+original text. Then each system decodes the test set, and a table is written. The corpus is the built-in one,
+or with --corpus a folder of train, validation and test in two languages (`train.en`, ...). Everything is in
+WORK: if interrupted, the same command continues. `--only NAME ...` trains some runs in a separate process.
 """
 
 import argparse
@@ -35,13 +35,13 @@ TEACHER, DISTILLED = "teacher", "distilled"
 FED = ("length", "bos", "fertility", "masked")
 BUILT_IN = 30_000  # training pairs: the teacher has to translate them all
 PEAK = 3e-3  # learning rate
-ROWS, ALONE = 64, 50  # sentences decoded together; how many are also decoded one by one
+ROWS, ALONE = 64, 50  # sentences per batch; number of sentences also decoded one by one
 BASELINES = ("convolutional", "recurrent", "recurrent-dot", "recurrent-hard", "recurrent-fixed")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, and with how many updates."""
+    """The runs to compare, and their numbers of updates."""
 
     work: Path
     corpus: Path | None
@@ -66,7 +66,7 @@ class Plan:
         student = name not in (TEACHER, *BASELINES)
         model = replace(preset.model, dropout=0.1)
         if isinstance(model, TransformerConfig):
-            model = replace(model, norm="pre")  # learns faster at first, and all trainings are short
+            model = replace(model, norm="pre")  # learns faster at first, and all runs are short
         if system == "fertility":
             model = replace(model, teacher=self.work / TEACHER)  # type: ignore[call-arg]
         steps = self.students if student else self.updates
@@ -92,7 +92,7 @@ class Plan:
         }
 
     def build(self, name: str) -> None:
-        """Trains a run to its end, and lets the teacher translate."""
+        """Trains a run to its end. With the teacher, also translates its training text."""
         run_dir, about = self.work / name, self.work / f"{name}.json"
         if not about.exists():
             start = time.monotonic()
@@ -113,7 +113,7 @@ class Way:
 
 
 def ways(plan: Plan, name: str) -> Iterator[Way]:
-    """How a run is decoded."""
+    """Yields the ways to decode a run."""
     translator, buckets = Translator.load(plan.work / name, "last"), (16, 24, 48)
 
     def way(label: str, **options: Any) -> Way:
@@ -147,8 +147,8 @@ def ways(plan: Plan, name: str) -> Iterator[Way]:
 
 
 def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
-    """BLEU and sentences a second, together and one by one, of every way of every run on the test set; told
-    as they come."""
+    """Measures and prints BLEU and sentences per second, in batches and one by one, of every way of every run
+    on the test set."""
     teacher = Run(plan.work / TEACHER)
     test = list(open_corpus(teacher.config.data).splits["test"])
     sources = [source for source, _ in test]
@@ -180,8 +180,8 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
 
 
 def _timed(way: Way, asked: list[list[str]], rows: int, rounds: int) -> tuple[list[str], float]:
-    """What is said to the first of these requests, and sentences a second over all of them, the median of
-    the rounds after one that compiles."""
+    """The translations of the first request, and sentences per second over all requests: the median of the
+    rounds after one that compiles."""
     seconds = []
     for _ in range(1 + rounds):
         start = time.monotonic()
@@ -197,13 +197,13 @@ def _size(run_dir: Path) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, decodes, prints the table and writes WORK/systems.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
-    parser.add_argument("work", type=Path, help="where runs, the distilled corpus and the table go")
+    parser.add_argument("work", type=Path, help="folder for runs, the distilled corpus and the table")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
     parser.add_argument("--updates", type=positive, default=3000, help="of the teacher and every baseline")
     parser.add_argument("--students", type=positive, help="of each parallel decoder (a third)")
     parser.add_argument("--only", nargs="+", help="train these runs and stop")
-    parser.add_argument("--table", action="store_true", help="train nothing more: measure what is there")
-    parser.add_argument("--rounds", type=positive, default=3, help="how often each decoding is timed")
+    parser.add_argument("--table", action="store_true", help="train nothing: measure the existing runs")
+    parser.add_argument("--rounds", type=positive, default=3, help="timed rounds of each decoding")
     given = parser.parse_args(arguments)
     family = "tiny" if given.corpus else "quickstart"
     students = given.students or max(1, given.updates // 3)

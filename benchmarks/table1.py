@@ -1,8 +1,8 @@
-"""The paper's Table 1, measured: what one layer costs, and how far apart it leaves two words.
+"""The paper's Table 1, measured: the cost of one layer, and the longest path between two positions.
 
-`python -m benchmarks.table1` times one layer of each kind, forward, for growing lengths n and widths d,
-asks the compiler for its memory, counts its sequential operations in the traced program, and finds
-the longest path between two positions from where gradients reach. It writes a table and plots.
+`python -m benchmarks.table1` times the forward pass of one layer of each kind for growing lengths n and
+widths d, takes its memory from the compiler, counts its sequential operations in the traced program, and
+finds the longest path between two positions with gradients. It writes a table and plots.
 """
 
 import functools
@@ -31,8 +31,8 @@ from transformer.config import TransformerConfig
 from transformer.model.attention import MultiHeadAttention, window_mask
 
 LENGTHS, WIDTHS = (16, 32, 64, 128, 256, 512, 1024), (64, 128, 256, 512)
-LENGTH, WIDTH, ROWS = 128, 128, 4  # what stays while the other grows; sentences at a time
-CUTS = (("length", "width", WIDTH), ("width", "length", LENGTH))  # along what, and what stays at what
+LENGTH, WIDTH, ROWS = 128, 128, 4  # fixed while the other grows; batch size
+CUTS = (("length", "width", WIDTH), ("width", "length", LENGTH))  # what grows, and what is fixed at what
 WINDOW, KERNEL = 8, 3
 ORDER = ("self-attention", "restricted", "recurrent", "convolutional", "dilated")
 FORMULAS = {
@@ -46,7 +46,7 @@ FORMULAS = {
 
 
 class Attention(nn.Module):
-    """Self-attention, over everything or a window."""
+    """Self-attention, unrestricted or with a window."""
 
     config: TransformerConfig
 
@@ -69,7 +69,7 @@ class Recurrence(nn.Module):
 
 
 class Step(nn.Module):
-    """One step of that GRU at every position at once, from the state of the position before: the
+    """One step of that GRU at all positions in parallel, from the state of the previous position: the
     sequential operation that a recurrent layer repeats."""
 
     config: RecurrentConfig
@@ -81,7 +81,7 @@ class Step(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A gated convolution that looks as far back as ahead; `layer` settles its dilation."""
+    """A gated convolution with a symmetric kernel; `layer` determines its dilation."""
 
     config: ConvolutionalConfig
     layer: int = 0
@@ -108,7 +108,7 @@ def layer(kind: str, width: int) -> nn.Module:
 
 @dataclass
 class Cost:
-    """What one layer takes at one size."""
+    """The cost of one layer at one size."""
 
     kind: str
     length: int
@@ -119,7 +119,7 @@ class Cost:
 
 
 def cost(kind: str, length: int, width: int, repeats: int) -> Cost:
-    """Median time of a forward pass, memory beside arguments and result, sequential operations."""
+    """Median time of a forward pass, memory without arguments and result, sequential operations."""
     model = layer(kind, width)
     x = jax.random.normal(jax.random.key(0), (ROWS, length, width))
     variables = model.init(jax.random.key(1), x)
@@ -158,7 +158,7 @@ def touched(model: nn.Module, length: int, width: int) -> np.ndarray:
 
 
 def longest_path(kind: str, length: int, width: int = 32) -> int:
-    """How many operations, one after the other, until the last position depends on the first."""
+    """The number of successive operations until the last position depends on the first."""
     depends = np.eye(length, dtype=bool)
     for path, model in enumerate(operations(kind, length, width), start=1):
         depends = touched(model, length, width) @ depends
@@ -168,14 +168,14 @@ def longest_path(kind: str, length: int, width: int = 32) -> int:
 
 
 def operations(kind: str, length: int, width: int) -> Iterator[nn.Module]:
-    """The operations that follow each other: layers, or the steps inside a recurrent one."""
+    """Yields successive operations: layers, or the steps in a recurrent layer."""
     sizes: dict[str, Any] = {"vocab_size": 1, "d_model": width, "dropout": 0.0}
     depth = 0
     while True:
         if kind == "recurrent":
             yield Step(RecurrentConfig(**sizes))
         elif kind == "dilated":
-            rest = length - 1 - (KERNEL**depth - 1) // 2  # what the layers before do not bridge
+            rest = length - 1 - (KERNEL**depth - 1) // 2  # the distance that earlier layers do not bridge
             distance = min(KERNEL**depth, max(rest, 1))
             yield Convolution(ConvolutionalConfig(**sizes, kernel_width=KERNEL, dilation=(distance,)))
         else:
@@ -210,7 +210,7 @@ def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> Non
 
     def draw(axis: Any, kind: str, x: list[int], y: list[float]) -> None:
         style = {"marker": "o", "color": f"C{ORDER.index(kind)}", "label": kind}
-        # dashes, so that of two lines in one place both are seen
+        # dashes, so that both of two coinciding lines are visible
         axis.plot(x, y, linestyle="--" if kind in ("restricted", "convolutional") else "-", **style)
 
     for kind in ORDER:

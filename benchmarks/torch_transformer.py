@@ -1,5 +1,5 @@
-"""The same Transformer in PyTorch, written as one who knows PyTorch would: fused projections of queries,
-keys and values, `scaled_dot_product_attention`, no masks but for rows of several sentences."""
+"""The same Transformer in idiomatic PyTorch: fused projections of queries, keys and values,
+`scaled_dot_product_attention`, and masks only for packed rows."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """Multi-head attention; queries, keys and values of one source are projected at once."""
+    """Multi-head attention; queries, keys and values of the same input are projected at once."""
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Layer(nn.Module):
 
 
 class TorchTransformer(nn.Module):
-    """Encoder, decoder, one embedding for source, target and logits."""
+    """Encoder and decoder, with one embedding for source, target and logits."""
 
     def __init__(self, case: Any) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class TorchTransformer(nn.Module):
         self.decoder = nn.ModuleList(Layer(case, cross=True) for _ in range(case.num_layers))
         self.dropout = nn.Dropout(case.dropout)
         rates = 10_000.0 ** (-torch.arange(0, case.d_model, 2) / case.d_model)
-        # positions count from 0 in each of a row's sentences
+        # positions count from 0 in each sentence of a row
         angles = (torch.arange(case.time) % (case.time // case.sentences))[:, None] * rates
         positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
         self.register_buffer("positions", positions)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Vectors with their positions."""
+        """Embeddings with positions."""
         vectors = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(vectors + self.positions[: ids.shape[1]])
 
@@ -114,5 +114,5 @@ class TorchTransformer(nn.Module):
 
 
 def _matrix(kernel: np.ndarray, inputs: int) -> np.ndarray:
-    """A projection as PyTorch stores it, [out, in]; its first `inputs` axes are what goes in."""
+    """A projection as PyTorch stores it, [out, in]; its first `inputs` axes are the input."""
     return kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1).T

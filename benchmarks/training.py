@@ -1,8 +1,8 @@
 """A training step here and in PyTorch: the same network, weights, batch, loss and optimizer.
 
-Dropout, label smoothing and Adam included; no padding. On a GPU matrices are bfloat16 (PyTorch: autocast),
-and every row holds several sentences, kept apart by masks. PyTorch's label smoothing spreads over all
-classes, the target among them, instead of the others: the same work.
+Dropout, label smoothing and Adam are included; there is no padding. On a GPU matrices are bfloat16 (PyTorch:
+autocast), and every row has several sentences, separated by masks. PyTorch's label smoothing is over all
+classes including the target, which is the same work.
 """
 
 import math
@@ -40,9 +40,9 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """What one update has to compute: 2 for each weight that a token meets and for each product in
-        the attention of a token to its own sentence (half of it in the decoder), and twice that again for
-        the gradients. Neither recomputation nor what masks throw away counts."""
+        """Operations that one update needs: 2 for each weight that a token is multiplied with, and for each
+        product in the attention of a token to its own sentence (half of it in the decoder); twice as many for
+        the gradients. Neither recomputation nor masked products count."""
         d, wide, length = self.d_model, self.d_ff, self.time / self.sentences
         encoder = 4 * d * d + 2 * d * wide + 2 * length * d
         decoder = 8 * d * d + 2 * d * wide + (1 + 2) * length * d
@@ -56,12 +56,12 @@ CASES = {
 }
 BASE = Case("base", 6, 512, 2048, 8, 37_000, 96, 256, dtype="bfloat16", sentences=8, device="gpu")
 ON_GPU = {"base": BASE, "big": replace(BASE, name="big", d_model=1024, d_ff=4096, num_heads=16)}
-"""The paper's models with about its 25,000 tokens an update (section 5.1)."""
+"""The paper's models with about 25,000 tokens per update, as in section 5.1."""
 SMOOTHING, RATE = 0.1, 1e-4
 
 
 def batch_of(case: Case) -> dict[str, np.ndarray]:
-    """Random sentences, none of them padded."""
+    """Random sentences without padding."""
     rng = np.random.default_rng(0)
     shape = (case.rows, case.time)
     batch = {side: rng.integers(4, case.vocab_size, shape, np.int32) for side in ("source", "target")}
@@ -75,7 +75,7 @@ def batch_of(case: Case) -> dict[str, np.ndarray]:
 
 
 def contestants(case: Case) -> list[Contestant]:
-    """Ours, and PyTorch as it comes and compiled."""
+    """Ours, and PyTorch in eager mode and compiled."""
     return [
         Contestant("transformer", jax_step, {"case": case}),
         Contestant("torch eager", torch_step, {"case": case, "compiled": False}),
@@ -93,7 +93,7 @@ def network(case: Case) -> Any:
 
 
 def initial_params(case: Case) -> Any:
-    """The weights that everybody begins with, drawn by NumPy so that every process has the same."""
+    """The initial weights of all contestants, from NumPy so that every process has the same."""
     import jax
     import jax.numpy as jnp
 
@@ -181,7 +181,7 @@ def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
 
 
 def torch_batch(case: Case, device: str) -> list[Any]:
-    """Source, what the decoder is given, target; and where rows hold several sentences, a mask."""
+    """Source, decoder input, target; and for packed rows a mask."""
     import torch
 
     batch = batch_of(case)
@@ -196,7 +196,7 @@ def torch_batch(case: Case, device: str) -> list[Any]:
 
 
 def losses_without_dropout(case: Case) -> dict[str, float]:
-    """What both say of the first batch with the same weights: the networks are one."""
+    """The losses of both networks on the first batch with the same weights, which must agree."""
     import jax
     import torch
     from torch.nn import functional as F

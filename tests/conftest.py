@@ -1,4 +1,4 @@
-"""What all tests share: shapes in signatures are checked while they run, and models are tiny."""
+"""Shared by all tests: shapes in signatures are checked at run time, and models are tiny."""
 
 import atexit
 import os
@@ -17,11 +17,11 @@ from transformer.config import TransformerConfig
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Compiling is nearly all that these tests do: optimised programs would cost more than they save.
-# JAX_DISABLE_MOST_OPTIMIZATIONS=0 runs them on those that users run.
+# These tests mostly compile, so optimising programs would cost more than it saves.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the optimised programs that users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# Many tests compile the same small programs, in processes of their own too: each once is enough.
+# Many tests, and the processes that they start, compile the same small programs: once is enough.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="transformer-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
@@ -29,8 +29,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 
 def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Checks arguments and results. Not those of `__init__`: JAX rebuilds pytree dataclasses around
-    whatever it maps their leaves to, and shapes, shardings and None are not arrays."""
+    """Checks arguments and results, but not those of `__init__`: JAX rebuilds pytree dataclasses with mapped
+    leaves, and shapes, shardings and None are not arrays."""
     return function if function.__name__ == "__init__" else beartype(function)
 
 
@@ -52,7 +52,7 @@ install_import_hook(
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., TransformerConfig]:
-    """`tiny(**changes)`: 2+2 layers, width 16, 20 words, no dropout, and what you change of it."""
+    """`tiny(**changes)`: 2+2 layers, width 16, 20 words, no dropout, with these changes."""
 
     def config(**changes: Any) -> TransformerConfig:
         sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "vocab_size": 20}
@@ -63,8 +63,8 @@ def tiny() -> Callable[..., TransformerConfig]:
 
 @pytest.fixture(scope="session")
 def random_variables() -> Callable[..., Any]:
-    """`random_variables(model, seed=0)`: parameters that are all noise, biases and norms too, so
-    that each of them counts. Drawn by NumPy: compiling an initialisation takes seconds."""
+    """`random_variables(model, seed=0)`: random values for all parameters, including biases and norms, so
+    that each matters. From NumPy, since compiling an initialisation takes seconds."""
     import jax
 
     def draw(model: Any, seed: int = 0) -> Any:
@@ -83,7 +83,7 @@ def random_variables() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """That of a training that takes seconds."""
+    """The config of a training that takes seconds."""
     from small_run import small_config
 
     return small_config(tmp_path_factory.mktemp("text"))
@@ -91,7 +91,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that this training left. Tests that change it copy it first."""
+    """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
     from transformer.training.train import train

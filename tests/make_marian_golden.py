@@ -1,5 +1,5 @@
-"""Makes tests/data/marian*: small random Marian models as Hugging Face stores them, and what
-Hugging Face says of some sentences with them. Run once, by hand:
+"""Makes tests/data/marian*: small random Marian models in Hugging Face's format, and its results for some
+sentences. Run once, by hand:
 
     pip install 'transformers==5.23.0' torch safetensors sentencepiece
     python tests/make_marian_golden.py
@@ -58,14 +58,14 @@ def train_spm(lines: list[str], path: Path) -> list[str]:
 
 
 def make(name: str, separate: bool, seed: int, end: float, generation: dict | None = None, **sizes) -> None:
-    """`end`, added to the logit of </s>, and the seed were chosen so that sentences end by themselves.
+    """`end`, added to the logit of </s>, and the seed are chosen so that sentences end by themselves.
 
-    `generation` is what generation_config.json says, as those of OPUS-MT models do.
+    `generation` is the content of generation_config.json, as in OPUS-MT models.
     """
     folder = PLACE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    # a language's model comes with pieces that the vocabulary lacks, as in OPUS-MT
+    # the model of a language has pieces that the vocabulary lacks, as in OPUS-MT
     pieces = [
         train_spm(TEXT[lang], folder / file)[:-2]
         for lang, file in (("en", "source.spm"), ("de", "target.spm"))
@@ -152,7 +152,7 @@ def make(name: str, separate: bool, seed: int, end: float, generation: dict | No
             return_dict_in_generate=True,
         )
         said = [[index for index in row if index != size - 1] for row in found.sequences.tolist()]
-        # at the limit the reference counts </s> as certain; nothing here gets there
+        # at the limit the reference counts </s> as certain; no sentence here reaches it
         assert all(row[-1] == 0 and len(row) < 39 for row in said), max(map(len, said))
         texts = tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
         golden["searches"].append(

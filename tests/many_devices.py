@@ -1,7 +1,7 @@
-"""Trains a toy on all the devices there are, and writes what came out.
+"""Trains a toy model on all devices, and writes the results.
 
-It runs in a process of its own, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (fsdp,
-tensor); where there are several, with `"process": 0, "processes": 2, "port": 1234` as well.
+It runs in a separate process, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (fsdp,
+tensor); for several processes, with `"process": 0, "processes": 2, "port": 1234` as well.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ def share(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def whole(x: jax.Array) -> np.ndarray:
-    """An array that may lie on several processes."""
+    """An array that may be sharded over several processes."""
     return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
 
 
 def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]]:
-    """Of each time: losses of some updates, all parameters, a hash of their bits, a validation loss."""
+    """For each run: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
     config = TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
     model, optimizer, rng = Transformer(config), optax.adam(0.01, eps=1e-4), np.random.default_rng(0)
@@ -83,7 +83,7 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
 
 
 def main(given: dict[str, Any]) -> None:
-    """One process's part."""
+    """The work of one process."""
     if "processes" in given:
         address = f"localhost:{given['port']}"
         jax.distributed.initialize(address, given["processes"], given["process"])

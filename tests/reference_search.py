@@ -1,5 +1,4 @@
-"""Searches too plain to be wrong, and far too slow to use: whole prefixes, the whole model at every
-step, no cache, no batch. What the searches of the package find is compared with these."""
+"""Slow reference searches: whole prefixes, the whole model at every step, no cache, no batch."""
 
 import functools
 import itertools
@@ -15,7 +14,7 @@ from transformer.model.transformer import Transformer
 Tokens = tuple[int, ...]
 Scored = tuple[float, Tokens]
 NextLogP = Callable[[Sequence[Tokens]], np.ndarray]
-"""Prefixes, <bos> left out, to log-probabilities of what follows each: [prefixes, vocabulary]."""
+"""Prefixes, without <bos>, to log-probabilities of what follows each: [prefixes, vocabulary]."""
 
 MODEL = Transformer(
     TransformerConfig(vocab_size=11, num_layers=1, d_model=16, d_ff=32, num_heads=2, share_embeddings="none")
@@ -27,8 +26,8 @@ _ROWS, _TIME = 8, 22  # one compiled program scores prefixes of every number and
 
 
 def random_variables(model: Transformer, seed: int) -> Any:
-    """Variables with which a model is fairly sure of what it says, and does not repeat itself:
-    large embeddings, small biases."""
+    """Variables with which a model is fairly certain, and does not repeat itself: large embeddings, small
+    biases."""
     rng, ids = np.random.default_rng(seed), np.ones((1, 2), np.int32)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
@@ -68,7 +67,7 @@ def log_p_of(tokens: Tokens, ask: NextLogP) -> float:
 
 
 def enumerate_all(ask: NextLogP, words: Sequence[int], eos: int, limit: int) -> list[Scored]:
-    """Every sentence there is of at most `limit` tokens, <eos> counted, with its log P."""
+    """All sentences of at most `limit` tokens, including <eos>, with their log P."""
     sentences = [(*chosen, eos) for n in range(limit) for chosen in itertools.product(words, repeat=n)]
     return [(log_p_of(tokens, ask), tokens) for tokens in sentences]
 
@@ -76,7 +75,7 @@ def enumerate_all(ask: NextLogP, words: Sequence[int], eos: int, limit: int) -> 
 def search_steps(
     ask: NextLogP, special: SpecialIds, n: int, penalty: Callable[[float], float], limit: int
 ) -> Iterator[tuple[list[Scored], list[Scored]]]:
-    """Beam search, one step after the other up to the limit: (finished, live), best first."""
+    """Yields (finished, live) of beam search at each step up to the limit, best first."""
     finished: list[Scored] = []
     live: list[Scored] = [(0.0, ())]
     for length in range(1, limit + 1):
@@ -95,13 +94,13 @@ def search_steps(
 
 
 def slow_search(*arguments: Any) -> list[Scored]:
-    """What beam search has found at the limit; arguments as `search_steps`."""
+    """The result of beam search at the limit. Arguments as in `search_steps`."""
     *_, (finished, _) = search_steps(*arguments)
     return finished
 
 
 def hypotheses(result: Any, row: int, special: SpecialIds) -> list[Scored]:
-    """One sentence's part of a SearchResult, after a look at its form."""
+    """The hypotheses of one sentence in a SearchResult, whose form is checked."""
     found = []
     for ids, score in zip(np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True):
         ends = np.flatnonzero(ids == special.eos)

@@ -1,5 +1,4 @@
-"""Translators of random parameters, alike in shape whatever their words: what one test file compiles
-serves the other."""
+"""Translators with random parameters, all of the same shape, so that test files share compiled programs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ def small_translator(
     seed: int = 5,
     tokenizer: tuple[str, int] | None = None,
 ) -> Translator:
-    """One that knows these words: nine of them, for programs to be shared.
+    """A translator for these words: nine of them, so that programs are shared.
 
     `tokenizer` is a kind and a size of the vocabulary; the default makes a token of each word.
     """
@@ -43,7 +42,7 @@ def small_translator(
 
 
 def stored(translator: Translator, path: Path) -> Path:
-    """A run directory, new, that holds the translator."""
+    """A new run directory with the translator."""
     run = Run.create(path, translator.config, translator.tokenizers)
     run.store_model(1, translator.variables)
     return run.path

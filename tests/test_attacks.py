@@ -1,4 +1,4 @@
-"""What a stranger's files, shared folders and odd environments may not do: each test performs an attack."""
+"""Attacks by a stranger's files, shared folders and odd environments, each of which must fail."""
 
 import fcntl
 import json
@@ -56,7 +56,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*words: object, shell: str = "", **options: object) -> subprocess.CompletedProcess:
-    """A command of the repository, in a process of its own; `shell` follows it on a command line of bash."""
+    """A command of the repository in a separate process; `shell` follows it on a command line of bash."""
     quoted = " ".join(f"'{word}'" for word in (sys.executable, *words))
     return subprocess.run(
         ["bash", "-c", f"{quoted} {shell}"], cwd=ROOT, text=True, capture_output=True, timeout=240, **options
@@ -70,7 +70,7 @@ EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"
 
 @pytest.fixture
 def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A prepared TFDS set whose features are of a class in a module beside it; importing it leaves a mark."""
+    """A prepared TFDS dataset whose feature class is in a module beside it; importing that leaves a mark."""
     folder = tmp_path / "tfds" / "toy_translate" / "fr-en" / "1.0.0"
     folder.mkdir(parents=True)
     (tmp_path / "evil.py").write_text(EVIL.format(str(tmp_path / "executed")))
@@ -121,7 +121,7 @@ def test_a_dataset_is_a_plain_name(name: str, tmp_path: Path) -> None:
 def test_a_run_directory_does_not_say_where_text_is(
     poisoned: Path, tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its dataset in a folder of its own is not found, and the folder it names as a cache is not created."""
+    """Its dataset in its own folder is not found, and the cache folder that it names is not created."""
     monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "mine"))
     config = Run(run_dir).config
     data = DataConfig(dataset="toy_translate/fr-en", tokenizer="whitespace", cache_dir=tmp_path)
@@ -143,7 +143,7 @@ def test_a_run_directory_does_not_say_where_text_is(
 
 
 def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:
-    """And tokenizers, which the run has copies of, need not be."""
+    """Tokenizers need not be given again, since the run has copies."""
     stored = replace(Run(run_dir).config, data=replace(config.data, source_tokenizer=Path("/nowhere")))
     (run_dir / "config.json").write_text(to_json(stored))
     text = [
@@ -162,7 +162,7 @@ LINKED = ["lock", "metrics.jsonl", "checkpoints", "tensorboard", "average", "dam
 
 
 def linked(run_dir: Path, name: str, outside: Path) -> Path:
-    """Makes an entry of a run a link to something outside, and returns that."""
+    """Replaces an entry of a run by a link to something outside, and returns the latter."""
     entry = run_dir / name
     outside.mkdir()
     target = outside / "target"
@@ -189,7 +189,7 @@ def test_continuing_a_run_never_follows_a_link(
     (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
     target = linked(run_dir, name, tmp_path / "outside")
     before = contents(target)
-    with pytest.raises(UserError, match=f"{name} is a link: a training writes only where"):
+    with pytest.raises(UserError, match=f"{name} is a link: a run directory may contain only"):
         train(changed(config, steps=14, keep_last=1), run_dir, watch=quiet())
     assert contents(target) == before
 
@@ -197,7 +197,7 @@ def test_continuing_a_run_never_follows_a_link(
 def test_nor_a_pipe_or_a_device(config: Config, run_dir: Path) -> None:
     (run_dir / "metrics.jsonl").unlink()
     os.mkfifo(run_dir / "metrics.jsonl")
-    with pytest.raises(UserError, match=r"metrics.jsonl is a pipe or a device: a training writes only"):
+    with pytest.raises(UserError, match=r"metrics.jsonl is a pipe or a device: a run directory may"):
         train(changed(config, steps=14), run_dir, watch=quiet())
 
 
@@ -234,7 +234,7 @@ def test_a_report_replaces_a_link(run_dir: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_with_a_link_is_not_read(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     linked(run_dir, "checkpoints/1/model/_METADATA", tmp_path / "outside")
-    with pytest.raises(UserError, match="_METADATA is a link: a checkpoint is read only where"):
+    with pytest.raises(UserError, match="_METADATA is a link: a checkpoint may contain only"):
         Translator.load(run_dir)
 
 
@@ -254,7 +254,7 @@ def test_folders_in_folders_in_folders(decoder: Path, tmp_path: Path) -> None:
         for _ in range(1500):
             os.mkdir("e")
             os.chdir("e")
-        with pytest.raises(UserError, match="folders in each other"):
+        with pytest.raises(UserError, match="nested folders"):
             Translator.load(run_dir)
     finally:
         os.chdir(here)
@@ -294,7 +294,7 @@ def change(store: tensorstore.KvStore, key: str, **values: object) -> None:
 
 
 def zeros(size: int) -> bytes:
-    """A zstd frame of so many zeros, 4 bytes for each 128 KiB (RFC 8878: a block of kind 1 repeats)."""
+    """A zstd frame of `size` zeros, 4 bytes for each 128 KiB (RFC 8878: a block of kind 1 repeats)."""
     blocks = -(-size // 2**17)
     body = b"".join(
         (2**17 << 3 | 1 << 1 | (at == blocks - 1)).to_bytes(3, "little") + b"\0" for at in range(blocks)
@@ -347,7 +347,7 @@ def another_key(store: tensorstore.KvStore) -> None:
 
 
 def a_large_index(store: tensorstore.KvStore) -> None:
-    """Values that stand in the database's index."""
+    """Values in the database's index."""
     spec = store.spec().to_json()
     folder = Path(spec["base"]["path"])
     shutil.rmtree(folder / "d")
@@ -363,16 +363,16 @@ def a_large_index(store: tensorstore.KvStore) -> None:
 
 BOMBS = {
     larger_chunks: "has chunks of [28000, 28000]",
-    larger_chunks_of_zeros: "its files would become more than",
-    a_bomb: "its files would become more than",
-    two_frames: "its files would become more than",
-    many_frames: "its files would become more than",
-    another_compressor: "is compressed otherwise than here",
+    larger_chunks_of_zeros: "its files decompress to more than",
+    a_bomb: "its files decompress to more than",
+    two_frames: "its files decompress to more than",
+    many_frames: "its files decompress to more than",
+    another_compressor: "has an unsupported compressor or filter",
     wide_numbers: "has no sensible shape or type",
     a_large_shape: r"its arrays have 4,000,000,\d+,\d+ bytes, more than they should",
     no_object: "nested too deeply",
-    another_key: "is no part of an array",
-    a_large_index: "its files would become more than",
+    another_key: "is not part of an array",
+    a_large_index: "its files decompress to more than",
 }
 
 
@@ -396,7 +396,7 @@ def test_no_memory_is_taken_first(
     done = command("-c", PEAK, run_dir)
     message, peak = done.stdout.strip().split("\n")
     print(f"{attack.__name__}: {int(peak)} MiB")
-    assert "is damaged, or of another model" in message
+    assert "is damaged or belongs to another model" in message
     assert int(peak) < 200
 
 
@@ -411,7 +411,7 @@ def test_files_of_a_checkpoint_that_are_too_large(decoder: Path, tmp_path: Path)
 
 
 def test_the_check_passes_what_orbax_writes(tmp_path: Path) -> None:
-    """Several chunks, several kinds of numbers, zeros that compress a thousandfold."""
+    """Several chunks and number types, and zeros that compress a thousandfold."""
     random = np.random.default_rng(0)
     arrays = {
         "random": random.standard_normal((700, 900), np.float32),
@@ -435,7 +435,7 @@ def test_the_check_passes_what_orbax_writes(tmp_path: Path) -> None:
 def test_a_new_average_is_another_model(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An output that was cut off is not continued with an average made anew in between."""
+    """An interrupted output is not continued after the average has been recomputed."""
     from transformer.decoding import translator as module
     from transformer.decoding.translator import model_shapes
 
@@ -501,7 +501,7 @@ def test_an_input_that_changes_while_it_is_translated(
 def test_a_text_that_is_replaced_while_it_is_stored(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the hash of the one text, the other must not stay."""
+    """A text must not be stored under the hash of another."""
     data = config.data
     source = Path(shutil.copy(data.train_source, tmp_path / "train.in"))
     data = replace(data, train_source=source, cache_dir=tmp_path / "cache")
@@ -644,7 +644,7 @@ def test_configs_beyond_all_bounds(text: str) -> None:
     "text", ["NaN", "[Infinity]", "1e400", "1" * 5000, "9" * 19, "[" * 10**5, "", "'", '"\\ud800"']
 )
 def test_json_that_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"number|nested|Expecting|half a character"):
+    with pytest.raises(ValueError, match=r"number|nested|Expecting|lone surrogate"):
         parse_json(text)
 
 
@@ -723,7 +723,7 @@ def test_a_tokenizer_of_another_size(decoder: Path, tmp_path: Path) -> None:
     for words in (WORDS[:-1], [*WORDS, "more"]):
         saved = json.loads((decoder / "source.model").read_text()) | {"words": words}
         (run_dir / "source.model").write_text(json.dumps(saved))
-        with pytest.raises(UserError, match=r"ids and the model of config.json 13: they do not belong"):
+        with pytest.raises(UserError, match=r"ids but config.json expects 13: they do not belong"):
             Translator.load(run_dir)
 
 
@@ -755,7 +755,7 @@ def test_a_signal_while_a_checkpoint_is_measured_is_no_damage(
 
 
 def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
-    """As while JAX is imported, which would call it an error of its own."""
+    """As during the import of JAX, which would report it as its own error."""
     (tmp_path / "long.py").write_text(
         "import os, signal, time\n"
         "try:\n"
@@ -808,7 +808,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 
 
 def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path) -> None:
-    """Or the command as corrected would meet a run with other options."""
+    """Otherwise the corrected command would find a run with other options."""
     short = replace(config, data=replace(config.data, max_length=2))
     broad = replace(config, decoding=replace(config.decoding, beam_size=500))
     for wrong, message in ((short, "raise it"), (broad, "more than half the vocabulary")):
@@ -846,7 +846,7 @@ def test_out_of_memory_is_one_message(capsys: pytest.CaptureFixture, monkeypatch
 
     monkeypatch.setattr(sys, "argv", ["decode.py"])
     assert guarded("decode.py", command) == 2
-    assert capsys.readouterr().err.startswith("decode.py: out of memory: make the batches smaller")
+    assert capsys.readouterr().err.startswith("decode.py: out of memory: reduce the batch size")
 
 
 def test_closed_standard_streams(decoder: Path, tmp_path: Path) -> None:
@@ -953,7 +953,7 @@ def test_devices_as_metrics(run_dir: Path) -> None:
         (run_dir / name).symlink_to("/dev/zero")
     with pytest.raises(UserError, match="cannot read .*metrics.jsonl: not a regular file"):
         write_report(run_dir)
-    with pytest.raises(UserError, match="the training text is not what it was"):
+    with pytest.raises(UserError, match="the training text has changed"):
         Run(run_dir).check_corpus("text")
 
 

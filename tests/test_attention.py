@@ -1,4 +1,4 @@
-"""Who may see whom, and attention against loops. Tolerances as in test_model.py."""
+"""Masks, and attention compared with loops. Tolerances as in test_model.py."""
 
 import math
 
@@ -11,12 +11,12 @@ from toy_sentences import SOURCE, TARGET
 from transformer.model.attention import attention_weights
 from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
 
-# --- who may see whom: where the mask says no, the gradient is exactly zero ---
+# --- masks: the gradient of a masked position is exactly zero ---
 
 
 def influence(compute, variables, table, ids):
-    """[b, t, b', t']: how much the output at (b, t) depends on the token at (b', t'). The ids are
-    all different, so that each row of the embedding belongs to one place."""
+    """[b, t, b', t']: how much the output at (b, t) depends on the token at (b', t'). All ids are different,
+    so that each row of the embedding belongs to one position."""
     embedded = {"params": {**variables["params"]}}
 
     def of_table(rows):
@@ -54,7 +54,7 @@ def test_the_encoder_sees_its_own_sentence_without_padding(tiny, random_variable
     model = Transformer(tiny(vocab_size=40, window=window))
     variables = random_variables(model)
     source = np.arange(4, 4 + 3 * 6).reshape(3, 6)
-    # padding is told by its id, so that all of it is one row of the table: its column below is <pad>'s
+    # all padding has the same id, and so one row of the table: its column below is that of <pad>
     source[1, 4:], source[2, 1:] = 0, 0
     words = source != 0
     moved = influence(
@@ -80,7 +80,7 @@ def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random
     segments[:, 1, 30:], segments[1, 2, 40:] = 2, 2
     ids = jnp.asarray(ids)
     for others in ({}, {"segments": tuple(map(jnp.asarray, segments))}):
-        # whoever asks for the weights gets them all: that path does not cut
+        # with the weights requested, attention is not computed in blocks
         whole, _ = model.apply(variables, *ids, **others, mutable=["intermediates"])
         np.testing.assert_allclose(model.apply(variables, *ids, **others), whole, atol=2e-5)
 
@@ -112,7 +112,7 @@ def test_logits_are_the_product_that_the_loss_multiplies_in_slices(tiny, random_
             assert np.abs(np.asarray(logits) - np.asarray(hidden) @ np.asarray(table)[:, :16].T).max() > 0.1
 
 
-# --- attention, against loops ---
+# --- attention, compared with loops ---
 
 
 def layer_norm(x, parameters):
@@ -191,7 +191,7 @@ def test_cross_attention_rows_sum_to_one(tiny, random_variables):
 
 @pytest.fixture
 def fused_calls(monkeypatch):
-    """A list that gets longer with every call of the fused kernel."""
+    """A list that grows with every call of the fused kernel."""
     calls, kernel = [], jax.nn.dot_product_attention
 
     def counted(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Recurrent and convolutional models keep the promises that searching and training rely on."""
+"""Properties of recurrent and convolutional models that search and training rely on."""
 
 import dataclasses
 import functools
@@ -115,7 +115,7 @@ def test_attention_is_over_the_words_of_the_source(name):
     model, variables = MODELS[name], variables_of(name)
     attention = jax.jit(find_system(type(model).__name__.lower()).alignment, static_argnums=0)
     if "fixed" in name:
-        with pytest.raises(UserError, match="no position"):
+        with pytest.raises(UserError, match="no attention"):
             attention(model, variables, SOURCE, TARGET[:, 1:])
         return
     weights = np.asarray(attention(model, variables, SOURCE, TARGET[:, 1:]))
@@ -154,8 +154,8 @@ def test_without_draws_hard_attention_trains_like_any_other():
 
 
 def expected_loss(model, variables, source, target):
-    """Of one sentence: the mean over all ways to choose a position for every word, weighted by how likely
-    they are. The choice is forced by a memory in which every position holds the chosen one's value."""
+    """For one sentence: the mean over all choices of a position for every word, weighted by probability. A
+    choice is forced by a memory in which every position has the chosen value."""
     memory, states = model.apply(variables, source[None], method="encode")
     _, embedded = model.apply(variables, source[None], shift_right(target[None], 1), method="steps")
 
@@ -200,7 +200,7 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     directions = np.random.default_rng(0).normal(size=(8, 9 * config.d_model))
 
     def seen(gradient):
-        """Along some directions: single small elements may be no more than rounding."""
+        """Along some directions, since single small elements may be only rounding errors."""
         kernels = [gradient["decoder"][name]["kernel"] for name in ("query", "energy")]
         return directions @ np.concatenate([np.ravel(kernel).astype(np.float64) for kernel in kernels])
 
@@ -209,7 +209,7 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     samples = [seen(gradient(variables["params"], key)) for key in keys]
     exact = seen(jax.grad(expected)(variables["params"]))
     error = np.std(samples, axis=0) / np.sqrt(len(samples))
-    assert np.abs(exact).max() > 10 * error.max()  # there is something to see
+    assert np.abs(exact).max() > 10 * error.max()  # the gradient is larger than the error
     assert (np.abs(np.mean(samples, axis=0) - exact) < 5 * error).all()
 
 
@@ -249,11 +249,11 @@ def test_what_cannot_be_built_is_refused():
 
 
 def test_a_system_goes_with_its_own_options_and_batches():
-    with pytest.raises(UserError, match="begin with one of its presets"):
+    with pytest.raises(UserError, match="start from one of its presets"):
         check_system(Config(system="recurrent"))
     preset = PRESETS["tiny-recurrent"]
     packed = dataclasses.replace(preset, data=dataclasses.replace(preset.data, batching="packed"))
-    with pytest.raises(UserError, match="one sentence a row"):
+    with pytest.raises(UserError, match="one sentence per row"):
         check_system(packed)
     for name in ("tiny-recurrent", "tiny-convolutional", "quickstart"):
         check_system(PRESETS[name])

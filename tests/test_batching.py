@@ -1,5 +1,5 @@
-"""The batch plan is a pure function; batches hold every kept pair once an epoch, whatever the
-number of hosts."""
+"""The batch plan is a pure function. With any number of processes, batches have every kept pair once per
+epoch."""
 
 import dataclasses
 from collections import Counter
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("data", [BUCKETS, PACKED], ids=["buckets", "packe
 
 
 class Pairs(list, PairSource):
-    """A list that can be asked for several items, as the store can."""
+    """A list that returns several items at once, like the store."""
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
@@ -80,7 +80,7 @@ def test_buckets_bound_the_shapes_and_the_tokens():
     for batch in batches:
         assert len(batch.pairs) <= 60 // batch.length
         assert all(LENGTHS[pair].max() <= batch.length for row in batch.pairs for pair in row)
-    # all but what moved up from a shorter bucket is in the tightest one
+    # all pairs but those moved up from a shorter bucket are in the smallest bucket
     loose = sum(
         LENGTHS[pair].max() <= shorter
         for batch in batches

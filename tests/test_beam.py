@@ -1,4 +1,4 @@
-"""Beam search finds what exhaustive and slow searches find, whatever shares the batch with it."""
+"""Beam search agrees with exhaustive and slow searches, independently of the rest of the batch."""
 
 import functools
 from typing import Any
@@ -57,8 +57,7 @@ def search(
     max_length: int | None,
     extra_length: int,
 ) -> SearchResult:
-    """`beam_search` with a length penalty of its own, its exponents being data: one program
-    serves them all."""
+    """`beam_search` with a length penalty whose exponents are data, so that all share one program."""
     return beam_search.__wrapped__(
         model,
         params,
@@ -137,7 +136,7 @@ def test_agrees_with_the_slow_search(beam_size: int) -> None:
                     assert len(tokens) <= limit
                     lengths.add(len(tokens))
                     cut += len(tokens) == limit
-    # the comparison is worth little if all translations look alike
+    # the comparison proves little if all translations are similar
     assert len(lengths) >= min(4, limit)
     assert cut
 
@@ -171,7 +170,7 @@ def test_a_sentence_does_not_see_its_neighbours() -> None:
         order = [2, 0, 3, 1]
         moved = search_like(3, variables, SOURCES[order], 0.6)
         repeated = search_like(3, variables, SOURCES[[1, 1, 1, 1]], 0.6)
-        # fewer rows, more padding; and the penalty by its number instead of a function
+        # fewer rows, more padding; and the penalty as a number instead of a function
         padded = beam_search(
             MODEL,
             variables,
@@ -190,7 +189,7 @@ def test_a_sentence_does_not_see_its_neighbours() -> None:
 
 
 class CountingTransformer(Transformer):
-    """Tells `executed` of every step that is really run."""
+    """Records every step that is executed in `executed`."""
 
     def decode_step(self, cache: Any, tokens: Any, rng: Any = None) -> Any:
         jax.debug.callback(lambda step: executed.append(int(step)), cache.step)
@@ -206,7 +205,7 @@ rows: list[int] = []
 def test_stops_as_soon_as_nothing_better_can_come(
     monkeypatch: pytest.MonkeyPatch, fewer: tuple[int, ...]
 ) -> None:
-    """And the cache grows, and sentences that are done are left out, which changes nothing."""
+    """Growing the cache and dropping finished sentences changes nothing."""
     monkeypatch.setattr(beam, "FEW_CHUNKS", (2, 4))
     monkeypatch.setattr(beam, "fewer_rows", lambda batch: fewer)
     assert beam.chunks(21, len(SOURCES)) == (2, 4, 21)

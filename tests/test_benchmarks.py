@@ -1,4 +1,4 @@
-"""The benchmark command without its peers: contestants take turns, and ours does the work it is timed for."""
+"""The benchmarks without the peers: contestants take turns, and ours does the work that is timed."""
 
 import importlib
 import json
@@ -72,7 +72,7 @@ def test_our_step_learns_its_batch(case):
 def test_operations_are_those_of_every_weight_and_every_pair_of_words():
     case = replace(ON_GPU["base"], **SMALL, time=32, sentences=4)
     sizes = [x.size for x in jax.tree.leaves(initial_params(case)) if x.ndim > 1]  # the table is one of them
-    pairs = 8 * case.tokens * (1 + 0.5 + 1)  # in the encoder, the decoder, and between them
+    pairs = 8 * case.tokens * (1 + 0.5 + 1)  # in the encoder, the decoder, and cross-attention
     products = 2 * case.d_model * pairs * case.num_layers
     assert case.flops == 3 * 2 * (sum(sizes) * case.tokens + products)
 

@@ -1,4 +1,4 @@
-"""What the built-in grammar makes: well-formed, distinct and reproducible pairs, lasting splits."""
+"""The built-in grammar makes well-formed, distinct and reproducible pairs, and stable splits."""
 
 import itertools
 import random

@@ -1,5 +1,4 @@
-"""train.py and decode.py as people run them: lines in, lines out, and bad input answered with one
-message and exit status 2."""
+"""train.py and decode.py as users run them: lines in, lines out; bad input gives one message and status 2."""
 
 import contextlib
 import dataclasses
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory) -> Path:
-    """A run with two checkpoints of random parameters: commands are tested here, not learning."""
+    """A run with two checkpoints of random parameters, since learning is not tested here."""
     import jax
 
     lines = ["ein Haus am See", "das Haus ist rot", "der See ist tief", "ein roter Hund"]
@@ -51,7 +50,7 @@ def run_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Path:
-    """Where prepared corpora go: one preparation serves all tests here."""
+    """The folder of prepared corpora, shared by all tests here."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -64,7 +63,7 @@ def command(monkeypatch, capfd):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             status = main()
-        except SystemExit as stop:  # what tyro does with --help and bad options
+        except SystemExit as stop:  # raised by tyro for --help and bad options
             status = stop.code
         return (status, *capfd.readouterr())
 
@@ -100,7 +99,7 @@ def test_the_options_are_those_of_the_run_and_not_of_the_judge(run_dir, command,
         for words in ([run_dir, "--rescore", tmp_path / "judge"], ["--rescore", tmp_path / "judge", run_dir])
     ]
     assert outputs[0][:2] == outputs[1][:2]
-    assert outputs[0][1].splitlines()[1] == "0.0000\t"  # of nothing nothing is said, surely
+    assert outputs[0][1].splitlines()[1] == "0.0000\t"  # empty, so certain
     status, _, errors = command(decode_main, run_dir, "--rescore", run_dir, "--n-best", "9", stdin=b"x\n")
     assert status == 2
     assert "--n-best 9: must be at least 1 and at most 2" in errors
@@ -173,7 +172,7 @@ def test_checkpoints_and_search_options(run_dir, command):
     assert out("--int8", "--format", "scores") != out("--format", "scores")
     assert out("--method", "sample", "--seed", "1") == out("--method", "sample", "--seed", "1")
     drawn = out("--method", "sample", "--beam-size", "1").splitlines()
-    assert len(set(drawn)) > 1  # alike lines are drawn apart
+    assert len(set(drawn)) > 1  # identical lines have different samples
 
 
 def test_average_command(run_dir, command):
@@ -208,7 +207,7 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
     status, out, _ = command(decode_main, run_dir, stdin=b"Haus\n" + b"Haus " * 40 + b"\n")
     assert status == 0
     assert out.count("\n") == 2
-    assert "line 2: cut from" in caplog.text
+    assert "line 2: truncated from" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (
             ["RUN", "--n-best", "3"],
             b"x\n",
-            "--n-best 3: must be at least 1 and at most 2, what this search keeps",
+            "--n-best 3: must be at least 1 and at most 2, which this search keeps",
         ),
         (["RUN", "--beam-size", "0"], b"", "--beam-size must be at least 1"),
         (["RUN", "--temperature", "0"], b"", "--temperature must be positive"),
@@ -313,7 +312,7 @@ def test_the_scripts_at_the_top_run():
 
 
 def test_a_line_in_a_slow_pipe_is_answered_at_once(run_dir):
-    """Before any other line, or the end, has come."""
+    """Before any other line, or the end of the input, has arrived."""
     process = subprocess.Popen(
         [sys.executable, ROOT / "decode.py", run_dir], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
@@ -354,7 +353,7 @@ def test_a_typed_line_is_answered_at_once(run_dir):
         assert hint == b"one sentence per line; Ctrl-D to end\r\n"
         for _ in range(2):
             os.write(ours, b"der See\n")
-            until(b"der See\r\n")  # what the terminal shows of the typing
+            until(b"der See\r\n")  # the echo of the terminal
             echo, said = said, b""
             until(b"\n")
             assert b"\x1b" not in echo + said  # no bar is drawn
@@ -367,7 +366,7 @@ def test_a_typed_line_is_answered_at_once(run_dir):
 
 
 def test_two_devices_translate_like_one(run_dir):
-    """Full batches, whose rows are dealt out, and a few sentences, which cannot be."""
+    """Full batches, whose rows are sharded, and a few sentences, whose rows cannot be."""
     for lines in (3, 80):
         text = "".join(f"{'w ' * (1 + index % 7)}\n" for index in range(lines))
         found = []

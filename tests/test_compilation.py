@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next process, where the user wants them."""
+"""Compiled programs are cached for the next process, in the folder of the user's choice."""
 
 import os
 import subprocess
@@ -58,5 +58,5 @@ def test_a_read_only_home_costs_nothing_but_time() -> None:
 def test_a_folder_asked_for_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said, path, *_ = run(TRANSFORMER_COMPILED=str(tmp_path / "file"))
-    assert said.endswith("programs are not kept: Not a directory")
+    assert said.endswith("programs are not cached: Not a directory")
     assert path == "None"

@@ -1,5 +1,5 @@
-"""Models that copy: the mixture is a distribution, steps are teacher forcing, and words that no
-vocabulary has come out as they went in."""
+"""Pointer models: the mixture is a distribution, decoding steps equal teacher forcing, and out-of-vocabulary
+words are copied unchanged."""
 
 import dataclasses
 import functools
@@ -59,14 +59,14 @@ def test_words_the_vocabulary_has_or_that_stand_twice_are_counted_once():
     np.testing.assert_array_equal(ids[0], [4, SIZE + 1, 5, SIZE + 3, SIZE + 1, EOS])
     np.testing.assert_array_equal(extended_ids(TARGET, SOURCE, SIZE)[2], [SIZE + 6, 6, 3, 2, 0, 0, 0])
     share = np.exp(extended())
-    assert (share[0, :, [SIZE, SIZE + 2, SIZE + 4, SIZE + 5]] < 1e-20).all()  # places of 4, 5, A again, <eos>
+    assert (share[0, :, [SIZE, SIZE + 2, SIZE + 4, SIZE + 5]] < 1e-20).all()  # 4, 5, A again, <eos>
     assert (share[0, :, [SIZE + 1, SIZE + 3]] > 1e-6).all()
 
 
 def test_the_loss_is_that_of_the_distribution():
     log_p, _, mixture = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
     places = np.asarray(extended_ids(TARGET, SOURCE, SIZE))
-    # A stands nowhere in the third source: it can only be generated as <unk>
+    # A is not in the third source: it can only be generated as <unk>
     expected = np.take_along_axis(extended(), np.where(places == SIZE + 6, UNK, places)[..., None], -1)[
         ..., 0
     ]
@@ -116,7 +116,7 @@ def test_step_by_step_is_teacher_forcing():
     given = shift_right(extended_ids(TARGET, SOURCE, SIZE), BOS)
     for time in range(TARGET.shape[1]):
         log_p, cache = step(variables(), cache, given[:, time : time + 1])
-        # in probabilities: at 1e-30 logarithms are all rounding
+        # as probabilities: at 1e-30, logarithms are only rounding errors
         np.testing.assert_allclose(np.exp(log_p[:, 0]), np.exp(extended()[:, time]), atol=2e-6)
 
 
@@ -223,7 +223,7 @@ def test_an_answer_is_a_function_of_the_greeting():
                 assert answers.setdefault(source, target) == target
 
 
-# --- the whole way ---
+# --- end to end ---
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +275,7 @@ def test_unseen_names_come_out_as_they_went_in(trained):
                 model=dataclasses.replace(c.model, share_embeddings="target"),
                 data=dataclasses.replace(c.data, joint_vocabulary=False),
             ),
-            "one vocabulary",
+            "a joint vocabulary",
         ),
     ],
 )
@@ -289,7 +289,7 @@ def test_what_cannot_be_is_refused(change, message, tmp_path):
 def test_open_words_are_for_models_that_copy(tmp_path):
     preset = PRESETS["dialogue-en-plain"]
     config = dataclasses.replace(preset, data=dataclasses.replace(preset.data, tokenizer="open-word"))
-    with pytest.raises(UserError, match="cannot say words outside"):
+    with pytest.raises(UserError, match="cannot output out-of-vocabulary"):
         train(config, tmp_path / "run", watch=Watch(quiet=True))
     with pytest.raises(UserError, match="coverage-weight"):
         CopyingConfig(coverage_weight=-1.0)

@@ -1,4 +1,4 @@
-"""Every source of sentence pairs becomes the same store; files that are wrong are named."""
+"""All corpora are stored in the same way; messages name files with errors."""
 
 import dataclasses
 import subprocess
@@ -90,7 +90,7 @@ def test_an_interrupted_preparation_is_no_corpus(tmp_path):
 
 def test_two_processes_may_prepare_the_same_corpus(tmp_path):
     def slowly():
-        # the other one begins and ends while this one reads
+        # the other one starts and ends while this one reads
         store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])})
         yield "one", "two"
 
@@ -146,7 +146,7 @@ ToyTranslate(config="fr-en", data_dir=sys.argv[1], file_format="array_record").d
 
 @pytest.fixture(scope="module")
 def tfds_folder(tmp_path_factory):
-    """A TFDS set on disk, prepared by another program: its code is not known here."""
+    """A TFDS dataset on disk, prepared by another program: its code is not known here."""
     folder = tmp_path_factory.mktemp("tfds")
     subprocess.run([sys.executable, "-c", PREPARE, str(folder / "tfds")], check=True, capture_output=True)
     return folder
@@ -207,7 +207,7 @@ def test_tensorflow_is_never_imported(tmp_path):
         ({"train_source": "nowhere.en"}, "cannot read nowhere.en: No such file"),
         (
             {"train_source": None, "train_target": None},
-            "no train text: give --data.train-source",
+            "no training text: give --data.train-source",
         ),
         ({"train_tsv": "x.tsv"}, "either --data.train-tsv or --data.train-source"),
     ],
@@ -244,7 +244,7 @@ def test_without_validation_text_some_of_the_training_text_is_held_out(tmp_path)
     )
     splits = {name: list(pairs) for name, pairs in open_corpus(config).splits.items()}
     train, validation = splits["train"], splits["validation"]
-    assert 15 <= len(validation) <= 17  # 5 %, and whoever is the same as the last one
+    assert 15 <= len(validation) <= 17  # 5 %, and those that are equal to the last one
     assert len(train) + len(validation) == 300
     assert not {source for source, _ in train} & {source for source, _ in validation}
     elsewhere = dataclasses.replace(config, cache_dir=tmp_path / "elsewhere")

@@ -1,6 +1,6 @@
-"""The loss: against the distribution spelt out, and sliced against whole.
+"""The loss: compared with the explicit distribution, and sliced compared with whole.
 
-Tolerances: float32 sums of numbers around 1; another order of summation moves them by about 1e-6.
+Tolerances: float32 sums of numbers around 1, which another order of summation changes by about 1e-6.
 """
 
 import jax
@@ -13,7 +13,7 @@ from transformer.training.cross_entropy import cross_entropy, output_cross_entro
 
 
 def smoothed(targets, classes, smoothing):
-    """The distribution q, spelt out."""
+    """The distribution q, explicitly."""
     q = np.full((*targets.shape, classes), smoothing / (classes - 1))
     np.put_along_axis(q, targets[..., None], 1 - smoothing, axis=-1)
     return q

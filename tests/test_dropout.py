@@ -1,4 +1,4 @@
-"""Dropout: the share it keeps, keys, and none at all where it is not asked for."""
+"""Dropout: the share that it keeps, keys, and none if deterministic."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_keep_mask_keeps_the_right_share(rate):
     kept = np.asarray(keep_mask(jax.random.key(0), rate, (333, 601)))  # an odd number of elements
     error = math.sqrt(rate * (1 - rate) / kept.size)
     assert abs(kept.mean() - (1 - rate)) < 5 * error
-    # neighbours share their random bits' word, and must not share their fate
+    # neighbours share a word of random bits, but must be independent
     both = (kept[:, 1:] & kept[:, :-1]).mean()
     assert abs(both - (1 - rate) ** 2) < 5 * 2 * error
 
@@ -26,7 +26,7 @@ def test_keep_masks_of_other_keys_have_nothing_in_common():
     keys = [jax.random.fold_in(jax.random.key(0), step) for step in range(40)]
     kept = np.stack([np.asarray(keep_mask(key, 0.5, (64, 1024))).reshape(-1) for key in keys])
     assert abs(np.corrcoef(kept) - np.eye(len(keys))).max() < 5.5 / math.sqrt(kept.shape[1])
-    # nor does an element know its own fate under other keys, nor the elements a power of two away
+    # an element is independent under other keys, and of elements at distances of powers of two
     assert abs(kept.mean(axis=0) - 0.5).max() < 5.5 * 0.5 / math.sqrt(len(keys))
     for distance in 2 ** np.arange(16):
         same = (kept[:, distance:] == kept[:, :-distance]).mean()

@@ -106,7 +106,7 @@ class Page:
         return [word.get_attribute("textContent") for word in self.all(f"#{side} .piece")]
 
     def weights(self, side: str = "keys") -> list[float]:
-        """What the words of a row say they weigh."""
+        """The displayed weights of the words in a row."""
         found = self.run(
             "return [...document.querySelectorAll(arguments[0])].map((word) => word.dataset.weight)",
             f"#{side} .word",

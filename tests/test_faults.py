@@ -1,4 +1,4 @@
-"""What can go wrong around a training: damaged files, a full disk, signals, a kill at any moment."""
+"""Faults during training: damaged files, a full disk, signals, a kill at any moment."""
 
 import contextlib
 import io
@@ -62,7 +62,7 @@ def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finis
     said = io.StringIO()
     train(changed(config, steps=12), tmp_path / "run", watch=Watch(Console(file=said, width=1000)))
     assert "checkpoints/12/training/" in said.getvalue()
-    assert f"damaged/12; going on from step {before}" in said.getvalue()
+    assert f"damaged/12; resuming from step {before}" in said.getvalue()
     run = Run(tmp_path / "run")
     assert (run.path / "damaged" / "12" / "model").is_dir()
     assert same(run.path, finished)
@@ -137,7 +137,7 @@ READ_ONLY = Path("/sys")  # where even root cannot write
 @pytest.mark.skipif(not READ_ONLY.is_dir(), reason="only Linux has one")
 def test_a_read_only_directory_is_refused_before_the_work(config):
     for run_dir in (READ_ONLY / "run", READ_ONLY / "a" / "run"):
-        with pytest.raises(UserError, match="cannot create /sys/.*run: /sys is not a folder that can be"):
+        with pytest.raises(UserError, match="cannot create /sys/.*run: /sys is not a writable folder"):
             train(config, run_dir, watch=quiet())
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     (run_dir / "lock").unlink()
-    (run_dir / "lock").mkdir()  # root writes wherever it may, but not there
+    (run_dir / "lock").mkdir()  # root can write everywhere but not there
     with pytest.raises(UserError, match=f"cannot write to {run_dir}: Is a directory"), Run(run_dir).claimed():
         pass
 
@@ -185,7 +185,7 @@ def test_a_second_signal_ends_at_once(config, tmp_path):
 
 
 def test_a_signal_that_is_swallowed_comes_again(monkeypatch, capsys):
-    """As those are that arrive in a callback of the garbage collector, or inside `except:`."""
+    """For example in a callback of the garbage collector, or inside `except:`."""
     monkeypatch.setattr(guard, "AGAIN", 0.2)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
 
@@ -240,7 +240,7 @@ train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     small = small_config(tmp_path / "text")
-    # a checkpoint at every other step: many of the moments fall into the writing of one
+    # a checkpoint at every other step, so that many kills come while one is written
     often = replace(small.training, steps=400, evaluate_every=2, log_every=1, evaluate_sentences=1)
     config = replace(small, training=often)
     begun = time.monotonic()
@@ -254,7 +254,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
         with open(tmp_path / "log", "w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
         try:
-            # the first seconds are the start; then somewhere in what one process would do of the rest
+            # after the start-up, at a random moment of what one process would do
             process.wait(4 + moments.random() * max(4.0, 2 * lasted / KILLS) if kills < KILLS else None)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -268,7 +268,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
         assert process.returncode == 0, (tmp_path / "log").read_text()
         break
     print(f"killed {kills} times, at checkpoints {reached}")
-    assert kills >= 10  # where the machine is quick it is done before the fiftieth
+    assert kills >= 10  # a fast machine may finish before the fiftieth
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     shapes = model_shapes(whole.config)
     for ours, theirs in zip(
@@ -279,8 +279,8 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> None:
-    """Ctrl-C as a terminal sends it, while the progress bar is being drawn: each time the training ends with
-    130, without a hang, and the next one goes on from a checkpoint that is whole."""
+    """Ctrl-C as a terminal sends it, while the progress bar is drawn: each time training ends with 130,
+    without a hang, and the next one resumes from an intact checkpoint."""
     small = small_config(tmp_path)
     often = replace(small.training, steps=10**6, evaluate_every=400, log_every=1, evaluate_sentences=1)
     config = replace(small, training=often)
@@ -311,7 +311,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def interrupted(command: list[str], seconds: float) -> tuple[int, str]:
-    """The exit status and the output of a program on a terminal of its own, where Ctrl-C is typed then."""
+    """The exit status and the output of a program on its own terminal, after Ctrl-C at that time."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", ON_ITS_TERMINAL, *command],

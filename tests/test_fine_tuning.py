@@ -1,4 +1,4 @@
-"""Training that begins with a model: an imported one here, whose parts are all its own."""
+"""Training that is initialised from a model, here an imported one without shared parts."""
 
 import json
 import re
@@ -117,7 +117,7 @@ def test_the_command_takes_the_parents_network(parent, monkeypatch):
     ("arguments", "message"),
     [
         (["fine-tune"], "needs --init-from"),
-        (["--init-from", "PARENT"], "on what text?"),
+        (["--init-from", "PARENT"], "needs a training text"),
         (["--init-from", "PARENT", "--data.train-tsv", "a", "--data.vocab-size", "9"], "leave it out"),
         (["tiny", "--init-from", "PARENT"], "num_layers: 2 -> 4"),
         (["--init-from", "nowhere"], "nowhere: no such run directory"),

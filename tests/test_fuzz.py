@@ -1,7 +1,7 @@
-"""Whatever is typed, read or found in a folder: a result, or one message and exit status 2. Never a
-traceback, a hang, or a line that is lost.
+"""Any command line, input or folder gives a result, or one message and exit status 2: never a traceback, a
+hang, or a lost line.
 
-`TRANSFORMER_FUZZ=2500 pytest tests/test_fuzz.py` tries 2,500 cases of each; otherwise there are a few.
+`TRANSFORMER_FUZZ=2500 pytest tests/test_fuzz.py` tries 2,500 cases of each; by default there are a few.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
-# when one array is damaged, TensorStore's threads tell of the others too late
+# if one array is damaged, TensorStore's threads report the others too late
 late_callbacks = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
 )
 fuzz = settings(
     max_examples=CASES,
     deadline=None,
-    derandomize=CASES < 1000,  # the same cases every day, unless somebody looks for new ones
+    derandomize=CASES < 1000,  # always the same cases, except in a long run
     database=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -72,14 +72,14 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(main: Any, arguments: list[str], stdin: bytes = b"") -> tuple[int, str, str]:
-    """A command in this process: exit status, standard output, standard error. What it raises is raised."""
+    """A command in this process: exit status, standard output, standard error. Exceptions pass through."""
     streams = sys.argv, sys.stdin, sys.stdout, sys.stderr
     out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     sys.argv, sys.stdin = ["program", *arguments], io.TextIOWrapper(io.BytesIO(stdin))
     sys.stdout, sys.stderr = out, errors
     try:
         status = main()
-    except SystemExit as stop:  # what the parser does with --help and bad options
+    except SystemExit as stop:  # raised by the parser for --help and bad options
         status = stop.code
     finally:
         sys.argv, sys.stdin, sys.stdout, sys.stderr = streams
@@ -97,7 +97,7 @@ def test_a_config_that_is_any_text(text: str) -> None:
 @fuzz
 @given(data=st.data())
 def test_a_config_with_anything_anywhere(data: st.DataObject) -> None:
-    """What is taken comes back as it was; what is not is refused."""
+    """An accepted config is unchanged in JSON; others are refused."""
     values: Any = json.loads(to_json(PRESETS[data.draw(st.sampled_from(sorted(PRESETS)))]))
     for _ in range(data.draw(st.integers(1, 3))):
         section = values[data.draw(st.sampled_from(sorted(values)))]
@@ -113,7 +113,7 @@ def test_a_config_with_anything_anywhere(data: st.DataObject) -> None:
 @fuzz
 @given(data=st.data())
 def test_any_command_line(data: st.DataObject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Everything up to the training itself, which only looks at what it was given."""
+    """Everything up to training, which is replaced by a check of its arguments."""
 
     def train(config: Config, run_dir: Path | None, about: str) -> None:
         dataclasses.asdict(config)
@@ -164,8 +164,8 @@ def test_a_line_of_a_megabyte(run_dir: Path) -> None:
 
 
 def damage(chance: Random, values: list[Any], folder: Path, outside: Path | None = None) -> None:
-    """Any of its files cut short, changed, replaced, removed, or in the place of a folder; or a link to
-    outside, a pipe, a device, or odd JSON."""
+    """Truncates, changes, replaces or removes any file, or puts one in the place of a folder; or makes a link
+    to outside, a pipe, a device, or odd JSON."""
     file = chance.choice(sorted(entry for entry in folder.rglob("*") if entry.is_file()))
     content = bytearray(file.read_bytes())
     kinds = ["cut", "flip", "fill", "remove", "folder"]
@@ -231,13 +231,13 @@ def test_a_run_directory_with_anything_in_it(
 def test_a_run_directory_that_is_continued(
     finished: Path, tmp_path_factory: pytest.TempPathFactory, chance: Random, values: list[Any]
 ) -> None:
-    """What training does with a run it continues, but for the steps: nothing outside is changed."""
+    """Everything that training does on resume, except for the steps: nothing outside is changed."""
     folder = tmp_path_factory.mktemp("continued")
     outside, path = folder / "outside", folder / "run"
     outside.mkdir()
     shutil.copytree(finished, path)
     for _ in range(chance.randint(1, 2)):
-        with contextlib.suppress(OSError, ValueError):  # the second where the first has been
+        with contextlib.suppress(OSError, ValueError):  # both may hit the same place
             damage(chance, values, path, outside)
     before = contents(outside)
     with contextlib.suppress(UserError):
@@ -276,7 +276,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_arrays_with_anything_in_their_database(
     run_dir: Path, tmp_path_factory: pytest.TempPathFactory, chance: Random, values: list[Any]
 ) -> None:
-    """Zarr's metadata, chunks, and the database's own files, without the hashes that would tell at once."""
+    """Zarr's metadata, chunks, and the database's own files, without the hashes that would detect it."""
     path = tmp_path_factory.mktemp("arrays") / "run"
     shutil.copytree(run_dir, path)
     (checkpoint,) = (path / "checkpoints").iterdir()
@@ -290,7 +290,7 @@ def test_arrays_with_anything_in_their_database(
             ]
             flip(chance, chance.choice(sorted(file for file in files if file.is_file())))
         else:
-            with contextlib.suppress(ValueError):  # TensorStore's, where its files are damaged already
+            with contextlib.suppress(ValueError):  # of TensorStore, if its files are damaged already
                 change_an_entry(chance, values, checkpoint / "model")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with contextlib.suppress(UserError):
@@ -343,7 +343,7 @@ def test_a_report_of_any_metrics(
 def test_a_model_to_import_with_anything_in_it(
     tmp_path_factory: pytest.TempPathFactory, chance: Random, values: list[Any]
 ) -> None:
-    """It is imported or refused whole, and nothing is written beside the new run."""
+    """It is imported completely or refused, and nothing is written outside the new run."""
     folder = tmp_path_factory.mktemp("import")
     shutil.copytree(Path(__file__).parent / "data" / "marian", folder / "marian")
     if chance.random() < 0.5:

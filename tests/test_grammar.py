@@ -1,4 +1,4 @@
-"""The built-in grammar: German by the book, form by form."""
+"""The built-in grammar: German forms as in a reference grammar."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What commands say of themselves, and by what names they call each other."""
+"""Help texts of the commands, and the names by which they refer to each other."""
 
 import dataclasses
 import re
@@ -24,7 +24,7 @@ def run(monkeypatch, capfd, *arguments):
     monkeypatch.setattr(sys, "argv", ["transformer", *arguments])
     try:
         status = main()
-    except SystemExit as ended:  # as tyro ends after --help
+    except SystemExit as ended:  # raised by tyro after --help
         status = ended.code or 0
     out, err = capfd.readouterr()
     return status, out, err

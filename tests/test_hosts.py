@@ -1,4 +1,4 @@
-"""Several processes train as one: whole trainings through the command, on this machine."""
+"""Several processes train as one job: complete runs of the command, on this machine."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def log_of(folder: Path, index: int) -> str:
 
 
 def wait_for(text: str, folder: Path, index: int) -> None:
-    """Until the log of a process has the text."""
+    """Waits until the log of a process has the text."""
     until = time.monotonic() + 240
     while text not in log_of(folder, index):
         assert time.monotonic() < until, log_of(folder, index)
@@ -122,13 +122,13 @@ def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_pat
     endless = replace(config, training=endless)
     processes = start(endless, tmp_path, 2)
     wait_for("tokens/s", tmp_path, 0)
-    # as some job systems do: to the process, and to its children; it counts once
+    # some job systems signal the process and its children; it counts once
     processes[1].send_signal(signal.SIGTERM)
     subprocess.run(["pkill", "-TERM", "-P", str(processes[1].pid)], check=True)
     assert ended(processes, 60) == [128 + signal.SIGTERM] * 2
     (step,) = Run(tmp_path / "run").steps()
     assert f"Stopped at step {step} and saved" in log_of(tmp_path, 0)
-    # and one process goes on with what two began
+    # one process resumes the run of two
     train(replace(endless, training=replace(endless.training, steps=step + 2)), tmp_path / "run")
     assert Run(tmp_path / "run").steps()[-1] == step + 2
 
@@ -138,7 +138,7 @@ LOSSES = 20
 
 @pytest.mark.slow
 def test_twenty_losses_at_random_moments(config: Config, tmp_path: Path) -> None:
-    # a checkpoint and an evaluation at every other step: many of the moments fall into one
+    # a checkpoint and an evaluation at every other step, so that many losses come during one
     often = replace(config.training, steps=1_000_000, evaluate_every=2, log_every=1)
     moments, reached, seconds, named = random.Random(0), [0], [], 0
     for _ in range(LOSSES):
@@ -180,7 +180,7 @@ def test_twenty_losses_at_random_moments(config: Config, tmp_path: Path) -> None
     assert Run(tmp_path / "run").steps()[-1] == reached[-1] + 4
 
 
-# The last words of processes whose job had lost another one, with JAX 0.10.0 and 0.12.0, shortened.
+# The last output of processes whose job had lost another one, with JAX 0.10.0 and 0.12.0, shortened.
 FATAL = (
     "F1122 11:19:18.758101    3282 client.h:80] Terminating process because the JAX distributed service "
     "detected fatal errors. This most likely indicates that another task died. absl::Status: "
@@ -260,7 +260,7 @@ RESTART = (
         (FATAL + LATE + "Heartbeat\n" + STACK, [0]),
         (FATAL_12 + LATE + "Heartbeat\n" + SOURCE_12 + STACK, [0]),
         (FATAL + LATE + "RegisterTask\n" + STACK, []),  # some never came
-        (POLLED + FATAL + LEFT_ALONE + POLL + STACK, [1]),  # an error of its own ended process 1
+        (POLLED + FATAL + LEFT_ALONE + POLL + STACK, [1]),  # its own error ended process 1
         (BUG + POLLED + FATAL + UNHEALTHY + POLL + STACK, [1]),
         # written while another thread was writing a line
         (CLOSED.replace("line 13, in", f"line {FATAL + UNHEALTHY + POLL}13, in"), [1]),
@@ -283,7 +283,7 @@ def test_a_loss_is_told_from_other_ends(log: str, lost: list[int] | None) -> Non
 
 
 def supervised(child: str, heartbeat: float = 1) -> subprocess.CompletedProcess:
-    """What a parent makes of a child that runs this code."""
+    """The result of a parent whose child runs this code."""
     program = (
         "import os, signal, subprocess, sys, time\n"
         "from transformer import supervision\n"
@@ -343,7 +343,7 @@ def test_a_loss_is_one_message(log: str, end: str, message: str) -> None:
             0,
             "step 1\n",
         ),
-        # an error that was not the end
+        # an error that was not fatal
         (f"write({BUG!r}); time.sleep(1); write('step 2\\n')", 0, BUG + "step 2\n"),
     ],
 )
@@ -353,7 +353,7 @@ def test_other_ends_are_as_they_were(child: str, status: int, shown: str) -> Non
 
 
 def test_an_error_is_shown_while_its_process_waits_for_the_others() -> None:
-    """And not only at its end, which may be minutes later."""
+    """Not only at its end, which may be minutes later."""
     program = f"write({BUG!r}); time.sleep(0.8); os.kill(os.getppid(), signal.SIGKILL)"
     assert supervised(program).stderr == BUG
 

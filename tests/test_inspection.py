@@ -1,4 +1,4 @@
-"""Looking into a model: the weights are the model's own, the tree is the search's own."""
+"""Inspection: the attention weights are those of the model, the tree is that of the search."""
 
 import dataclasses
 import io
@@ -46,7 +46,7 @@ def test_the_mean_of_cross_attention_is_the_alignment(translator: Translator) ->
             assert attention.cross.shape == (1, 2, t, s)
             for kind in KINDS:
                 np.testing.assert_allclose(attention.weights(kind, 0, 1).sum(axis=-1), 1, rtol=1e-5)
-            assert (np.triu(attention.decoder, 1) == 0).all()  # nobody sees the future
+            assert (np.triu(attention.decoder, 1) == 0).all()  # no position attends to later ones
 
 
 def test_each_layer_and_head_is_in_its_place(translator: Translator) -> None:
@@ -124,7 +124,7 @@ def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
     copying = small_translator("copying")
     gate = copying.variables["params"]["gate"]
     gate["bias"] = jnp.full_like(gate["bias"], -9)  # it copies whenever it can
-    source = "zebra okapi"  # which the vocabulary does not have
+    source = "zebra okapi"  # out-of-vocabulary words
     found = copying.search([source])[0]
     assert any("zebra" in hypothesis.tokens for hypothesis in found)
     assert [each.target for each in attention_of(copying, source, found)] == [

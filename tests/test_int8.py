@@ -1,4 +1,4 @@
-"""Rounded matrices: the products are those of the integers, and models say nearly the same with them."""
+"""Int8 weights: products are those of the integers, and models give nearly the same results."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +30,7 @@ def test_products_are_those_of_the_integers(batch, time):
     of_integers = np.asarray(given.values, np.int64) @ levels.T * np.outer(given.scale, size)
     product = np.asarray(matrix.product(jnp.asarray(x)))
     np.testing.assert_allclose(product.reshape(-1, 7), of_integers, rtol=1e-6)
-    # no factor is wrong by more than half a level
+    # every factor is off by at most half a level
     wrong = np.abs(product - x @ kernel.T)
     x, kernel = np.abs(x), np.abs(kernel)
     half_x, half_kernel = x.max(axis=2, keepdims=True) / 254, kernel.max(axis=1) / 254

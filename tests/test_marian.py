@@ -1,8 +1,8 @@
-"""Marian models come in and go out as the same network: what Hugging Face says of small random models
-(tests/make_marian_golden.py) is said here too.
+"""Imported and exported Marian models are the same network: results equal those of Hugging Face for small
+random models (tests/make_marian_golden.py).
 
 Tolerances: the reference's logits are sums of some hundred float32 products of size 1, rounded to five
-places. Its scores add up log-probabilities of such logits.
+decimals. Its scores add up log-probabilities of such logits.
 """
 
 import json
@@ -44,11 +44,11 @@ def logits_of(translator, source, target):
 def test_logits_are_those_of_the_reference(imported):
     golden = imported.golden
     found = logits_of(imported.translator, golden["source_ids"], golden["target_ids"]).copy()
-    if imported.folder.name == "marian-renormalized":  # there <pad> leaves the softmax after the model
+    if imported.folder.name == "marian-renormalized":  # its <pad> leaves the softmax after the model
         np.testing.assert_array_equal(found[..., -1], -1e4)
         found[..., -1] = 0
     np.testing.assert_allclose(found, golden["logits"], atol=1e-4, rtol=0)
-    assert np.std(golden["logits"]) > 1  # logits that are all alike would prove nothing
+    assert np.std(golden["logits"]) > 1  # equal logits would prove nothing
 
 
 def test_text_is_cut_and_numbered_as_by_the_reference(imported):
@@ -58,7 +58,7 @@ def test_text_is_cut_and_numbered_as_by_the_reference(imported):
 
 
 def test_n_best_is_that_of_the_reference(imported):
-    for search in imported.golden["searches"]:  # each by another rule
+    for search in imported.golden["searches"]:  # each with other options
         assert_same_n_best(imported.translator, imported.golden["sources"], search)
 
 
@@ -83,7 +83,7 @@ def assert_same_n_best(translator, sources, search):
     assert [hypothesis.tokens for hypothesis in hypotheses] == expected
     np.testing.assert_allclose([h.score for h in hypotheses], search["scores"], atol=1e-4)
     for hypothesis, text in zip(hypotheses, search["texts"], strict=True):
-        if "<unk>" not in hypothesis.tokens:  # which the reference leaves out of its text
+        if "<unk>" not in hypothesis.tokens:  # which the reference omits from its text
             assert hypothesis.text == text
 
 
@@ -133,7 +133,7 @@ def ours(request, tmp_path_factory, tiny, random_variables):
 
 
 def assert_vocabularies_of_ctranslate2(folder, translator):
-    """Its converter names the target's words by vocab.json: it needs both lists, and no <pad>."""
+    """Its converter takes the target's words from vocab.json, so it needs both lists, without <pad>."""
     files = [folder / name for name in CTRANSLATE2]
     if translator.config.data.joint_vocabulary:
         assert not any(file.exists() for file in files)
@@ -147,7 +147,7 @@ def assert_vocabularies_of_ctranslate2(folder, translator):
 
 
 def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
-    """<bos> has a vector of its own here and none there: it went into the table of positions."""
+    """<bos> has its own vector here and none there: it is in the table of positions."""
     export_marian(ours, tmp_path / "out")
     import_marian(tmp_path / "out", tmp_path / "back")
     before, after = Translator.load(ours), Translator.load(tmp_path / "back")
@@ -181,7 +181,7 @@ def test_the_makers_search_is_the_default(imported):
     meant = replace(DecodingConfig(), penalty="power")
     if imported.folder.name == "marian-renormalized":
         meant = replace(meant, beam_size=4, length_penalty=0.5, stop="exact", max_length=39)
-    else:  # nothing is said, so it is what transformers does then
+    else:  # not given, so it is the default of transformers
         meant = replace(meant, beam_size=1, length_penalty=1.0, stop="present", max_length=511)
     assert imported.translator.config.decoding == meant
 
@@ -298,7 +298,7 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
     words = train_tokenizer(TEXT, "word", 290)
     models = {
         "pre-norm and learned positions": (tiny(vocab_size=290, norm="pre", positions="learned"), texts),
-        "a d_k or d_v of its own": (tiny(vocab_size=290, d_k=3), texts),
+        "a separate d_k or d_v": (tiny(vocab_size=290, d_k=3), texts),
         "not SentencePiece's": (tiny(vocab_size=words.vocab_size), words),
     }
     for number, (message, (model, tokenizer)) in enumerate(models.items()):

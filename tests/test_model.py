@@ -1,8 +1,8 @@
-"""The network: its parameters, and that every way of computing it agrees.
+"""The network: its parameters, and the agreement of all ways to compute it.
 
 Tolerances: a logit here is a sum of some hundred float32 products of size 1, so two orders of
-summation differ by a few 1e-7; 1e-5 leaves room for two layers and no room for an error. Zeros that
-masks promise are exact.
+summation differ by a few 1e-7; 1e-5 leaves room for two layers and no room for an error. Zeros due to
+masks are exact.
 """
 
 import math
@@ -65,7 +65,7 @@ def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, changes)
         _, ended = jax.lax.scan(step, cache.grow(steps), (tokens[first:], parents[first:]))
         return jnp.concatenate([begun, ended])
 
-    # what each beam has said at each step; the future is there too, and must not be seen
+    # the tokens of each beam at each step; later ones are there too, and must be masked
     told = rng.integers(4, model.config.output_size, (steps, batch, beams, steps))
     past = np.zeros((batch, beams, 0), int)
     for step in range(steps):
@@ -198,12 +198,12 @@ def test_projections_start_within_glorots_bounds(fresh):
     matrices += [(layer["feed_forward"][name]["kernel"], 48, 80) for name in ("inner", "outer")]
     for matrix, into, out_of in matrices:
         bound = math.sqrt(6 / (into + out_of))
-        # the largest of a thousand uniform draws is within 5 % of the bound, but for 1 case in 10^22
+        # the largest of a thousand uniform samples is within 5 % of the bound, except for 1 case in 10^22
         assert 0.95 * bound < np.abs(matrix).max() <= bound
 
 
 def test_golden_logits(fresh):
-    """Seed 0 gives these numbers; where they change, runs from before cannot be repeated."""
+    """Seed 0 gives these numbers. If they change, earlier runs cannot be reproduced."""
     golden = [
         [-0.04278767, -0.04976392, 0.5590899, -0.6210121],
         [0.49353194, 3.3813438, 1.4998692, 0.42583013],

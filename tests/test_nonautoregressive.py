@@ -1,5 +1,4 @@
-"""Parallel decoders: what they are fed, what they learn, and that searching with them is what the
-papers say, spelt out place by place."""
+"""Parallel decoders: their inputs and losses, and searches compared with the papers, position by position."""
 
 import dataclasses
 import functools
@@ -61,7 +60,7 @@ def test_copies_follow_their_fertilities():
     exactly = jnp.arange(8) < 6
     copied = copied_places(source, fertility, exactly[None], PAD)
     np.testing.assert_array_equal(copied, [[4, 4, 6, 2, 2, 2, 0, 0]])
-    # twice the places: twice as many copies; half the places: every other one
+    # twice the positions: twice as many copies; half the positions: every other one
     np.testing.assert_array_equal(
         copied_places(source, fertility, (jnp.arange(12) < 12)[None], PAD), [[4] * 4 + [6] * 2 + [2] * 6]
     )
@@ -146,7 +145,7 @@ def test_masks_cover_every_number_of_words_evenly():
     counts = np.bincount(masked.sum(axis=1), minlength=8)
     assert counts[0] == counts[6] == counts[7] == 0
     assert np.abs(counts[1:6] - 800).max() < 5 * np.sqrt(800)
-    share = masked[:, :5].mean(axis=0)  # each place in 3 of 5 draws
+    share = masked[:, :5].mean(axis=0)  # each position in 3 of 5 samples
     assert np.abs(share - 0.6).max() < 5 * np.sqrt(0.24 / 4000)
 
 

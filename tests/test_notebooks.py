@@ -1,4 +1,4 @@
-"""The notebooks run, from first to last cell, as anyone would run them."""
+"""The notebooks run, from the first to the last cell."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ NOTEBOOKS = sorted(Path("notebooks").glob("*.ipynb"))
 
 
 def run(path, monkeypatch, cache, parameters=""):
-    """Runs every cell; the parameters follow the cell that is tagged so."""
+    """Runs every cell, and the parameters after the cell that is tagged "parameters"."""
     monkeypatch.setenv("TRANSFORMER_CACHE", str(cache))
     notebook = nbformat.read(path, as_version=4)
     (tagged,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))

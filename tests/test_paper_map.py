@@ -1,4 +1,4 @@
-"""docs/paper.md names files and functions; all of them exist, and no part of the paper is left out."""
+"""docs/paper.md names files and functions: all of them exist, and no part of the paper is missing."""
 
 import functools
 import importlib
@@ -19,7 +19,7 @@ def test_what_is_named_is_there(file: str, name: str) -> None:
 
 
 def test_every_row_was_read_and_every_part_of_the_paper_has_one() -> None:
-    assert len(ROWS) == PAGE.count("\n| ") - 1  # but for the heading
+    assert len(ROWS) == PAGE.count("\n| ") - 1  # except for the heading
     parts = " ".join(section + rest for section, rest, *_ in ROWS)
     sections = ["2", "3", "3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "4"]
     sections += ["5.1", "5.2", "5.3", "5.4", "6.1", "6.2"]

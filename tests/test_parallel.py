@@ -1,8 +1,8 @@
-"""However a job is spread over devices and processes, it computes the same.
+"""A job computes the same in any layout of devices and processes.
 
-The tolerance: sums of float32 in another order differ by about 1e-7 of their terms. Adam's epsilon is 1e-4
-where layouts are compared: by 1e-9 it scales the rounding of a gradient that is almost zero to a whole step.
-So parameters that went up to 0.2 in 20 updates of 0.01 are alike to 1e-6, losses to 1e-6 of themselves.
+Tolerances: sums of float32 in another order differ by about 1e-7 of their terms. Layouts are compared with an
+Adam epsilon of 1e-4: with 1e-9 the rounding error of an almost zero gradient would become a whole step. So
+parameters that moved up to 0.2 in 20 updates of 0.01 agree to 1e-6, losses to a relative 1e-6.
 """
 
 import functools
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 def trained(layout: Layout, folder: Path) -> Found:
-    """What every process found, which must be the same."""
+    """The results of all processes, which must be equal."""
     processes, devices, cuts = layout
     tests = Path(__file__).parent
     environment = {
@@ -82,7 +82,7 @@ def trained(layout: Layout, folder: Path) -> Found:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """What was found in the layout of a name."""
+    """The results of the layout of a name."""
 
     @functools.cache
     def find(name: str) -> Found:
@@ -127,8 +127,8 @@ train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 
 @pytest.mark.slow
 def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
-    """One device, then four replicas, then a mesh, then two replicas, each after the last one's end:
-    the same batches, and in the end the same parameters as on one device throughout."""
+    """One device, then four replicas, then a mesh, then two replicas, each after the end of the previous one:
+    the same batches, and finally the same parameters as on one device only."""
     small = small_config(tmp_path)
     optimizer = replace(small.optimizer, epsilon=1e-4)
     small = replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)

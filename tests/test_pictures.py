@@ -1,4 +1,4 @@
-"""Pictures: they show the numbers they were given, under the words these belong to."""
+"""Pictures show the given numbers with the right words."""
 
 import json
 import sys

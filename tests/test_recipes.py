@@ -1,4 +1,4 @@
-"""Every command on a recipe's card parses, and what it names can be built."""
+"""Every command on a recipe card parses, and its preset can be built."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""A file that is translated for hours may be cut off: what was done is kept, no line is lost or doubled."""
+"""Interrupted translations of files: results are kept, and no line is lost or duplicated."""
 
 import fcntl
 import os
@@ -38,7 +38,7 @@ def decode(run_dir: object, *arguments: object) -> None:
 
 
 def cut_off(windows: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """`decode`, interrupted after so many windows of lines."""
+    """`decode`, interrupted after this number of windows."""
     ordinary, calls = Translator.search, iter(range(windows))
 
     def search(self, *arguments, **options):
@@ -59,7 +59,7 @@ def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monke
     decode(run_dir, *options, "--output", whole)
     for windows in (2, 0, 1):
         cut_off(windows, monkeypatch, run_dir, *options, "--output", parts, "--resume")
-        assert "--resume goes on" in capfd.readouterr().err
+        assert "add --resume" in capfd.readouterr().err
         assert not parts.exists()
     (kept,) = text.parent.glob(".parts.*")
     with open(kept, "a") as file:
@@ -67,7 +67,7 @@ def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monke
     decode(run_dir, *options, "--output", parts, "--resume", "--reference", text)
     assert parts.read_bytes() == whole.read_bytes()
     said = capfd.readouterr().err
-    assert "going on after line 12" in said
+    assert "continuing after line 12" in said
     assert "exact match" in said
     assert not list(text.parent.glob(".parts.*"))
 
@@ -81,14 +81,14 @@ def test_without_resume_it_begins_anew(run_dir, text, monkeypatch):
 def test_another_job_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
     cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
     decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume", "--beam-size", "2")
-    assert "going on" not in capfd.readouterr().err
+    assert "continuing" not in capfd.readouterr().err
 
 
 def test_another_text_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
     cut_off(1, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
     text.write_text("red cat\n")
     decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume")
-    assert "going on" not in capfd.readouterr().err
+    assert "continuing" not in capfd.readouterr().err
     assert text.with_name("out").read_text().count("\n") == 1
 
 
@@ -103,7 +103,7 @@ def test_two_that_write_the_same(run_dir, text, monkeypatch):
     before = kept.read_bytes()
     with open(kept) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another process writes it just now"):
+        with pytest.raises(UserError, match="another process is writing it"):
             decode(run_dir, "--input", text, "--output", text.with_name("out"), "--resume")
     assert kept.read_bytes() == before
 
@@ -114,7 +114,7 @@ def test_resume_needs_files(run_dir, text):
 
 
 def test_killed_while_it_writes(run_dir, text):
-    """kill -9, in a process of its own."""
+    """kill -9, in a separate process."""
     text.write_text("".join(line + "\n" for line in LINES * 40))
     program = (
         "import sys, transformer.decoding.translator as t; t.WINDOW = 4\n"
@@ -138,7 +138,7 @@ def test_killed_while_it_writes(run_dir, text):
 
 @pytest.mark.slow
 def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> None:
-    """kill -9, always with --resume: no line is lost or doubled, byte for byte."""
+    """kill -9, always with --resume: no line is lost or duplicated, byte for byte."""
     text.write_text("".join(line + "\n" for line in LINES * 150))
     decode(run_dir, "--input", text, "--output", text.with_name("whole"), "--format", "scores")
     # each window of four lines takes a while, so that twenty kills come before the end

@@ -1,5 +1,5 @@
-"""Whole trainings of a very small model on a very small text: what lands in the run directory,
-stopping, resuming, averaging, and what can go wrong on the way."""
+"""Complete trainings of a very small model on a very small text: the run directory, stopping, resuming,
+averaging, and errors."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ from transformer.training.train import train
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:
-    """Step, name and value of all that an event file says: records of [size, its checksum, bytes, theirs]."""
+    """Step, name and value of each event in a file of records [size, its checksum, bytes, their checksum]."""
     data, found = events.read_bytes(), set()
     while data:
         (size,) = struct.unpack("<Q", data[:8])
@@ -82,7 +82,7 @@ def test_loss_falls_and_the_best_is_the_best_by_bleu(finished):
 
 
 def stopping_at(step: int, monkeypatch) -> None:
-    """SIGTERM to ourselves once that step was taken."""
+    """Sends SIGTERM to this process after that step."""
     ordinary = loop.Loop._read
 
     def read(self, at, metrics, pace):
@@ -288,7 +288,7 @@ def test_early_stopping_by_patience(config, tmp_path):
         optimizer=OptimizerConfig(schedule="constant", peak=0.0),
     )
     path = train(still, tmp_path / "run", watch=quiet())
-    assert Run(path).steps()[-1] == 4  # evaluated at 2 and 4: as good, so no better
+    assert Run(path).steps()[-1] == 4  # evaluated at 2 and 4: equal, so not better
     train(still, path, watch=quiet())
     assert Run(path).steps()[-1] == 4
 

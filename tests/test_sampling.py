@@ -1,4 +1,4 @@
-"""What is drawn follows the model's distribution, and depends on the seed and the line alone."""
+"""Samples follow the model's distribution, and depend only on the seed and the line."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ LIMITS = {"max_length": None, "extra_length": 4, "length_penalty": 0.0}
 
 
 def numpy_restrict(logits: np.ndarray, top_k: int, top_p: float) -> set[int]:
-    """The tokens to keep of one distribution, equals treated alike."""
+    """The tokens to keep of one distribution, with ties treated alike."""
     kept = set(range(len(logits)))
     if top_k:
         kept = {i for i in kept if (logits > logits[i]).sum() < top_k}

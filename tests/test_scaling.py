@@ -1,4 +1,4 @@
-"""What is read from compiled programs about the bytes that devices send to each other."""
+"""The bytes that devices send to each other, as read from compiled programs."""
 
 from dataclasses import replace
 from typing import Any

@@ -38,7 +38,7 @@ def site(tmp_path_factory) -> Path:
 
 
 def shown(page: Path) -> str:
-    """What a reader sees of a page: without tags."""
+    """The visible text of a page, without tags."""
     return html.unescape(re.sub(r"<[^>]*>", "", page.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Samples come from the promised distribution, and from the given generator alone."""
+"""Samples follow the documented distribution, and come only from the given generator."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -108,7 +108,7 @@ def test_unigram_samples_follow_the_model(tokenizers: dict[str, Tokenizer], tmp_
         (dict(segmentations(f"▁{word}", scores)) for word in {*" ".join(LINES).split()}),
         key=lambda every: len(every) if len(every) <= 64 else 0,
     )
-    assert len(every) > 10  # or the test would say little
+    assert len(every) > 10  # otherwise the test would be weak
     weights = {cut: np.exp(strength * score) for cut, score in every.items()}
     expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
     word = "".join(next(iter(every)))[1:]

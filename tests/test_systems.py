@@ -1,4 +1,4 @@
-"""Every system trains, saves, resumes, decodes and reports like the core."""
+"""Every system trains, saves, resumes, decodes and reports like the Transformer."""
 
 import contextlib
 import dataclasses
@@ -111,7 +111,7 @@ def leaves(path: Path) -> list[np.ndarray]:
 
 
 def resumed(config: Config, run_dir: Path) -> None:
-    """Resumes a run as its own last line says: `train.py --run-dir RUN` and where the text is."""
+    """Resumes a run as its last message says: `train.py --run-dir RUN` with the paths of the text."""
     options = shlex.split(as_options(locations(config)))
     options = ["--run-dir", str(run_dir), *options, "--training.steps", str(config.training.steps)]
     with pytest.MonkeyPatch.context() as patch:
@@ -182,7 +182,7 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
-    """Every method gives the log-probability of what it found, and it divided by the penalty."""
+    """Every method returns the log-probability of its result, and that divided by the penalty."""
     config = config_of(name, base, teacher)
     brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
     translator = Translator.load(train(brief, tmp_path / "run", watch=quiet))
@@ -202,7 +202,7 @@ def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name, base, teacher):
-    """Or `--init-from` would begin a run whose checkpoints no program could load."""
+    """Otherwise `--init-from` would start a run whose checkpoints cannot be loaded."""
     config = config_of(name, base, teacher)
     model = dataclasses.replace(config.model, vocab_size=13)
 
@@ -215,7 +215,7 @@ def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name
         now = getattr(model, field)
         choices = typing.get_args(hints[field]) or ([not now] if isinstance(now, bool) else [now / 2 + 0.1])
         for choice in choices:
-            with contextlib.suppress(UserError):  # not a choice of this system
+            with contextlib.suppress(UserError):  # not an option of this system
                 assert shapes(**{field: choice}) == shapes(), field
 
 
@@ -252,7 +252,7 @@ def test_length_can_be_asked_for(base, teacher, tmp_path):
 
 
 def test_a_config_of_two_systems_is_refused(base, tmp_path):
-    with pytest.raises(UserError, match="begin with one of its presets"):
+    with pytest.raises(UserError, match="start from one of its presets"):
         train(dataclasses.replace(base, system="convolutional"), tmp_path / "run", watch=quiet)
     assert not (tmp_path / "run").exists()
 

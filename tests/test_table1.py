@@ -1,4 +1,4 @@
-"""What Table 1 says of layers is true of these, counted and followed by gradients; nothing is timed."""
+"""Table 1 holds for these layers, by counting and by gradients; nothing is timed."""
 
 import json
 

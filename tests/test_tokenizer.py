@@ -1,4 +1,4 @@
-"""The tokenizers keep every text, never invent a special id, and sample from what they promise."""
+"""Tokenizers are lossless, never produce special ids from text, and sample as documented."""
 
 import json
 import os
@@ -52,11 +52,11 @@ def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) 
     return tokenizers[request.param]
 
 
-PHRASE = "bin da bin da"  # frequent enough for a piece with a space inside, where that is allowed
+PHRASE = "bin da bin da"  # frequent enough for a piece with a space inside, if that is allowed
 
 
 def train_elsewhere(path: Path, **options: object) -> Path:
-    """A model as others train them: the library's own defaults."""
+    """A model trained with the library's own defaults."""
     model = BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter(LINES + [PHRASE] * 300), model_writer=model, minloglevel=2, **options
@@ -249,7 +249,7 @@ def test_threads_may_share_a_tokenizer(tokenizer: Tokenizer) -> None:
         assert [*pool.map(both, UNSEEN[:300])] == [*map(both, UNSEEN[:300])]
 
 
-# Words that were cut beforehand
+# Presegmented text
 
 
 def test_whitespace_words_by_frequency_and_first_appearance() -> None:

@@ -1,8 +1,7 @@
-"""One update: its learning rate, its loss, its optimizer, and that it is the same however the
-batch is cut.
+"""One update: its learning rate, loss and optimizer, independently of how the batch is split.
 
-Tolerances: gradients and losses are float32 sums of some thousand terms around 1, so another order
-of summation moves them by about 1e-6 of their size; 1e-5 is allowed.
+Tolerances: gradients and losses are float32 sums of some thousand terms around 1, so another order of
+summation changes them by about 1e-6 of their size; 1e-5 is allowed.
 """
 
 import math
@@ -103,7 +102,7 @@ def gradients_like(params, seed):
 
 
 def updates_of(optimizer, params, gradients):
-    """What the optimizer does with one gradient after the other."""
+    """The updates of the optimizer for successive gradients."""
     state, update, updates = optimizer.init(params), jax.jit(optimizer.update), []
     for gradient in gradients:
         done, state = update(gradient, state, params)
@@ -138,7 +137,7 @@ def test_clipping_to_a_global_norm():
     norm = math.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(large)))
     assert norm > 8
     clipped = jax.tree.map(lambda x: x * 8 / norm, large)
-    # Adam forgets the size of one gradient but not the proportion of two
+    # Adam is invariant to the scale of one gradient, but not to the ratio of two
     assert_close(
         updates_of(optimizer_with(clip_norm=8.0), PARAMS, [small, large]),
         updates_of(optimizer_with(), PARAMS, [small, clipped]),
@@ -293,7 +292,7 @@ def test_nothing_is_compiled_after_warm_up(model, params):
             if round_ == 0:
                 assert len(traced) == number + 1
         if round_ == 0:
-            assert compiled  # the listener listens
+            assert compiled  # the listener works
             compiled.clear()
     assert len(traced) == len(shapes)
     assert not compiled

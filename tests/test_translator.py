@@ -1,4 +1,4 @@
-"""The programmatic API: what it says of a sentence depends on that sentence alone."""
+"""The Python API: the translation of a sentence depends only on that sentence."""
 
 import dataclasses
 import logging
@@ -38,7 +38,7 @@ first_search: list[tuple[int, ...]] = []
 
 
 class TracedTransformer(Transformer):
-    """Tells `programs` when it is traced: once for each program that searches."""
+    """Records in `programs` when it is traced: once for each search program."""
 
     def encode(self, source: Any, **options: Any) -> Any:
         programs.append(source.shape)
@@ -79,7 +79,7 @@ def word_translator(word_tokenizer: Tokenizer) -> Translator:
 
 @pytest.fixture
 def compiled() -> Iterator[list[str]]:
-    """The events of compilation since the test began, of whatever program."""
+    """The compilation events of all programs since the start of the test."""
     events: list[str] = []
 
     def listen(event: str, seconds: float, **_: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_program_for_each_bucket(translator: Translator, compiled: list[str]) 
         list(translator.stream(SENTENCES, window=5))
     assert len(programs) == traced
     assert compiled == []
-    # the listener does hear what it is there for
+    # the listener works
     jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()
     assert compiled
 
@@ -165,7 +165,7 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     warm = make_translator(word_tokenizer)
     before = len(programs)
     assert warm.warm_up(beam_size=2, extra_length=3) == len(DECODING.buckets)
-    assert programs[before:] == [(EACH, 8), (EACH, 16)]  # what it has not searched with yet
+    assert programs[before:] == [(EACH, 8), (EACH, 16)]  # those not compiled yet
     compiled.clear()
     lines = [" ".join(WORDS[:count]) for count in range(12)] * 9  # of mixed lengths
     assert len(list(warm.stream(lines, window=40, beam_size=2, extra_length=3))) == len(lines)
@@ -209,7 +209,7 @@ def test_few_sentences_are_searched_one_by_one_and_rows_shared(
     shapes.clear()
     assert plain(translator.search(SENTENCES * 5, rows=4)) == expected * 5
     words = 5 * sum(1 for sentence in SENTENCES if sentence.strip())
-    assert len(shapes) == -(-words * at_once // 4)  # lengths share a batch: none but the last is filled up
+    assert len(shapes) == -(-words * at_once // 4)  # lengths share a batch: only the last one is padded
 
 
 def test_n_best(translator: Translator) -> None:
@@ -248,7 +248,7 @@ def test_scores_are_those_of_teacher_forcing(word_translator: Translator) -> Non
         assert hypothesis.score == pytest.approx(log_p, abs=1e-3)
 
     assert word_translator.score([], []).shape == (0,)
-    with pytest.raises(UserError, match="not 2 sources, 1 targets"):
+    with pytest.raises(UserError, match="not 2 sources and 1 targets"):
         word_translator.score(["größe", "größe"], ["größe"])
 
 
@@ -273,16 +273,20 @@ def test_a_longer_source_is_cut_and_its_line_named(
     whole, kept = " ".join(words), " ".join(words[:15])
     with caplog.at_level(logging.WARNING, "transformer"):
         cut, uncut = word_translator.search([whole, kept], first_line=41)
-        assert [record.getMessage() for record in caplog.records] == ["line 41: cut from 20 to 15 subwords"]
+        assert [record.getMessage() for record in caplog.records] == [
+            "line 41: truncated from 20 to 15 subwords"
+        ]
         assert plain([cut]) == plain([uncut])
         caplog.clear()
         list(word_translator.stream(["größe", "", "größe", whole], window=2))
         assert ["line 4:" in record.getMessage() for record in caplog.records] == [True]
         caplog.clear()
         word_translator.search([whole] * 9)
-        assert [record.getMessage() for record in caplog.records][3:] == ["6 more lines, to line 9, were cut"]
+        assert [record.getMessage() for record in caplog.records][3:] == [
+            "6 more lines, up to line 9, were truncated"
+        ]
         caplog.clear()
-        word_translator.score([whole] * 2, ["größe"] * 2, lines=[7, 7])  # as rescoring does with several
+        word_translator.score([whole] * 2, ["größe"] * 2, lines=[7, 7])  # as in rescoring several hypotheses
         assert len(caplog.records) == 1
 
 
@@ -295,9 +299,9 @@ def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_pa
     assert word_translator.translate({sentence: 1}) == [expected]
     with pytest.raises(UserError, match="sources must be sentences, not int"):
         word_translator.translate(given for given in (sentence, 3))  # type: ignore[misc]
-    with pytest.raises(UserError, match="no option 'beamsize' of a search: did you mean beam_size?"):
+    with pytest.raises(UserError, match="search option 'beamsize' does not exist: did you mean beam_size?"):
         word_translator.translate(sentence, beamsize=3)
-    with pytest.raises(UserError, match="no option 'zzz' of a search; there are method, beam_size"):
+    with pytest.raises(UserError, match="search option 'zzz' does not exist; there are method, beam_size"):
         word_translator.translate(sentence, zzz=3)
     with pytest.raises(UserError, match="cannot be pickled.*Translator.load there"):
         pickle.dumps(word_translator)
@@ -340,10 +344,10 @@ def test_learned_positions_reach_no_further_than_their_table(
     sources = [" ".join(WORDS[:count]) for count in (5, 12, 1)]
     with caplog.at_level(logging.WARNING, "transformer"):
         found = learned.search(sources)
-    assert [record.getMessage() for record in caplog.records] == ["line 2: cut from 12 to 5 subwords"]
+    assert [record.getMessage() for record in caplog.records] == ["line 2: truncated from 12 to 5 subwords"]
     assert plain([found[0]]) == plain([found[1]])
     lengths = {len(h.tokens) + 1 for hypotheses in found for h in hypotheses}
-    assert max(lengths) == table  # so they would have gone on
+    assert max(lengths) == table  # so they would have been longer
 
 
 def test_options_stand_in_for_those_of_the_run(translator: Translator) -> None:
@@ -400,7 +404,7 @@ def test_in_turn_keeps_order_and_begins_no_more_than_it_may() -> None:
 
     results = in_turn(work, range(100), at_once=2)
     assert next(results) == 0
-    assert len(begun) <= 5  # what is under way, and as many that wait
+    assert len(begun) <= 5  # those that run, and as many that wait
     assert list(results) == [item * item for item in range(1, 100)]
     assert sorted(begun) == list(range(100))
 

@@ -1,4 +1,4 @@
-"""Training: what is learned, the same every time, and what cannot be."""
+"""Training of vocabularies: reproducible results, and errors."""
 
 import os
 import subprocess

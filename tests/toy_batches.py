@@ -25,6 +25,6 @@ def a_batch(rows=8, longest=9, seed=0):
 
 
 def state_of(params, optimizer, average=False):
-    params = jax.tree.map(jnp.array, params)  # its own copy: the state may be given away
+    params = jax.tree.map(jnp.array, params)  # its own copy: the state may be donated
     kept = jax.tree.map(jnp.copy, params) if average else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, kept)

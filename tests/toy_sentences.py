@@ -1,4 +1,4 @@
-"""Three sentences and their translations, of different lengths, and what a model makes of them."""
+"""Three sentences and their translations, of different lengths, and their logits."""
 
 import functools
 

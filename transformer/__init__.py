@@ -1,7 +1,6 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in JAX and Flax, whole.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in JAX and Flax.
 
-These are the public names; each is imported at its first use, so that a config or a preset costs
-nothing but itself.
+Each public name is imported on first use, so `import transformer` is fast.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""What a checkpoint would take to read, told by its headers before it is read.
+"""Bounds the memory that reading a checkpoint takes, by its headers, before it is read.
 
-Orbax stores an array in chunks (Zarr, version 2), all of them in one database (OCDBT) that is compressed by
-zstd. A chunk that claims to be larger than its array, or compressed bytes that become a thousand times as
-many, would take gigabytes of memory out of a few megabytes of disk.
+Orbax stores an array in chunks (Zarr, version 2), all of them in one database (OCDBT), compressed with zstd.
+A chunk that claims to be larger than its array, or data that decompresses to a thousand times its size, could
+turn a few megabytes on disk into gigabytes of memory.
 """
 
 import mmap
@@ -17,23 +17,23 @@ import tensorstore
 
 from transformer.files import MiB, parse_object, read_text
 
-LARGEST_HEADER = 64 * MiB  # of the files that hold no arrays
+LARGEST_HEADER = 64 * MiB  # largest file without arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
-_FRAME = b"\x28\xb5\x2f\xfd"  # how compressed bytes begin
-_BLOCK = 128 * 1024  # what one block of them becomes at most (RFC 8878, section 3.1.1.2.4)
-_SMALLEST = 1024  # and at least, but for the last one of an array
-_WIDEST = 16  # bytes in a number
+_FRAME = b"\x28\xb5\x2f\xfd"  # magic number of a zstd frame
+_BLOCK = 128 * 1024  # largest decompressed block (RFC 8878, section 3.1.1.2.4)
+_SMALLEST = 1024  # smallest expected block, except for the last one of an array
+_WIDEST = 16  # largest number of bytes per element
 
 
 def check_sizes(folder: Path, like: Any) -> None:
     """Refuses an item of a checkpoint whose files are larger than the arrays it should hold.
 
     Args:
-      folder: the item, with nothing in it but regular files and folders.
+      folder: the item, which contains only regular files and folders.
       like: the arrays, or their shapes.
 
     Raises:
-      ValueError: they are.
+      ValueError: the files are too large.
     """
     sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     if sum(sizes.values()) > _allowed(like):
@@ -51,7 +51,7 @@ def check_arrays(folder: Path, like: Any) -> None:
       like: the arrays, or their shapes.
 
     Raises:
-      ValueError: it would, or it is stored otherwise than Orbax does.
+      ValueError: it takes too much memory, or is not in Orbax's format.
     """
     if not (folder / "manifest.ocdbt").is_file():
         raise ValueError("manifest.ocdbt is missing")
@@ -63,23 +63,23 @@ def check_arrays(folder: Path, like: Any) -> None:
         for size in _decoded_sizes(path) if path.is_file() else ():
             decoded, blocks = decoded + size, blocks + 1
             if decoded > _allowed(like) or blocks > _allowed(like) // _SMALLEST:
-                raise ValueError(f"its files would become more than {_allowed(like):,} bytes")
+                raise ValueError(f"its files decompress to more than {_allowed(like):,} bytes")
     if (total := sum(_array_sizes(folder))) > _allowed(like):
         raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
 
 def _allowed(like: Any) -> int:
-    """Bytes on disk or in memory: twice what the arrays have, and room for headers."""
+    """Bytes allowed on disk or in memory: twice the size of the arrays, plus room for headers."""
     return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
 
 
 def _array_sizes(folder: Path) -> Iterator[int]:
-    """The bytes of each array, which no chunk of it exceeds."""
+    """Yields the size of each array in bytes, which none of its chunks exceeds."""
     spec = {"driver": "ocdbt", "base": folder.absolute().as_uri() + "/"}
     database = tensorstore.KvStore.open(spec).result()
     for key in database.list().result():
         if not (parts := _KEY.fullmatch(key.decode(errors="replace"))):
-            raise ValueError(f"{key!r} is no part of an array")
+            raise ValueError(f"{key!r} is not part of an array")
         if parts["part"] != ".zarray":
             continue
         about = parse_object(database.read(key).result().value.decode())
@@ -89,7 +89,7 @@ def _array_sizes(folder: Path) -> Iterator[int]:
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
             raise ValueError(f"{parts['array']} has chunks of {chunks} and a shape of {shape}")
         if (about.get("compressor") or {}).get("id") not in (None, "zstd") or about.get("filters"):
-            raise ValueError(f"{parts['array']} is compressed otherwise than here")
+            raise ValueError(f"{parts['array']} has an unsupported compressor or filter")
         size = width
         for length in shape:
             size *= length
@@ -97,11 +97,11 @@ def _array_sizes(folder: Path) -> Iterator[int]:
 
 
 def _decoded_sizes(path: Path) -> Iterator[int]:
-    """How many bytes each compressed block of a file becomes at most, by its header."""
+    """Yields the maximum decompressed size of each block in a file, from the headers."""
     if not path.stat().st_size:
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # (where four bytes of something else look like a frame, what follows adds next to nothing)
+        # other data that happens to contain the magic number adds next to nothing
         at = data.find(_FRAME)
         while at >= 0:
             yield from _block_sizes(data, at + len(_FRAME))
@@ -109,17 +109,17 @@ def _decoded_sizes(path: Path) -> Iterator[int]:
 
 
 def _block_sizes(data: mmap.mmap, at: int) -> Iterator[int]:
-    """How many bytes each block of a zstd frame becomes at most (RFC 8878, section 3.1.1).
+    """Yields the maximum decompressed size of each block of a zstd frame (RFC 8878, section 3.1.1).
 
     Args:
-      data: what it is in.
-      at: where its header begins, after the four bytes of the frame's beginning.
+      data: the file that contains the frame.
+      at: the offset of the frame header, after the magic number.
     """
     about = data[at] if at < len(data) else 0
     single, wide = about >> 5 & 1, (about >> 5 & 1, 2, 4, 8)[about >> 6]
     at += 1 + (1 - single) + (0, 1, 2, 4)[about & 3]
     block_size = _BLOCK
-    if single:  # no block is larger than the whole, of which the header tells the size
+    if single:  # the header states the decompressed size, which no block exceeds
         block_size = min(_BLOCK, int.from_bytes(data[at : at + wide], "little") + (256 if wide == 2 else 0))
     at += wide
     last = 0

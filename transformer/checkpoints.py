@@ -1,4 +1,4 @@
-"""One checkpoint on disk: sealed with the hashes of its files, and named where it is damaged."""
+"""Seals checkpoints with the hashes of their files, and detects damage when reading them."""
 
 import gc
 import hashlib
@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
 
 def _hashes(place: Path, item: str = "") -> dict[str, str]:
-    """Of every file of a checkpoint's item, or of all its files but the manifest."""
+    """The hashes of the files of a checkpoint's item, or of all its files except the manifest."""
 
     def digest(path: Path) -> str:
         with path.open("rb") as file:
@@ -33,13 +33,13 @@ def _hashes(place: Path, item: str = "") -> dict[str, str]:
 
 
 def seal(place: Path) -> None:
-    """Writes the hashes of a checkpoint's files: from now on it counts as whole."""
+    """Writes the hashes of a checkpoint's files, which marks it as complete."""
     write_whole(place / MANIFEST, json.dumps(_hashes(place), indent=0))
 
 
 def _check(place: Path, item: str) -> None:
-    """Raises UserError where an item's files are not those that were sealed. (A checkpoint whose
-    writer was killed just before sealing it has no manifest: Orbax found it complete.)"""
+    """Raises UserError if an item's files are not those that were sealed. A checkpoint without a manifest
+    passes: Orbax completed it, but its writer was killed before sealing it."""
     try:
         sealed = parse_object(read_text(place / MANIFEST))
     except FileNotFoundError:
@@ -53,37 +53,39 @@ def _check(place: Path, item: str) -> None:
 
 
 def _damaged(place: Path, reason: str) -> UserError:
-    return UserError(f"{place} is damaged, or of another model ({reason[:200]}); use another checkpoint")
+    return UserError(
+        f"{place} is damaged or belongs to another model ({reason[:200]}); use another checkpoint"
+    )
 
 
 def _compare(stored: Any, like: Any) -> None:
-    """Raises ValueError where variables of other names or shapes were stored."""
+    """Raises ValueError if the stored variables have other names or shapes."""
     before, wanted = (
         {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
         for tree in (stored, like)
     )
     for name in sorted(before.keys() | wanted.keys()):
         if before.get(name) != wanted.get(name):
-            raise ValueError(f"{name} is {before.get(name)} there and should be {wanted.get(name)}")
+            raise ValueError(f"{name} is {before.get(name)} in the checkpoint, not {wanted.get(name)}")
 
 
 def read(place: Path, like: Any, item: str = "") -> Any:
-    """An item of a checkpoint.
+    """Reads an item of a checkpoint.
 
     Args:
       place: the checkpoint's folder.
-      like: a pytree of arrays or shapes, which lie where what is read is to lie.
-      item: "model" or "training"; empty where the folder is the item.
+      like: a pytree of arrays or shapes. Their shardings are those of the result.
+      item: "model" or "training"; empty if the folder is the item.
 
     Raises:
-      UserError: it is missing, damaged, or of other names or shapes.
+      UserError: it is missing or damaged, or has other names or shapes.
     """
     folder = place / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
     if place.is_symlink():
         raise UserError(f"{place} is a link: put the checkpoint itself in its place")
-    check_plain(place, "a checkpoint is read")
+    check_plain(place, "a checkpoint may contain")
     try:
         check_sizes(folder, like)
     except ValueError as error:
@@ -97,12 +99,12 @@ def read(place: Path, like: Any, item: str = "") -> Any:
     try:
         check_arrays(folder, like)
         with ocp.StandardCheckpointer() as checkpointer:
-            if item != "training":  # another model; Orbax's threads would say so in tracebacks of their own
+            if item != "training":  # detect another model here: Orbax's threads would print tracebacks
                 _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
         reason = _first_line(error)
-    # what Orbax had begun to read ends when it is collected, and would print a traceback for each array
+    # Orbax's unfinished reads end when they are garbage-collected, and would print a traceback per array
     tell, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         gc.collect()

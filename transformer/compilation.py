@@ -1,4 +1,4 @@
-"""Compiled programs kept between processes: only the first start pays for compiling."""
+"""A persistent cache of compiled programs, so that only the first process compiles."""
 
 import hashlib
 import logging
@@ -12,24 +12,24 @@ from transformer.data.store import cache_root
 from transformer.errors import UserError
 
 log = logging.getLogger("transformer")
-WORTH_KEEPING = 0.2  # seconds that compiling took
+WORTH_KEEPING = 0.2  # minimum compile time in seconds
 
 
 def keep_programs() -> Path | None:
-    """Turns JAX's persistent compilation cache on, for this process and all programs it compiles.
+    """Turns on JAX's persistent compilation cache for this process.
 
-    The folder is $TRANSFORMER_COMPILED, or `compiled/` beside the prepared corpora; "off" turns it off.
-    Where JAX has been told of a folder already ($JAX_COMPILATION_CACHE_DIR), that one stays. It may be
-    deleted at any time.
+    The folder is $TRANSFORMER_COMPILED, or by default `compiled/` beside the prepared corpora; "off" turns
+    the cache off. A folder that JAX already uses ($JAX_COMPILATION_CACHE_DIR) takes precedence. The folder
+    can be deleted at any time.
 
     Returns:
-      The folder; None where nothing is kept.
+      The folder, or None if nothing is cached.
     """
     told: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     asked = os.environ.get("TRANSFORMER_COMPILED")
     if told or asked == "off":
         return Path(told) if told else None
-    # a home directory may be shared by machines, and a program compiled for one stop another
+    # machines may share a home directory, and a program compiled for one may crash on another
     try:
         folder = (cache_root(Path(asked)) if asked else cache_root(None) / "compiled") / _processor()
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def keep_programs() -> Path | None:
         return None
     except OSError as error:  # a read-only home costs time, not the work
         if asked:
-            log.warning("TRANSFORMER_COMPILED=%s: compiled programs are not kept: %s", asked, error.strerror)
+            log.warning("TRANSFORMER_COMPILED=%s: programs are not cached: %s", asked, error.strerror)
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
@@ -45,7 +45,7 @@ def keep_programs() -> Path | None:
 
 
 def _processor() -> str:
-    """A name for what this machine's processor can do."""
+    """A name for the instruction sets of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         features = next((line for line in lines if line.startswith(("flags", "Features"))), "")

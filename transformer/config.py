@@ -1,5 +1,5 @@
-"""Every choice there is, as frozen dataclasses: the command line is made from them, the run
-directory stores them, and a preset is one of them with a name (see `transformer.presets`).
+"""The configuration of a run, as frozen dataclasses. The command line is generated from them, the run
+directory stores them, and presets are named instances (see `transformer.presets`).
 """
 
 import dataclasses
@@ -11,18 +11,18 @@ from typing import Any, ClassVar, Literal, Self
 
 from transformer.errors import UserError
 
-LARGEST = 10_000_000  # of any size: what is larger is a slip, and is refused before memory is taken
+LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
 LONGEST = 100_000  # tokens in a sentence
-COUNTS = 2**31 - 1  # of what is only counted, and of seeds
-IDS = 10 * LARGEST  # in a batch: 400 MB
+COUNTS = 2**31 - 1  # limit of counts and seeds
+IDS = 10 * LARGEST  # limit of ids in a batch: 400 MB
 
 Ranges = dict[str, tuple[int, int]]
-"""The least and the greatest value of fields; where a field is a tuple, of each of its items."""
+"""Minimum and maximum of fields; for a tuple, of each item."""
 
 
 def check_ranges(section: str, config: Any, ranges: Ranges) -> None:
-    """Raises UserError where a field of a config's section is outside its range. None is in any."""
+    """Raises UserError if a field of a config's section is outside its range. None is always valid."""
     for name, (least, most) in ranges.items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
@@ -78,7 +78,7 @@ class ModelConfig:
     }
     _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
     ADAPTABLE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
-    """Options without parameters: a run may differ in them from the one that it begins with."""
+    """Options without parameters, which may differ from those of the run to initialise from."""
 
     def __post_init__(self) -> None:
         check_ranges("model", self, self._RANGES)
@@ -98,12 +98,12 @@ class ModelConfig:
 
     @property
     def decoder_depth(self) -> int:
-        """How many layers the decoder has."""
+        """Number of decoder layers."""
         return self.num_layers
 
     @property
     def longest(self) -> int | None:
-        """The longest sentence that the network can hold. None: any."""
+        """Maximum sentence length. None: no limit."""
         return None
 
 
@@ -270,7 +270,7 @@ class DataConfig:
         if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
             raise UserError(
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
-                "has only one way to cut a sentence"
+                "has only one segmentation of a sentence"
             )
 
     @property
@@ -424,8 +424,8 @@ class DecodingConfig:
             )
 
     def static(self) -> Self:
-        """The options that a compiled program depends on: all but seed and temperature, which are as by
-        default here."""
+        """The options that a compiled program depends on, with the others (seed, temperature) at their
+        defaults."""
         return replace(self, seed=0, temperature=1.0)
 
 
@@ -508,7 +508,7 @@ class Config:
         if self.model.longest is not None and self.model.longest < self.data.max_length:
             raise UserError(
                 f"--model.max-positions {self.model.longest} is less than --data.max-length "
-                f"{self.data.max_length}: learned positions reach no further than their table"
+                f"{self.data.max_length}: the table of learned positions is too short"
             )
 
 
@@ -525,8 +525,7 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """The fields in which two configs differ, one readable line each. Those of one system may lack some of
-    another's."""
+    """The fields in which two configs differ, one line each, including fields that only one of them has."""
     before, after = flatten(old), flatten(new)
     return [
         f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}"
@@ -536,7 +535,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
-    """Raises UserError where a beam search could not find as many hypotheses as it keeps."""
+    """Raises UserError if the vocabulary is too small for the beam size."""
     if decoding.method == "beam" and 2 * decoding.beam_size > model.output_size:
         raise UserError(
             f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "

@@ -1,10 +1,10 @@
-"""A built-in corpus to copy on: people introduce themselves, and are answered by name.
+"""A built-in corpus for copying: people introduce themselves and are answered by name.
 
     Hello, I am Kuroro.        Hello Kuroro, nice to meet you.
     你好，我是库洛洛。             库洛洛你好，很高兴认识你。
 
-The answer is a function of the greeting. Names are drawn from tens of thousands, and no name (in
-Chinese, no character of a name) of one split occurs in another: a hash of it decides whose it is.
+The answer is a function of the greeting. There are tens of thousands of names. A hash assigns each name (in
+Chinese, each character of a name) to one split, so that the splits share none.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 Pair = tuple[str, str]
 SHARES = {"validation": 1, "test": 1, "train": 6}  # of eight names
 
-# What is said, and what is answered: {a} and {b} are names, {x} a word from the list beside it.
+# Greeting, answer, and the words for {x}; {a} and {b} are names.
 ENGLISH = (
     ("{x}, I am {a}.", "{x} {a}, nice to meet you.", "Hello|Hi|Good morning|Good evening"),
     ("{x}, my name is {a}.", "{x} {a}, I am glad to meet you.", "Hello|Hi|Good morning|Good evening"),
@@ -56,7 +56,7 @@ _CHARACTERS = (
 
 
 def split_of(name: str) -> str:
-    """Which split an English name, or a character of Chinese ones, belongs to."""
+    """The split of an English name, or of a character in Chinese names."""
     digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
     share = int.from_bytes(digest, "big") % sum(SHARES.values())
     for split, many in SHARES.items():
@@ -67,7 +67,7 @@ def split_of(name: str) -> str:
 
 
 def pairs(language: str, split: str, seed: int = 0) -> Iterator[Pair]:
-    """Greetings and answers without end, the same for the same seed; no greeting twice.
+    """Yields greetings and answers endlessly, the same for the same seed, without repeating a greeting.
 
     Args:
       language: "en" or "zh".

@@ -3,10 +3,10 @@
 `python -m transformer.distill RUN FOLDER` writes
 
     train.<source>, train.<target>   the sources RUN was trained on, and its translations of them
-    validation.*, test.*             as they are
-    distilled.json                   which checkpoint said so, searched how
+    validation.*, test.*             unchanged
+    distilled.json                   the checkpoint and the search options
 
-What was translated stays if it is stopped; the same command goes on after the last whole line.
+If it is interrupted, the same command continues after the last complete line.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ class DistillArguments:
     """Translate a run's training text into a new corpus."""
 
     run_dir: tyro.conf.Positional[Path]
-    """The teacher: what training wrote."""
+    """Run directory of the teacher."""
     folder: tyro.conf.Positional[Path]
-    """Where the new corpus goes."""
+    """Folder for the new corpus."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     data: DataConfig
-    """The training text, where it came from files: a run directory's own paths are not opened unasked."""
+    """The training text, if it came from files: paths stored in a run directory are not opened by default."""
     checkpoint: str = "best"
     """best (by validation BLEU), last, average (of the last ones), or a step."""
 
@@ -63,7 +63,7 @@ def _distill(arguments: list[str]) -> None:
         prog=program("distill"),
         description=(
             "Translate the text that a model was trained on into a new corpus, for students that learn "
-            "the teacher's translations instead of the originals. Stopped, it goes on where it was."
+            "the teacher's translations instead of the originals. If interrupted, the same command continues."
         ),
     )
     with short_options():
@@ -76,15 +76,15 @@ def distill(
     """Writes the corpus; see the top of this file.
 
     Args:
-      run_dir: the teacher's.
-      folder: where to.
+      run_dir: run directory of the teacher.
+      folder: for the new corpus.
       checkpoint: "best", "last", "average" or a step.
-      decoding: how to search.
-      data: where the teacher's training text is. None: as its run directory says, which has to come from you.
+      decoding: search options.
+      data: location of the teacher's training text. None: as in its run directory, which you must trust.
 
     Raises:
-      UserError: the run or the checkpoint is missing; the folder holds something else, or another
-        distillation; its text cannot be written; the training text is not the teacher's.
+      UserError: the run or the checkpoint is missing; the folder is not empty, or holds another
+        distillation; the corpus cannot be written; the training text is not the teacher's.
     """
     from transformer.data.corpora import one_line, open_corpus
     from transformer.decoding.translator import Translator
@@ -113,7 +113,7 @@ def distill(
         partial = translations.with_name(translations.name + ".partial")
         done = _whole_lines(partial)
         if done:
-            watch.message(f"{partial} has {done:,} lines already: going on")
+            watch.message(f"{partial} has {done:,} lines already: continuing after them")
         starts = range(done, len(train), READ)
         sources = (
             source
@@ -137,7 +137,7 @@ def distill(
 
 
 def _claim(folder: Path, about: dict[str, Any]) -> None:
-    """Makes the folder this distillation's, or finds that it is already."""
+    """Claims the folder for this distillation, or checks that it belongs to it already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / ABOUT).exists():
@@ -162,7 +162,7 @@ def _write_side(path: Path, lines: Iterator[str]) -> None:
 
 
 def _whole_lines(path: Path) -> int:
-    """How many lines a file has, after a last one without an end was cut off."""
+    """Removes an incomplete last line from a file, and returns the number of lines."""
     count, size = 0, 0
     with open(path, "ab+", opener=append_flags) as file:
         file.seek(0)

@@ -1,5 +1,4 @@
-"""How good translations are: sacreBLEU and chrF, always with the signature that says what was
-computed."""
+"""BLEU, chrF and exact match, each with a signature of how it was computed."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,12 +25,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
     """Corpus BLEU (Papineni et al. 2002; Post 2018).
 
     Args:
-      hypotheses: one translation a sentence.
+      hypotheses: one translation per sentence.
       references: one reference each.
-      tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is tokenised
-        already, which makes it the tokenised BLEU of older papers.
+      tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is already
+        tokenised, which gives the tokenised BLEU of older papers.
     """
-    # tokenised text is often "tokenized" in the eyes of sacreBLEU, which would warn: it is meant
+    # without `force`, sacreBLEU warns about text that looks tokenised
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")
     return _scored(metric, hypotheses, references)
 
@@ -42,7 +41,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Per cent of the sentences that are their references, letter by letter."""
+    """Percentage of translations that are equal to their references."""
     right = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
     share = 100 * right / max(len(references), 1)
     return Score(share, "exact match", f"exact match = {share:.2f} ({right} of {len(references)})")

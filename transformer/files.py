@@ -1,7 +1,7 @@
-"""Files that anyone may have written: read within bounds, and written whole or not at all.
+"""Reads untrusted files within bounds, and writes files atomically.
 
-A run directory, a model to import or a corpus may come from a stranger, or be in a folder where others write
-too. So only regular files of a bounded size are read, never a pipe or a device, and nothing is written
+A run directory, a model to import or a corpus may come from a stranger, or be in a folder that others can
+write to. So only regular files of bounded size are read, never a pipe or a device, and nothing is written
 through a link.
 """
 
@@ -22,14 +22,14 @@ from typing import IO, Any, NoReturn
 from transformer.errors import UserError
 
 MiB = 2**20
-LARGEST_FILE = 256 * MiB  # of those that are read whole
-LONGEST_LINE = 4 * MiB  # of a log
-DEEPEST = 32  # folders in each other
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, where the other half is missing
+LARGEST_FILE = 256 * MiB  # limit for files that are read at once
+LONGEST_LINE = 4 * MiB  # in a log
+DEEPEST = 32  # nested folders
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # part of a surrogate pair, or a lone surrogate
 
 
 class NotRegular(OSError):
-    """It is a pipe, a device or a folder, or too large to be what it should be."""
+    """The path is a pipe, a device or a folder, or the file is too large."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(errno.EINVAL, reason, os.fspath(path))
@@ -40,16 +40,16 @@ class NotRegular(OSError):
 
 @contextlib.contextmanager
 def open_regular(path: Path, largest: int | None = None) -> Iterator[io.BufferedReader]:
-    """A file to read, where it is a regular one (or a link to one).
+    """Opens a regular file (or a link to one) for reading.
 
     Args:
       path: the file.
-      largest: its greatest size in bytes. None: any.
+      largest: maximum size in bytes. None: no limit.
 
     Raises:
       OSError: it cannot be opened; `NotRegular` for a pipe, a device, a folder, or a larger file.
     """
-    # without O_NONBLOCK, opening a pipe would wait for somebody who writes into it
+    # without O_NONBLOCK, opening a pipe would wait for a writer
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -62,7 +62,7 @@ def open_regular(path: Path, largest: int | None = None) -> Iterator[io.Buffered
 def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
     """The content of a file. Raises OSError as `open_regular`."""
     with open_regular(path, largest) as file:
-        return file.read(largest)  # no more, should it grow meanwhile
+        return file.read(largest)  # no more, even if it grows meanwhile
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
@@ -71,8 +71,8 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a log, one a line. Lines that are something else, such as one that a kill cut off,
-    are left out. Raises OSError as `open_regular`."""
+    """Yields the JSON objects of a log, one per line. Other lines, such as one that a kill truncated, are
+    skipped. Raises OSError as `open_regular`."""
     with open_regular(path, LARGEST_FILE) as file:
         while line := file.readline(LONGEST_LINE):
             with contextlib.suppress(ValueError):
@@ -80,10 +80,10 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_json(text: str) -> Any:
-    """JSON with numbers that are numbers: no NaN, no infinity, no integer beyond 64 bits.
+    """Parses JSON without NaN, infinities and integers beyond 64 bits.
 
     Raises:
-      ValueError: it is not JSON, is nested too deeply, or has other numbers or half a character.
+      ValueError: it is not JSON, is nested too deeply, or has such numbers or a lone surrogate.
     """
     try:
         found = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
@@ -92,12 +92,12 @@ def parse_json(text: str) -> Any:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except UnicodeEncodeError as error:
-        raise ValueError("half a character (a lone surrogate)") from error
+        raise ValueError("a lone surrogate (half of a character)") from error
     return found
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """As `parse_json`, of a JSON object."""
+    """`parse_json` for a JSON object."""
     found = parse_json(text)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
@@ -125,13 +125,13 @@ def _no_number(digits: str) -> NoReturn:
 
 
 def beside(path: Path) -> Path:
-    """A hidden name in the same folder, which nobody can know before."""
+    """A hidden, unpredictable name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}")
 
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which appears under its name when it is complete, and otherwise not at all.
+    """Opens a file for writing that appears under its name only when it is complete.
 
     Raises:
       OSError: it cannot be written.
@@ -146,17 +146,17 @@ def open_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file whole or not at all. Raises OSError where it cannot be written."""
+    """Writes a file atomically. Raises OSError if it cannot be written."""
     with open_whole(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def folder_whole(path: Path) -> Iterator[Path]:
-    """A folder to fill, which appears under its name when it is complete, and otherwise not at all.
+    """Creates a folder that appears under its name only when it is complete.
 
     Raises:
-      OSError: it cannot be made, or there is one already that is not empty.
+      OSError: it cannot be created, or exists and is not empty.
     """
     partial = beside(path)
     partial.mkdir(parents=True)
@@ -168,7 +168,7 @@ def folder_whole(path: Path) -> Iterator[Path]:
 
 
 def check_name(path: Path) -> None:
-    """Raises UserError where a path is not UTF-8, which TensorStore's have to be."""
+    """Raises UserError if a path is not UTF-8, as TensorStore requires."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError as error:
@@ -176,7 +176,7 @@ def check_name(path: Path) -> None:
 
 
 def append_flags(name: str, flags: int) -> int:
-    """An opener for a file to add to: never through a link, never into a pipe or a device."""
+    """An opener for appending to a regular file, never through a link."""
     number = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -185,25 +185,25 @@ def append_flags(name: str, flags: int) -> int:
 
 
 def discard_further(stream: IO[Any]) -> None:
-    """Lets what is still written to a stream go nowhere, the rest in its buffer too: its reader has gone."""
+    """Redirects a stream, and what is left in its buffer, to the null device: its reader has gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def check_plain(folder: Path, what: str) -> None:
-    """Raises UserError where anything in a folder, at any depth, is neither a regular file nor a folder.
+    """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 
     Args:
-      folder: no link itself, unless the user has named it.
-      what: what the folder is to be used for, for the message.
+      folder: not a link itself, unless the user has named it.
+      what: the subject of the message and "may contain", such as "a checkpoint may contain".
     """
     _check_plain(folder, what, DEEPEST)
 
 
 def _check_plain(folder: Path, what: str, depth: int) -> None:
     if not depth:
-        raise UserError(f"{folder}: more than {DEEPEST} folders in each other; remove what is not of a run")
+        raise UserError(f"{folder}: more than {DEEPEST} nested folders; remove what is not part of a run")
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -212,8 +212,8 @@ def _check_plain(folder: Path, what: str, depth: int) -> None:
                 elif not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "a pipe or a device"
                     raise UserError(
-                        f"{entry.path} is {kind}: {what} only where there are nothing but files and folders, "
-                        "since it could lead to files outside. Put the file itself in its place"
+                        f"{entry.path} is {kind}: {what} only regular files and folders, since it could lead "
+                        "to files outside. Put the file itself in its place"
                     )
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error

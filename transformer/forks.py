@@ -1,7 +1,7 @@
-"""Telling a forked process that it cannot use JAX, instead of letting it hang.
+"""Refuses JAX in a forked process, where it would hang.
 
-JAX's threads do not exist in a child that `os.fork` made (as `multiprocessing` does on Linux before Python
-3.14), and what waits for them waits forever.
+JAX's threads do not exist in a child created by `os.fork` (which `multiprocessing` uses on Linux before
+Python 3.14), so waiting for them never ends.
 """
 
 import os
@@ -13,7 +13,7 @@ _forked = False
 
 
 def _note() -> None:
-    """In the child: was JAX running in its parent? (It has no public function that tells.)"""
+    """Notes in the child whether the parent was using JAX, which has no public function for this."""
     global _forked
     _forked = _forked or bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
@@ -25,6 +25,6 @@ def refuse_forked() -> None:
     """Raises UserError in a process that was forked from one that used JAX."""
     if _forked:
         raise UserError(
-            "this process was forked from one that used JAX, which cannot go on here: start it with "
+            "this process was forked from one that used JAX, which would hang here: start it with "
             "multiprocessing.get_context('spawn') and load the model there, or use threads"
         )

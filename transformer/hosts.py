@@ -1,6 +1,6 @@
-"""Several processes, on one host or many, as one job: joining JAX's own runtime, and talking to each other.
+"""Several processes as one job, on one host or many: joins JAX's distributed runtime, and communicates.
 
-Where there is one process, nothing here costs anything.
+With a single process, these functions cost nothing.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from transformer.supervision import end_with_parent, is_child, supervise
 
 
 def cluster(environment: Mapping[str, str]) -> str | None:
-    """Which launcher started several processes, by the variables it sets."""
+    """The launcher that started several processes, recognised by its environment variables, or None."""
 
     def several(name: str) -> bool:
         return environment.get(name, "").isdigit() and int(environment[name]) > 1
@@ -36,11 +36,11 @@ def cluster(environment: Mapping[str, str]) -> str | None:
 
 
 def join(config: HostsConfig) -> None:
-    """Makes this process one of the job's, before JAX is used for anything else. (It goes on in a child
-    then, which this process watches: see `transformer.supervision`.)
+    """Joins this process to the job. Call it before JAX is used for anything else. The work then continues
+    in a child process, which this one supervises (see `transformer.supervision`).
 
     Raises:
-      UserError: the others cannot be reached.
+      UserError: the other processes cannot be reached.
     """
     if config.coordinator is None and cluster(os.environ) is None:
         return
@@ -49,7 +49,7 @@ def join(config: HostsConfig) -> None:
     if not is_child():
         raise SystemExit(supervise(config.heartbeat))
     end_with_parent()
-    print(f"Waiting for the other processes at {config.coordinator or 'their place'}", file=sys.stderr)
+    print(f"Waiting for the other processes at {config.coordinator or 'the coordinator'}", file=sys.stderr)
     try:
         with _ended_by_signals():
             jax.distributed.initialize(
@@ -67,7 +67,7 @@ def join(config: HostsConfig) -> None:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end this process at once: while it waits in native code, no handler would run."""
+    """SIGINT and SIGTERM end this process at once: Python's handlers do not run while native code waits."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,7 +85,7 @@ def is_main_process() -> bool:
 
 
 def barrier(what: str) -> None:
-    """Until all processes are here."""
+    """Waits until all processes have reached this point."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -93,7 +93,7 @@ def barrier(what: str) -> None:
 
 
 def gathered(item: Any) -> list[Any]:
-    """What every process says, in their order; anything that JSON can hold."""
+    """The JSON values of all processes, in the order of their indices."""
     if jax.process_count() == 1:
         return [item]
     from jax.experimental import multihost_utils
@@ -107,7 +107,7 @@ def gathered(item: Any) -> list[Any]:
 
 
 def by_turns(items: list[Any], work: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """`work(items)`, of which every process does its share; all of it, in order, on all of them."""
+    """Returns all of `work(items)`, in order, on every process; each process computes a part of it."""
     share = -(-len(items) // jax.process_count())
     mine = items[jax.process_index() * share :][:share]
     return [result for results in gathered(work(mine)) for result in results]

@@ -1,7 +1,7 @@
-"""Where the text of a run lies: told by the command line, never by the run directory.
+"""Paths to the text of a run come from the command line, never from the run directory.
 
-A run directory may come from anyone. What its config names outside of it, such as the training text, is
-opened only where the user names it again.
+A run directory may come from anyone. Paths in its config that lead outside, such as the training text, are
+opened only if the user gives them again.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ from transformer.config import Config, DataConfig, flatten
 from transformer.errors import UserError
 
 C = TypeVar("C", Config, DataConfig)
-NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer")  # once a run has begun
+NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer")  # after a run has started
 
 
 def locations(config: Any, prefix: str = "") -> dict[str, Path]:
-    """The paths in a config, or in a section of one whose name and a dot are the prefix, by dotted name."""
+    """The paths in a config, by dotted name. For a section, the prefix is its name and a dot."""
     return {name: value for name, value in flatten(config, prefix).items() if isinstance(value, Path)}
 
 
@@ -34,13 +34,13 @@ def without_locations(config: C) -> C:
 
 
 def check_given(given: dict[str, Path], stored: dict[str, Path], run_dir: Path) -> None:
-    """Raises UserError where a stored path that would be opened was not given again."""
+    """Raises UserError if a stored path that would be opened was not given again."""
     wanted = {name: path for name, path in stored.items() if name.split(".")[-1] not in NOT_OPENED}
     if missing := wanted.keys() - given.keys():
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
         raise UserError(
-            f"{run_dir}: give {options} again, since paths stored in a run directory are not opened unasked. "
-            f"It was begun with{as_options(wanted)}"
+            f"{run_dir}: give {options} again, since paths stored in a run directory are not opened by "
+            f"default. It was started with{as_options(wanted)}"
         )
 
 
@@ -66,7 +66,7 @@ def completed(given: Config, stored: Config, run_dir: Path, begun: bool) -> Conf
 
 
 def _replaced(config: C, values: dict[str, Path | None]) -> C:
-    """The config with other values for some of its leaves, by dotted name."""
+    """The config with some fields replaced, by dotted name."""
     here = {name: value for name, value in values.items() if "." not in name}
     sections: dict[str, dict[str, Path | None]] = {}
     for name, value in values.items():

@@ -1,18 +1,18 @@
-"""The run directory: all that a training leaves behind, self-contained and movable.
+"""The run directory: everything that training writes, self-contained and movable.
 
     config.json          the resolved config
     corpus               the name of the prepared corpus, which changes with its content
-    source.model         the tokenizers (one file where the vocabulary is joint)
+    source.model         the tokenizers (one file if the vocabulary is joint)
     target.model
-    checkpoints/<step>/  Orbax: `model` (what is decoded with) and `training` (what resuming needs);
+    checkpoints/<step>/  Orbax: `model` (for decoding) and `training` (for resuming);
                          manifest.json, written last, has the hashes of all files
-    average/             the same `model`, averaged, once asked for
-    metrics.jsonl        one line for every report of the loop; tensorboard/ the same for TensorBoard
+    average/             an averaged `model`, if requested
+    metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     results.json         test scores with their signatures
-    report.html          all of these as a page
-    lock                 held while somebody trains
+    report.html          all of this as a page
+    lock                 held during training
 
-Nothing in it is a pickle.
+It contains no pickles.
 """
 
 import contextlib
@@ -59,16 +59,16 @@ from transformer.hosts import barrier, is_main_process
 from transformer.parallel import on_all_hosts
 from transformer.training.step import TrainState
 
-# Orbax tells its whole day otherwise, and of a full disk once for every array; `_not_written` says it once.
+# Orbax logs a lot, and a full disk once per array; `_not_written` reports it once.
 absl.logging.set_verbosity(absl.logging.FATAL)
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written there
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
 
 
 class Run:
-    """One run directory, open.
+    """An open run directory.
 
     Args:
       path: a directory that `create` made.
@@ -104,17 +104,17 @@ class Run:
         corpus: str | None = None,
         variables: Any = None,
     ) -> "Run":
-        """A new run directory, or none at all.
+        """Creates a run directory, complete or not at all.
 
         Args:
-          path: where.
+          path: the new directory.
           config: of the run.
-          tokenizers: source's and target's.
+          tokenizers: of source and target.
           corpus: the name of the prepared corpus. None: the model is imported.
-          variables: those of an imported model, which become the checkpoint of step 0.
+          variables: of an imported model, saved as the checkpoint of step 0.
 
         Raises:
-          UserError: the path exists already, or cannot be written; the config makes no sense.
+          UserError: the path exists already, or cannot be written; the config is invalid.
         """
         path = Path(path)
         cls.check_free(path)
@@ -135,19 +135,19 @@ class Run:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Raises UserError where no run directory could be created."""
+        """Raises UserError if a run directory cannot be created."""
         check_name(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists and is not a run: name another directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        try:  # permissions do not tell it of every file system
+        try:  # permission bits are not enough on every file system
             tempfile.TemporaryFile(dir=above).close()
         except OSError as error:
-            reason = f"{above} is not a folder that can be written to ({error.strerror})"
+            reason = f"{above} is not a writable folder ({error.strerror})"
             raise UserError(f"cannot create {path}: {reason}") from None
 
     def check_resumable(self) -> None:
-        """Raises UserError if this model came from elsewhere."""
+        """Raises UserError if this model was imported."""
         if not (self.path / "corpus").exists() and self.steps():
             raise UserError(
                 f"{self.path} holds a model that was not trained here: to train it further, give "
@@ -156,13 +156,13 @@ class Run:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Nobody else trains here meanwhile. The claim ends with the process, however that ends.
+        """Locks the run directory for training. The lock ends with the process, however it ends.
 
         Raises:
-          UserError: somebody does; something in here is a link, which could lead out of it, or could not be
-            written.
+          UserError: another process trains here; the directory contains a link, which could lead outside, or
+            cannot be written.
         """
-        check_plain(self.path, "a training writes")
+        check_plain(self.path, "a run directory may contain")
         with contextlib.ExitStack() as held:
             try:
                 if is_main_process():
@@ -182,20 +182,20 @@ class Run:
                 raise self._not_written(error) from error
 
     def check_corpus(self, corpus: str) -> None:
-        """Raises UserError if this is not the corpus that the run began with."""
+        """Raises UserError if this is not the corpus that the run was started with."""
         try:
             began_with = read_text(self.path / "corpus", MiB).strip()
         except (OSError, UnicodeDecodeError):
             began_with = ""
         if began_with != corpus:
             raise UserError(
-                f"{self.path}: the training text is not what it was when this run began; bring the old "
-                "text back, or begin another run with another --run-dir"
+                f"{self.path}: the training text has changed since this run was started; restore the old "
+                "text, or start another run with another --run-dir"
             )
 
     @functools.cached_property
     def tokenizers(self) -> Tokenizers:
-        """Source's and target's, the same object where there is one."""
+        """The tokenizers of source and target, the same object if the vocabulary is joint."""
         model = self.config.model
         source = self._tokenizer("source.model", model.vocab_size)
         if (
@@ -210,7 +210,7 @@ class Run:
         tokenizer = load_tokenizer(self.path / name, self.config.model.special)
         if tokenizer.vocab_size != size:
             raise UserError(
-                f"{self.path / name} has {tokenizer.vocab_size:,} ids and the model of config.json {size:,}: "
+                f"{self.path / name} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: "
                 "they do not belong together"
             )
         return tokenizer
@@ -234,13 +234,13 @@ class Run:
         )
 
     def save(self, state: TrainState, bleu: float | None = None) -> None:
-        """Begins to write the state's checkpoint, in the background; `finish_saving` waits for it. One of the
-        same step stays, unless it has no BLEU and this one has.
+        """Starts to write a checkpoint of the state in the background; `finish_saving` waits for it. An
+        existing checkpoint of the same step is replaced only if `bleu` is given.
 
-        Old checkpoints beyond `keep_last` go, except the best by BLEU.
+        Checkpoints older than the newest `keep_last` are deleted, except the best by BLEU.
 
         Raises:
-          UserError: it could not be written; earlier checkpoints are as they were.
+          UserError: it could not be written; earlier checkpoints are unchanged.
         """
         items = ocp.args.Composite(
             model=ocp.args.StandardSave(on_all_hosts(state.best_variables)),
@@ -252,7 +252,7 @@ class Run:
         if there and bleu is None:
             return
         if is_main_process():
-            shutil.rmtree(self.path / "average", ignore_errors=True)  # that of older checkpoints
+            shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
         try:
             if there:
                 self._manager.delete(step)
@@ -261,14 +261,13 @@ class Run:
             raise self._not_written(error) from error
 
     def store_model(self, step: int, variables: Any) -> None:
-        """Keeps variables as the checkpoint of a step, to decode with and to begin from; there is
-        nothing in it to resume."""
+        """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((self._checkpoint_path(step) / "model").absolute(), variables)
         seal(self._checkpoint_path(step))
 
     def finish_saving(self) -> None:
-        """Waits until checkpoints begun are complete, and seals them with the hashes of their files.
+        """Waits until pending checkpoints are complete, and seals them with the hashes of their files.
 
         Raises:
           UserError: as `save`.
@@ -287,11 +286,11 @@ class Run:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         remedy = "Is the disk full? If so, make room, then"
         if isinstance(error, OSError) and error.errno not in FULL:
-            remedy = "Mend that, then"
-        if isinstance(error, TimeoutError):  # by the system's clock, of which a change counts too
+            remedy = "Fix that, then"
+        if isinstance(error, TimeoutError):  # measured by the system clock, which may have been changed
             remedy = "Is the disk very slow, or was the clock changed? If so, fix that, then"
         return UserError(
-            f"could not write to {self.path}: {reason}. Earlier checkpoints are as they were. {remedy} run "
+            f"could not write to {self.path}: {reason}. Earlier checkpoints are unchanged. {remedy} run "
             f"the same command again with --run-dir {self.path}"
         )
 
@@ -306,7 +305,7 @@ class Run:
         return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
     def best_step(self) -> int:
-        """The checkpoint with the best BLEU; the newest of equals, and where none was measured."""
+        """The checkpoint with the best BLEU; the newest one if several are equal or none was measured."""
         scores = {step: self._bleu(step) for step in self.steps()}
         if not scores:
             raise UserError(f"{self.path} holds no checkpoint yet")
@@ -323,7 +322,7 @@ class Run:
         """The training state of a step; `like` gives its structure, shapes and placement.
 
         Raises:
-          UserError: the checkpoint is missing, damaged, or of another model.
+          UserError: the checkpoint is missing or damaged, or belongs to another model.
         """
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
         model, training = (read(self._checkpoint_path(step), shapes[name], name) for name in shapes)
@@ -337,8 +336,8 @@ class Run:
         )
 
     def resume(self, like: TrainState, say: Callable[[str], None]) -> TrainState | None:
-        """The newest checkpoint that is whole. Damaged ones are moved out of the way, to `damaged/`, and
-        said; None where there is no checkpoint at all.
+        """Restores the newest intact checkpoint. Damaged ones are moved to `damaged/` and reported by `say`.
+        None if there are no checkpoints.
 
         Raises:
           UserError: all are damaged.
@@ -357,7 +356,7 @@ class Run:
                     shutil.rmtree(aside, ignore_errors=True)
                     aside.parent.mkdir(exist_ok=True)
                     os.replace(self._checkpoint_path(bad), aside)
-                say(f"{reason}. Moved to {aside}; going on from step {step}")
+                say(f"{reason}. Moved to {aside}; resuming from step {step}")
             barrier("moved")
             return state
         if damaged:
@@ -372,7 +371,7 @@ class Run:
           like: a pytree of arrays or shapes.
 
         Raises:
-          UserError: there is no such checkpoint, or it is damaged or of another model.
+          UserError: there is no such checkpoint, or it is damaged or belongs to another model.
         """
         if checkpoint == "average":
             stored = self.path / "average"
@@ -400,8 +399,8 @@ class Run:
         )
 
     def averaged(self, steps: Sequence[int] | None, like: Any) -> Any:
-        """The mean of several checkpoints' variables (section 6.1), of the newest `keep_last`
-        where none are named; in float64, then rounded."""
+        """The mean of several checkpoints' variables (section 6.1), by default of the newest `keep_last`;
+        computed in float64, then rounded."""
         chosen = [self.find(step) for step in steps or self.steps()[-self.config.training.keep_last :]]
         if not chosen:
             raise UserError(f"{self.path} holds no checkpoint yet")
@@ -411,12 +410,12 @@ class Run:
         return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
 
     def store_average(self, variables: Any) -> Path:
-        """Keeps averaged variables as the checkpoint "average"; returns where.
+        """Saves averaged variables as the checkpoint "average", and returns its path.
 
         Raises:
-          UserError: it cannot be written; one that is there stays.
+          UserError: it cannot be written; an existing one is unchanged.
         """
-        check_plain(self.path, "an average is written")
+        check_plain(self.path, "a run directory may contain")
         place = self.path / "average"
         partial = beside(place)
         try:
@@ -426,7 +425,7 @@ class Run:
             os.replace(partial, place)
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"could not write {place}: {reason}. The checkpoints are as they were") from error
+            raise UserError(f"could not write {place}: {reason}. The checkpoints are unchanged") from error
         finally:
             for left in self.path.glob(f"{partial.name}*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -435,8 +434,8 @@ class Run:
     # Reports
 
     def records(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that training writes, of one kind ("start", "training" or "evaluation")
-        or of all. Others, such as one that a kill cut off, are left out.
+        """The records that training wrote to metrics.jsonl, of one kind ("start", "training" or "evaluation")
+        or of all. Other lines, such as one that a kill truncated, are skipped.
 
         Raises:
           UserError: it cannot be read.
@@ -455,14 +454,14 @@ class Run:
         """Appends a line to metrics.jsonl."""
         line = json.dumps(record, ensure_ascii=False) + "\n"
         with open(self.path / "metrics.jsonl", "ab+", opener=append_flags) as file:
-            if file.tell():  # a line that a kill cut off ends here
+            if file.tell():  # end a line that a kill truncated
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read() == b"\n" else "\n" + line
             file.write(line.encode())
 
 
 def _is_record(record: dict[str, Any]) -> bool:
-    """Whether it is a line that `log` could have been given."""
+    """Whether `log` could have written this record."""
     kind, step, bleu = record.get("kind"), record.get("step"), record.get("bleu")
     if type(step) is not int or not 0 <= step <= COUNTS:
         return False
@@ -472,6 +471,6 @@ def _is_record(record: dict[str, Any]) -> bool:
 
 
 def _resume_items(state: TrainState) -> dict[str, Any]:
-    """What resuming needs besides the model that is decoded with."""
+    """What resuming needs besides the model for decoding."""
     items = {"step": state.step, "optimizer": state.optimizer}
     return items if state.average is None else {**items, "params": state.params}

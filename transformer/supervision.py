@@ -43,7 +43,7 @@ _COORDINATOR = re.compile(r"failed to send RPC to coordination|coordination +lea
 
 
 def is_child() -> bool:
-    """Whether a parent watches already."""
+    """Whether a parent watches this process already."""
     return CHILD in os.environ
 
 
@@ -74,7 +74,7 @@ def supervise(heartbeat: float) -> int:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        process_group=0,  # what a terminal sends to its group comes through here, once
+        process_group=0,  # Ctrl-C in a terminal reaches the child only through this process
     )
     sent: list[int] = []
 
@@ -99,7 +99,7 @@ def supervise(heartbeat: float) -> int:
         reason = f"this process was stopped for {heartbeat / 2:g} seconds, so the others end without it"
     elif lost is not None:
         reason = f"{_named(lost)}, so this one ends too"
-    elif aborted:  # after an error of its own, whose status the abort replaced
+    elif aborted:  # after its own error, whose status the abort replaced
         status = 1 if "Traceback (" in log else 2
         return 128 + sent[-1] if sent else status
     else:
@@ -154,7 +154,7 @@ def _write(text: str) -> None:
 
 
 def _wait(child: int, seconds: float) -> tuple[int, bool]:
-    """Waits until the child ends, and kills it once it has been stopped (SIGSTOP) for so many seconds.
+    """Waits until the child ends, and kills it once it has been stopped (SIGSTOP) for this many seconds.
 
     Otherwise it would hold the lock of the run directory, and write to it if it is ever continued, while the
     job runs again.

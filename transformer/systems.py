@@ -1,5 +1,5 @@
-"""The one list of what can be built. The name is in the config and in the run directory; the
-training step, the loop and the searches never ask which system they hold."""
+"""The registry of systems. A config names its system; the training step, the loop and the searches do not
+depend on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,24 +30,23 @@ from transformer.training.objective import Objective, translation_objective
 
 @dataclass(frozen=True)
 class System:
-    """What the rest of the program needs to know of a model to train it and decode with it."""
+    """What training and decoding need to know about a model."""
 
     model: type[nn.Module]
-    """Made from its model_config. One that extends another's can begin with that one's parameters."""
+    """Built from its model_config. A subclass of another system's model can be initialised from that one."""
     objective: Callable[[Config], Objective]
     search: Callable[..., SearchResult]
     """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""
     alignment: Callable[..., Any]
-    """(model, variables, source, target) -> [batch, target, source]: what each token of a
-    translation looked at."""
+    """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
     scores: Callable[..., Any]
-    """(model, variables, source, target) -> [batch]: its log-probability in nats."""
+    """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
     model_config: type[ModelConfig] = TransformerConfig
     decoding_config: type[DecodingConfig] = DecodingConfig
     packs: bool = False
-    """Whether it can keep several sentences in a row apart."""
+    """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False
-    """Whether it can say words outside its vocabulary."""
+    """Whether it can output out-of-vocabulary words."""
 
 
 SYSTEMS = {
@@ -100,7 +99,7 @@ def find_system(name: str) -> System:
     """The system of that name.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such system.
     """
     if name not in SYSTEMS:
         raise UserError(f"--system {name}: unknown; there are {', '.join(SYSTEMS)}")
@@ -108,15 +107,15 @@ def find_system(name: str) -> System:
 
 
 def check_system(config: Config) -> None:
-    """Raises UserError where the parts of a config are not all of its system."""
+    """Raises UserError if parts of a config belong to another system."""
     system = find_system(config.system)
     if type(config.model) is not system.model_config or type(config.decoding) is not system.decoding_config:
         raise UserError(
-            f"--system {config.system}: begin with one of its presets; the other options are not its own"
+            f"--system {config.system}: start from one of its presets; these options belong to another system"
         )
     if config.data.tokenizer == "open-word" and not system.copies:
         raise UserError(
-            f"--data.tokenizer open-word: {config.system} cannot say words outside its vocabulary; use word"
+            f"--data.tokenizer open-word: {config.system} cannot output out-of-vocabulary words; use word"
         )
     if config.data.batching == "packed" and not system.packs:
-        raise UserError(f"--data.batching packed: {config.system} reads one sentence a row, use buckets")
+        raise UserError(f"--data.batching packed: {config.system} reads one sentence per row; use buckets")

@@ -1,1 +1,1 @@
-"""What came before the Transformer: recurrent and convolutional sequence-to-sequence models."""
+"""Baselines: recurrent and convolutional sequence-to-sequence models."""

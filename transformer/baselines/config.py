@@ -1,4 +1,4 @@
-"""The choices of the baselines."""
+"""Configuration of the baselines."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,21 +16,21 @@ class RecurrentConfig(ModelConfig):
     cell: Literal["gru", "lstm"] = "gru"
     """Gated recurrent units (Cho et al. 2014), or long short-term memory."""
     attention: Literal["fixed", "additive", "dot", "hard"] = "additive"
-    """What the decoder sees of the source at each step. fixed: one vector, the encoder's last
-    states (Cho et al. 2014); additive: a weighted mean found by a small network (Bahdanau et al.
-    2015, Eq. 5-6); dot: by scaled dot products; hard: one position, drawn in training (Xu et al.
-    2015, section 4.1) and trained by REINFORCE, the likeliest in decoding."""
+    """Attention to the source. fixed: none, but one vector of the encoder's last states (Cho et al. 2014);
+    additive: by a small network (Bahdanau et al. 2015, Eq. 5-6); dot: by scaled dot products; hard: to one
+    position, sampled in training (Xu et al. 2015, section 4.1) and trained by REINFORCE, the most probable
+    one in decoding."""
     reward_weight: float = 1.0
     """hard: weight of the REINFORCE term."""
     entropy_weight: float = 0.01
-    """hard: weight of the entropy that keeps the draws from settling too early."""
+    """hard: weight of the entropy bonus, which keeps the attention from becoming certain too early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.d_model % 2:
-            raise UserError("--model.d-model must be even: half of it is read from each direction")
+            raise UserError("--model.d-model must be even: each direction has half of it")
         if self.dtype != "float32":
-            raise UserError("--model.dtype: recurrent models compute in float32 here")
+            raise UserError("--model.dtype: recurrent models support float32 only")
         if self.reward_weight < 0 or self.entropy_weight < 0:
             raise UserError("--model.reward-weight and --model.entropy-weight must not be negative")
 
@@ -52,9 +52,9 @@ class ConvolutionalConfig(ModelConfig):
         if self.d_model % 2:
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
         if self.kernel_width % 2 == 0:
-            raise UserError("--model.kernel-width must be odd: the encoder looks as far back as ahead")
+            raise UserError("--model.kernel-width must be odd: kernels of the encoder are symmetric")
         if not self.dilation:
-            raise UserError("--model.dilation must be one distance or more")
+            raise UserError("--model.dilation needs at least one distance")
 
     def distance(self, layer: int) -> int:
         """The dilation of a layer."""

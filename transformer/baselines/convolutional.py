@@ -1,9 +1,9 @@
-"""Convolutional sequence to sequence (Gehring et al. 2017): gated convolutions, causal in the decoder,
-and an attention in every decoder layer.
+"""Convolutional sequence to sequence (Gehring et al. 2017): gated convolutions, causal in the decoder, and
+attention in every decoder layer.
 
-Departures: positions are sinusoids, which have no limit, instead of learned; weights are started as
-in the paper's section 3.5 but not normalised. In decoding a layer keeps the few inputs that its
-kernel will see again, so a step costs the same however long the sentence.
+Differences from the paper: positions are sinusoids, which have no limit, instead of learned; weights are
+initialised as in its section 3.5 but not normalised. In decoding each layer caches only the inputs that its
+kernel needs again, so the cost of a step does not depend on the number of steps before.
 """
 
 import math
@@ -19,7 +19,7 @@ from transformer.baselines.config import ConvolutionalConfig
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.layers import Dropout, sinusoids
 
-START = 0.1  # standard deviation of the embeddings at first, which all other scales build on (section 3.5)
+START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)
 
 
@@ -34,25 +34,25 @@ class Source:
 
 @struct.dataclass
 class Cache:
-    """Where `n` beams stand: every layer's last inputs, as many as its kernel reaches back."""
+    """The cache of `n` beams: every layer's last inputs, as many as its kernel reaches back."""
 
     step: Int[Array, ""]
     windows: tuple[Float[Array, "b n _ m"], ...]
     source: Source
 
     def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues what was beam parents[:, i]."""
+        """The cache in which beam i continues beam parents[:, i]."""
         windows = tuple(jnp.take_along_axis(x, parents[:, :, None, None], axis=1) for x in self.windows)
         return self.replace(windows=windows)  # type: ignore[attr-defined]
 
     def grow(self, length: int) -> "Cache":
-        """Windows have the same size however long the sentence."""
+        """Windows do not grow with the sentence."""
         return self
 
 
 class GatedConvolution(nn.Module):
-    """Convolution to twice the width, half of which gates the other (section 3.2). What it sees
-    beyond the input's ends is for the caller to pad."""
+    """Convolution to twice the width, half of which gates the other (section 3.2). The caller pads the
+    input."""
 
     config: ConvolutionalConfig
     layer: int
@@ -73,7 +73,7 @@ class GatedConvolution(nn.Module):
 
 
 def reach(config: ConvolutionalConfig, layer: int) -> int:
-    """Positions that a layer's kernel looks away from the first it sees."""
+    """The distance between the first and the last position of a layer's kernel."""
     return (config.kernel_width - 1) * config.distance(layer)
 
 
@@ -99,14 +99,14 @@ class DecoderBlock(nn.Module):
         scores = jnp.einsum("bum,bsm->bus", query, source.keys, preferred_element_type=jnp.float32)
         weights = jax.nn.softmax(jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min))
         self.sow("intermediates", "weights", weights)
-        # scaled up again by the words that the mean was taken over (section 3.5)
+        # scaled up by the square root of the number of source tokens (section 3.5)
         words = source.words.sum(axis=1)[:, None, None].astype(x.dtype)
         context = jnp.einsum("bus,bsm->bum", weights.astype(x.dtype), source.values) * jnp.sqrt(words)
         return ((convolved + self.context(context)) * HALF + x) * HALF
 
 
 class Convolutional(EncoderDecoder):
-    """The model, whole."""
+    """The convolutional encoder-decoder."""
 
     config: ConvolutionalConfig
 
@@ -118,12 +118,12 @@ class Convolutional(EncoderDecoder):
         self.dropout, self.readout = Dropout(c.dropout), nn.Dense(c.d_model)
 
     def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Source:
-        """The encoder stack: every layer looks as far back as ahead."""
+        """The encoder stack, with symmetric kernels."""
         words = source != self.config.special.pad
         embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
         x = embedded
         for layer, convolution in enumerate(self.encoder):
-            x = jnp.where(words[..., None], x, 0)  # padding is what lies beyond the sentence's ends
+            x = jnp.where(words[..., None], x, 0)  # zeros beyond the ends of the sentence
             side = reach(self.config, layer) // 2
             convolved = convolution(jnp.pad(x, ((0, 0), (side, side), (0, 0))), deterministic)
             x = (convolved + x) * HALF
@@ -150,7 +150,7 @@ class Convolutional(EncoderDecoder):
         return self.dropout(self.readout(x), deterministic)
 
     def init_cache(self, memory: Source, beam_size: int, length: int) -> Cache:
-        """No beam has said anything yet."""
+        """An empty cache."""
         batch, c = memory.keys.shape[0], self.config
         windows = (
             jnp.zeros((batch, beam_size, reach(c, layer), c.d_model), memory.keys.dtype)
@@ -161,7 +161,7 @@ class Convolutional(EncoderDecoder):
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
     ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of what follows each beam's newest token, and the cache that knows that token."""
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
         embedded = self._positioned(self.embed_target(tokens), cache.step[None], True)
         x, windows = embedded, []
         for block, before in zip(self.decoder, cache.windows, strict=True):
@@ -175,8 +175,8 @@ class Convolutional(EncoderDecoder):
 def attention(
     model: Convolutional, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    """How much each target position looked at each source position, with teacher forcing: the mean
-    over the decoder's layers."""
+    """The attention of each target position to each source position, with teacher forcing: the mean over the
+    decoder's layers."""
     _, sown = model.apply(variables, source, target, mutable=["intermediates"])
     layers = (sown["intermediates"][f"decoder_{i}"]["weights"][0] for i in range(model.config.num_layers))
     return jnp.stack(list(layers)).mean(axis=0)

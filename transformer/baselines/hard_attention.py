@@ -1,10 +1,9 @@
-"""Learning where to look by drawing it: REINFORCE for hard attention (Williams 1992; Xu et al. 2015).
+"""REINFORCE for hard attention (Williams 1992; Xu et al. 2015).
 
-The drawn positions have no gradient. Each draw is instead made likelier by as much as the words that follow
-it were likelier than otherwise: log p(choice) times (return - baseline). The return of a draw is the sum of
-the log-probabilities of this word and the later ones. The baseline is their sum where every step looks at
-the likeliest position, as decoding does (self-critical training: Rennie et al. 2017): how hard the words of
-a sentence are is in both, and goes.
+Sampled positions have no gradient. Instead, the objective of each choice is log p(choice) times (return -
+baseline). Its return is the sum of the log-probabilities of this word and all later ones. The baseline is the
+same sum if every step attends to the most probable position, as in decoding (self-critical training: Rennie
+et al. 2017). The difficulty of the words is in both, and cancels.
 """
 
 from typing import Any
@@ -22,7 +21,7 @@ from transformer.training.objective import Batch, Metrics, Objective, translatio
 
 
 def recurrent_objective(config: Config) -> Objective:
-    """The recurrent model's: cross-entropy, and for hard attention the draws' own."""
+    """The objective of the recurrent model: cross-entropy, and REINFORCE for hard attention."""
     assert isinstance(config.model, RecurrentConfig)
     if config.model.attention == "hard":
         return hard_attention_objective(config.training.label_smoothing, config.model)
@@ -30,10 +29,10 @@ def recurrent_objective(config: Config) -> Objective:
 
 
 def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objective:
-    """Label-smoothed cross-entropy along drawn positions, plus REINFORCE for the draws.
+    """Label-smoothed cross-entropy with sampled positions, plus REINFORCE for these.
 
-    Its metrics are those of `translation_objective` and `entropy` of the draws, in nats, as sums over
-    the words. Without an rng nothing is drawn: it is `translation_objective`.
+    The metrics are those of `translation_objective` and the `entropy` of the sampling distributions, in nats,
+    as sums over the tokens. Without an rng nothing is sampled: it is `translation_objective`.
     """
     plain = translation_objective(smoothing)
 
@@ -62,7 +61,7 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
         draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
         loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
-        loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value that would mean anything
+        loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value, which would mean nothing
         metrics = {
             "nll": (nll * words).sum(),
             "correct": ((logits.argmax(-1) == target) * words).sum(),
@@ -80,5 +79,5 @@ def _steps_and_logits(model: Recurrent, source: Array, target: Array) -> tuple[S
 
 
 def _from_here_on(values: Float[Array, "b t"]) -> Float[Array, "b t"]:
-    """At each word the sum of its own value and those of the words after it."""
+    """The sum of each word's value and those of all later words."""
     return jnp.cumsum(values[:, ::-1], axis=1)[:, ::-1]

@@ -1,7 +1,7 @@
 """Recurrent sequence to sequence: a bidirectional encoder, and a decoder that reads one fixed vector
-(Sutskever et al. 2014; Cho et al. 2014) or attends anew at each step (Bahdanau et al. 2015).
+(Sutskever et al. 2014; Cho et al. 2014) or attends to the source at each step (Bahdanau et al. 2015).
 
-Letters as in `transformer.model.attention`. One module, `DecoderStep`, is scanned over the target
+Axes as in `transformer.model.attention`. One module, `DecoderStep`, is scanned over the target
 in training and called once per token in decoding.
 """
 
@@ -20,41 +20,41 @@ from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.layers import Dropout
 
 States = Any
-"""A decoder's memory of what was said: a cell's carry for every layer, `[b, n, d]` arrays."""
+"""The state of a decoder: a cell's carry for every layer, `[b, n, d]` arrays."""
 
 
 @struct.dataclass
 class Source:
-    """The source as the decoder sees it at every step."""
+    """The encoded source, the same at every step of the decoder."""
 
     keys: Float[Array, "b s m"]
     values: Float[Array, "b s m"]
     words: Bool[Array, "b s"]
     summary: Float[Array, "b m"]
-    """The encoder's last states, those of both directions."""
+    """The encoder's last states of both directions."""
 
 
 @struct.dataclass
 class Steps:
-    """What the decoder's steps leave behind, for `t` steps of one beam or one step of `n`."""
+    """The output of the decoder, for `t` steps of one beam or one step of `n` beams."""
 
     states: Float[Array, "b t m"]
     contexts: Float[Array, "b t m"]
     weights: Float[Array, "b t s"]
-    """Attention: rows sum to 1; for hard attention, the distribution that was drawn from."""
+    """Attention: rows sum to 1; for hard attention, the distribution to sample from."""
     choices: Int[Array, "b t"]
-    """hard: the position that was drawn; otherwise the likeliest."""
+    """hard: the position that was sampled; otherwise the most probable one."""
 
 
 @struct.dataclass
 class Cache:
-    """Where `n` beams stand in each of `b` sentences."""
+    """The states of `n` beams in each of `b` sentences."""
 
     states: States
     source: Source
 
     def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues what was beam parents[:, i]."""
+        """The cache in which beam i continues beam parents[:, i]."""
 
         def gather(x: Array) -> Array:
             return jnp.take_along_axis(x, parents[:, :, None], axis=1)
@@ -62,7 +62,7 @@ class Cache:
         return self.replace(states=jax.tree.map(gather, self.states))  # type: ignore[attr-defined]
 
     def grow(self, length: int) -> "Cache":
-        """States have the same size however long the sentence."""
+        """States do not grow with the sentence."""
         return self
 
 
@@ -78,7 +78,7 @@ def _half(config: RecurrentConfig) -> nn.RNN:
 
 
 class Encoder(nn.Module):
-    """Layers that read the source in both directions, half of d_model each."""
+    """Bidirectional layers, with half of d_model for each direction."""
 
     config: RecurrentConfig
 
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
     def __call__(
         self, x: Float[Array, "b s m"], lengths: Int[Array, " b"], deterministic: bool
     ) -> tuple[Float[Array, "b s m"], list[Float[Array, "b m"]]]:
-        """States at every position, and each layer's last ones."""
+        """The states at every position, and each layer's last states."""
         last = []
         for layer in self.layers:
             carries, x = layer(self.dropout(x, deterministic), seq_lengths=lengths)
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """One step of all decoder layers: the context is found with the state before it."""
+    """One step of all decoder layers. The context is computed from the previous state."""
 
     config: RecurrentConfig
 
@@ -151,7 +151,7 @@ class DecoderStep(nn.Module):
 
 
 class Recurrent(EncoderDecoder):
-    """The model, whole."""
+    """The recurrent encoder-decoder."""
 
     config: RecurrentConfig
 
@@ -165,7 +165,7 @@ class Recurrent(EncoderDecoder):
         self.readout, self.dropout = nn.Dense(c.d_model), Dropout(c.dropout)
 
     def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> tuple[Source, States]:
-        """The source, and the states that the decoder starts in."""
+        """The encoded source, and the initial states of the decoder."""
         words = source != self.config.special.pad
         values, last = self.encoder(self.source_embedding(source), words.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
@@ -178,7 +178,7 @@ class Recurrent(EncoderDecoder):
     def steps(
         self, source: Int[Array, "b s"], target: Int[Array, "b t"], *, deterministic: bool = True
     ) -> tuple[Steps, Float[Array, "b t m"]]:
-        """The decoder's steps along a given target, and that target embedded."""
+        """The decoder's steps with teacher forcing, and the embedded target."""
         memory, states = self.encode(source, deterministic=deterministic)
         embedded = self.embed_target(target)
         scan = nn.scan(
@@ -205,12 +205,12 @@ class Recurrent(EncoderDecoder):
     def read(
         self, steps: Steps, embedded: Float[Array, "b t m"], deterministic: bool = True
     ) -> Float[Array, "b t m"]:
-        """What a word is chosen by: state, context and the word before (Bahdanau et al. 2015, Eq. 4)."""
+        """The states before `output`, from state, context and previous word (Bahdanau et al. 2015, Eq. 4)."""
         joined = jnp.concatenate([steps.states, steps.contexts, embedded], axis=-1)
         return self.dropout(jnp.tanh(self.readout(joined)), deterministic)
 
     def init_cache(self, memory: tuple[Source, States], beam_size: int, length: int) -> Cache:
-        """All beams in the decoder's first states."""
+        """A cache of beams that are all in the initial states of the decoder."""
         source, states = memory
 
         def repeat(x: Array) -> Array:
@@ -221,7 +221,7 @@ class Recurrent(EncoderDecoder):
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
     ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of what follows each beam's newest token, and the cache that knows that token."""
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
         embedded = self.embed_target(tokens)
         states, step = self.decoder(cache.states, embedded, cache.source, True)
         logits = self.output(self.read(step, embedded))
@@ -229,19 +229,19 @@ class Recurrent(EncoderDecoder):
 
 
 def _output(carry: Any) -> Array:
-    """The visible part of a cell's carry: of an LSTM's (c, h), h."""
+    """The output in a cell's carry: h of an LSTM's (c, h)."""
     return carry[1] if isinstance(carry, tuple) else carry
 
 
 def attention(
     model: Recurrent, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    """How much each step looked at each source position, with teacher forcing.
+    """The attention of each step to each source position, with teacher forcing.
 
     Raises:
       UserError: the model sees the source as one fixed vector.
     """
     if model.config.attention == "fixed":
-        raise UserError("a decoder with a fixed context looks at no position: there is no alignment to show")
+        raise UserError("a decoder with a fixed context has no attention: there is no alignment to show")
     steps, _ = model.apply(variables, source, target, method="steps")  # type: ignore[misc]
     return steps.weights

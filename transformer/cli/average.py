@@ -1,4 +1,4 @@
-"""`python -m transformer.average`: checkpoints into one."""
+"""`python -m transformer.average`: checkpoint averaging."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ class AverageArguments:
 
     run_dir: tyro.conf.Positional[Path]
     last: int | None = None
-    """The newest so many. Default: all that were kept last."""
+    """Number of newest checkpoints to average. Default: training.keep_last."""
     steps: tuple[int, ...] = ()
-    """These ones instead."""
+    """Steps of the checkpoints to average instead."""
 
 
 def average_main() -> int:

@@ -24,7 +24,7 @@ from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
 from transformer.files import open_regular, parse_object
 
-PAUSE = 0.05  # seconds without a line, after which those that have come are translated
+PAUSE = 0.05  # seconds without a new line after which the lines so far are translated
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DecodeArguments:
     """Translate text, a line at a time."""
 
     run_dir: tyro.conf.Positional[Path]
-    """What training wrote."""
+    """Run directory."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
     """Text to translate, one sentence per line. Default: standard input."""
@@ -49,7 +49,7 @@ class DecodeArguments:
     format: Literal["text", "scores", "json"] = "text"
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
-    alignment where asked for (a row for each token and <eos>, a column for each source token and <eos>)."""
+    alignment if requested (a row for each token and <eos>, a column for each source token and <eos>)."""
     rescore: Path | None = None
     """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
     n_best: int | None = None
@@ -83,7 +83,7 @@ def _decode(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def short_options() -> Iterator[None]:
-    """Messages name the options of the search as these commands have them."""
+    """Replaces option names in messages by the shorter names of these commands."""
     try:
         yield
     except UserError as error:
@@ -91,7 +91,7 @@ def short_options() -> Iterator[None]:
 
 
 def parse_decode(arguments: list[str]) -> DecodeArguments:
-    """The command line; what it leaves out is as the run has it."""
+    """Parses the command line, with the run's options as defaults."""
     return tyro.cli(
         DecodeArguments,
         args=arguments,
@@ -106,7 +106,7 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 
 
 def run_defaults(arguments: list[str]) -> Config:
-    """The config of the run that is named among the arguments, whose options are the defaults."""
+    """The config of the run that is named in the arguments, for default options."""
     words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
     run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
     if run_dir is None:
@@ -126,7 +126,7 @@ def _translate_lines(given: DecodeArguments) -> None:
     from transformer.training.watch import SteadyConsole, Watch
 
     if given.alignments and given.format != "json":
-        raise UserError("--alignments needs --format json: text has no place for them")
+        raise UserError("--alignments needs --format json: the text formats do not have them")
     if given.bleu_tokenize and not given.reference:
         raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
     total = _check_files(given)
@@ -135,11 +135,11 @@ def _translate_lines(given: DecodeArguments) -> None:
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
     judge = Translator.load(given.rescore) if given.rescore else None
     options = dict(fields_of(given.decoding))
-    translator.settings(given.n_best, options)  # refuses what makes no sense
-    kept = None if judge else given.n_best  # a judge chooses among all
+    translator.settings(given.n_best, options)  # refuses invalid options
+    kept = None if judge else given.n_best  # a reranker needs all hypotheses
 
     def translate(numbered: list[tuple[int, str]]) -> list[tuple[str, str]]:
-        """Of each numbered line what is written, and the best translation."""
+        """For each numbered line the text to write, and the best translation."""
         if not numbered:
             return []
         lines = [line for _, line in numbered]
@@ -158,7 +158,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         return [(text, best[0].text) for text, best in zip(texts, chosen, strict=True)]
 
     def sources() -> Iterator[list[str]]:
-        """The lines to translate, some at a time."""
+        """The lines to translate, in windows."""
         most = WINDOW * jax.process_count()
         if not given.input:
             return _standard_input(most, patient=jax.process_count() > 1)
@@ -166,7 +166,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         return iter(lambda: list(itertools.islice(lines, most)), [])
 
     def translated(done: int, file: TextIO) -> Iterator[tuple[str, str]]:
-        """Of every line after the first ones what is written. Every process does its share."""
+        """The results of `translate` after the first `done` lines. Each process computes a part."""
         start = 1
         for window in sources():
             numbered = [(line, text) for line, text in enumerate(window, start) if line > done]
@@ -183,10 +183,10 @@ def _translate_lines(given: DecodeArguments) -> None:
         with output as file:
             done = gathered(long.done if long else 0)[0]
             if long and done:
-                watch.message(f"  going on after line {done:,}")
+                watch.message(f"  continuing after line {done:,}")
                 best = _written_before(long, given)
             if long and long.dropped:
-                watch.message("  beginning anew: what was left here unfinished is dropped")
+                watch.message("  starting again: dropping an earlier unfinished output")
             rest: Iterable[tuple[str, str]] = translated(done, file)
             if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the translations
                 rest = watch.progress("sentences", rest, None if total is None else total - done)
@@ -199,7 +199,7 @@ def _translate_lines(given: DecodeArguments) -> None:
                 raise UserError(f"{given.input} changed while it was translated: run the same command again")
     finally:
         if long and long.kept:
-            watch.message("what was written is kept: the same command with --resume goes on")
+            watch.message("the unfinished output is kept: to continue it, add --resume to the same command")
     seconds = time.monotonic() - start
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
@@ -218,11 +218,11 @@ def _digest(path: Path) -> str:
 
 
 def _output(given: DecodeArguments, translator: Any, judge: Any, text: str) -> Output:
-    """Where the lines go. What is made from a file, into a file, can be continued, by the same model from the
-    same text."""
+    """The output for the lines. From a file to a file, it can be resumed with the same model, text and
+    options."""
     if not given.input or not given.output or is_device(given.output):
         if given.resume:
-            raise UserError("--resume needs --input and --output: what was done is found in a file")
+            raise UserError("--resume needs --input and --output: only files can be resumed")
         return Output(given.output)
     models = [translator.fingerprint(), judge and judge.fingerprint()]
     job = repr([models, text, given.n_best, given.format, given.alignments, given.decoding])
@@ -234,7 +234,7 @@ def _written_before(output: LongOutput, given: DecodeArguments) -> list[str]:
     """The translations that an earlier process wrote.
 
     Raises:
-      UserError: somebody else wrote there.
+      UserError: another program changed the file.
     """
     try:
         return [_said(line, given) for line in output.lines()]
@@ -286,13 +286,12 @@ def _programs(translator: Any) -> str:
     kept = keep_programs()
     return (
         f"compiled programs: {len(translator.programs)}, for sources padded to "
-        f"{', '.join(map(str, lengths)) or '-'}; "
-        + (f"kept in {kept}" if kept else "not kept for the next time")
+        f"{', '.join(map(str, lengths)) or '-'}; " + (f"cached in {kept}" if kept else "not cached")
     )
 
 
 def _check_files(given: DecodeArguments) -> int | None:
-    """How many lines there are to translate, where that can be known; bad files fail now."""
+    """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
     from transformer.data.corpora import read_lines
 
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
@@ -317,7 +316,7 @@ def _check_files(given: DecodeArguments) -> int | None:
 
 
 def _standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
-    """The lines of standard input, those that have come, or if patient `most` at a time."""
+    """Lines of standard input: those that have arrived or, if patient, `most` at a time."""
     from transformer.data.corpora import text_of
 
     number = 0
@@ -335,12 +334,12 @@ def _standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
 
 
 def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
-    """So that whoever types a line is answered at once, and whoever pipes many is not read one by one."""
+    """Yields lines as they arrive: a typed line at once, piped lines many at a time."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     try:
         descriptor = sys.stdin.fileno()
-    except OSError:  # a stream of another program's, without one
+    except OSError:  # another program replaced the stream by one without
         yield from iter(lambda: list(itertools.islice(sys.stdin.buffer, most)), [])
         return
     if os.isatty(descriptor):
@@ -364,7 +363,7 @@ def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
 
 
 def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> list[str]:
-    """The subwords of a source as far as the model reads it: the columns of an alignment, but for <eos>."""
+    """The subwords of a truncated source: the columns of an alignment, except <eos>."""
     if not source.strip():
         return []
     ids = translator.source_row(source, **options)[0]
@@ -375,7 +374,7 @@ def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> lis
 
 
 def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Sequence[Any]) -> str:
-    """All there is to know of one line."""
+    """One line of --format json."""
     fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
     for values in fields:
         del values["ids"]
@@ -389,9 +388,9 @@ def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Seque
 def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
     from transformer.data.corpora import one_line
 
-    # always n_best lines: an empty sentence has one translation only, which is repeated
+    # always n_best lines: the only translation of an empty sentence is repeated
     hypotheses = list(hypotheses) + [hypotheses[-1]] * ((given.n_best or 1) - len(hypotheses))
-    # a model may say a line break, but a translation is one line
+    # a model may output a line break, but a translation is one line
     texts = [one_line(hypothesis.text) for hypothesis in hypotheses]
     if given.format == "scores":
         return [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in zip(hypotheses, texts, strict=True)]
@@ -399,7 +398,7 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
 
 
 def _scores(translations: list[str], given: DecodeArguments, translator: Any) -> list[str]:
-    """How good the translations are by --reference, a line for each score."""
+    """The scores of the translations by --reference, one line each."""
     from transformer.data.corpora import read_lines
     from transformer.evaluation import bleu, chrf, exact_match
 

@@ -1,4 +1,4 @@
-"""Errors as their users should meet them."""
+"""Reports errors and signals of a command as one message and an exit status."""
 
 import contextlib
 import io
@@ -14,15 +14,15 @@ from transformer.files import discard_further
 
 USAGE = 2
 OUT_OF_MEMORY = (
-    "out of memory: make the batches smaller (train.py: --data.batch-tokens; decode.py: --rows, --buckets), "
-    "or the model. "
+    "out of memory: reduce the batch size (train.py: --data.batch-tokens; decode.py: --rows, --buckets), "
+    "or the size of the model. "
 )
 SOON = 0.05  # seconds
-AGAIN = 2.0  # seconds; an exception that is raised in a callback of the garbage collector, say, is lost
+AGAIN = 2.0  # seconds; an exception in a callback of the garbage collector, for example, is lost
 
 
 class _Asked(KeyboardInterrupt):
-    """A signal that asks to end, as an exception, so that what is open is put in order."""
+    """A signal that requests the end, as an exception, so that cleanup code runs."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class _Asked(KeyboardInterrupt):
 
 
 def _silence_late_callbacks() -> None:
-    """Where one array of a checkpoint cannot be read or written, what TensorStore's threads have to say of
-    the others comes too late, even at the very end, and would be printed: a traceback for each."""
+    """Suppresses late tracebacks of TensorStore's threads. If one array of a checkpoint cannot be read or
+    written, they would print one for each other array, even at exit."""
     tell, tell_lost = sys.excepthook, sys.unraisablehook
 
     def tell_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -46,7 +46,7 @@ def _silence_late_callbacks() -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, which would take an exception for its own."""
+    """Whether a module is being imported, which would report the exception as its own."""
     while frame:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -56,7 +56,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `_Asked`, again and again until it arrives."""
+    """SIGTERM and SIGINT raise `_Asked`, repeatedly in case it is lost."""
     asked: list[int] = []
     tell = sys.unraisablehook
 
@@ -76,7 +76,7 @@ def _terminable() -> Iterator[None]:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGINT is in the background
                 before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread: somebody else's program handles signals
+    except ValueError:  # not the main thread: the program around it handles signals
         pass
     sys.unraisablehook = tell_others
     try:
@@ -90,8 +90,8 @@ def _terminable() -> Iterator[None]:
 
 
 def _open_standard_streams() -> None:
-    """Where standard streams are closed (`<&-`), files that are opened next would take their numbers, and get
-    what libraries print."""
+    """Opens closed standard streams (`<&-`). Otherwise files opened later would get their descriptors, and
+    the output of libraries."""
     for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -109,7 +109,7 @@ def _open_standard_streams() -> None:
 
 
 def printable(text: object) -> str:
-    """Text with escapes for control characters, which a file may have and a terminal would obey."""
+    """Text with control characters escaped, which a terminal would obey."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in str(text)
@@ -123,8 +123,8 @@ def _tell(program: str, message: object) -> None:
 
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
-    """Runs a command; what its user can fix becomes one message and exit status 2. Every command
-    knows --version."""
+    """Runs a command and returns its exit status. An error that the user can fix becomes one message and
+    status 2. Handles --version."""
     _open_standard_streams()
     _silence_late_callbacks()
     try:
@@ -145,7 +145,7 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     except KeyboardInterrupt as asked:
         _tell(program, "interrupted")
         return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has gone
         _discard_output()
         return 0
     except OSError as error:  # of the file system: a full disk, a name that is too long

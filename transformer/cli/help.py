@@ -1,4 +1,4 @@
-"""What `train.py --help` and `--list-presets` print: what a first look needs, on one page."""
+"""The text of `train.py --help`, which fits on one page, and of `--list-presets`."""
 
 import textwrap
 
@@ -7,21 +7,21 @@ from transformer.config import Config
 from transformer.presets import GROUPS, PRESETS
 
 COMMON = {
-    "run_dir": "where to write; a run that is there already is resumed [a new one under runs/]",
-    "training.init_from": "a trained or imported run to begin with",
-    "data.train_source": "text, one sentence a line; likewise --data.train-target, --data.test-source ...",
-    "data.dataset": "a TFDS translation set instead, such as wmt14_translate/de-en",
-    "data.tokenizer": "bpe, unigram, char, word, whitespace (cut into subwords already)",
-    "data.vocab_size": "size of the vocabulary that is learned from the text",
-    "data.batch_tokens": "padded tokens of an update, on either side: less if memory is short",
-    "data.max_length": "longer pairs are left out",
+    "run_dir": "run directory; an existing run is resumed [a new one under runs/]",
+    "training.init_from": "a trained or imported run to initialise from",
+    "data.train_source": "text, one sentence per line; also --data.train-target, --data.test-source ...",
+    "data.dataset": "a TFDS translation dataset instead, such as wmt14_translate/de-en",
+    "data.tokenizer": "bpe, unigram, char, word, whitespace (already split into subwords)",
+    "data.vocab_size": "size of the vocabulary to train",
+    "data.batch_tokens": "batch size in padded tokens per side: less if memory is short",
+    "data.max_length": "longer training pairs are dropped",
     "model.num_layers": "layers of the encoder, and of the decoder",
     "model.d_model": "width of the network; also --model.d-ff, --model.num-heads",
-    "model.dropout": "more for little text, less for much",
-    "optimizer.peak": "highest learning rate, where the schedule has one",
-    "training.steps": "updates",
+    "model.dropout": "more for a small corpus, less for a large one",
+    "optimizer.peak": "peak learning rate, if the schedule has one",
+    "training.steps": "total number of updates",
     "training.evaluate_every": "updates between evaluations, each of which saves a checkpoint",
-    "training.seed": "of parameters, dropout and the order of the text",
+    "training.seed": "seed of initial parameters and dropout",
 }
 """The options that most people need, and what they do."""
 
@@ -33,14 +33,14 @@ def train_help() -> str:
     lines = [
         f"usage: {train} [PRESET] [OPTIONS]",
         "",
-        "Train a Transformer to translate, or another system. What it writes is in a run",
-        "directory: checkpoints, vocabulary, metrics, report.html. Ctrl-C saves and ends.",
+        "Train a Transformer, or another system, to translate. The run directory gets",
+        "checkpoints, vocabulary, metrics and report.html. Ctrl-C saves and stops.",
         "",
         "examples:",
         f"  {train}",
         "      a small model on the built-in English-German corpus, in minutes",
         f"  {train} multi30k {files}",
-        "      your own text; a part is held out to validate on",
+        "      your own text; a part is held out for validation",
         f"  {train} --run-dir runs/transformer-1",
         "      resume",
         f"  {train} --init-from runs/transformer-1 --data.train-source ...",
@@ -57,7 +57,7 @@ def train_help() -> str:
             subsequent_indent=" " * 29,
             break_on_hyphens=False,
         )
-    lines += ["", "presets, whose values the options change (--list-presets tells more):"]
+    lines += ["", "presets; options override their values (see --list-presets):"]
     for group, described in GROUPS.items():
         lines += textwrap.wrap(
             f"{group}: {', '.join(described)}",
@@ -66,7 +66,7 @@ def train_help() -> str:
             subsequent_indent="    ",
             break_on_hyphens=False,
         )
-    return "\n".join([*lines, "", "--help-all describes every option; --version tells the versions."])
+    return "\n".join([*lines, "", "--help-all describes every option; --version prints versions."])
 
 
 def _default(name: str) -> str:

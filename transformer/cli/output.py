@@ -1,5 +1,4 @@
-"""Where a command writes to: never half of a file, never over one that is still wanted, and what a long
-job has done already is not done again."""
+"""The output of a command: files appear only when complete, and long jobs can be resumed."""
 
 import contextlib
 import fcntl
@@ -21,20 +20,20 @@ def is_device(path: Path) -> bool:
 
 
 class Output:
-    """Standard output, a device or a pipe; or a file that appears when it is complete.
+    """Standard output, a device or a pipe; or a file that appears only when it is complete.
 
     Args:
-      path: where to; None: standard output.
-      option: the command's name for it.
+      path: None: standard output.
+      option: the option that names it.
 
     Raises:
-      UserError: on entering and leaving, where it cannot be written.
+      UserError: on entering or leaving, if it cannot be written.
     """
 
     def __init__(self, path: Path | None, option: str = "--output") -> None:
         self._option = option
         self._direct = path is None or is_device(path)
-        # of a link, the file it leads to
+        # for a link, its target
         self._path = path if path is None or self._direct else Path(os.path.realpath(path))
 
     def __enter__(self) -> TextIO:
@@ -68,9 +67,7 @@ class Output:
                 self._settle(complete=error is None)
         except OSError as trouble:
             error = error or trouble
-        if (
-            self._path
-        ):  # only now: closing releases the lock on a file that others could still take for theirs
+        if self._path:  # only now: closing releases the lock, and others could continue the partial file
             with contextlib.suppress(OSError):
                 self._file.close()
         if isinstance(error, BrokenPipeError):
@@ -83,7 +80,7 @@ class Output:
             self._partial.unlink(missing_ok=True)
             return
         assert self._path
-        with contextlib.suppress(OSError):  # who may read it is as it was
+        with contextlib.suppress(OSError):  # keep the old permissions
             self._partial.chmod(self._path.stat().st_mode)
         os.replace(self._partial, self._path)
 
@@ -93,18 +90,18 @@ class Output:
 
 
 class LongOutput(Output):
-    """A file whose lines stay beside it when the work is cut off, for the same job to go on with.
+    """A file that can be resumed: if the work is interrupted, its lines remain in a partial file beside it.
 
     Args:
       path: a file.
-      job: what its lines are made from, and how.
-      resume: go on; else begin anew.
-      each: how many lines belong together.
+      job: identifies the input, the model and the options.
+      resume: continue a partial file; otherwise start again.
+      each: number of lines per result.
 
     Attributes:
-      done: how many times `each` lines were there already.
-      kept: whether something stays, once it was left.
-      dropped: whether something was there that is not gone on with.
+      done: number of results that the partial file already had.
+      kept: whether a partial file remained on leaving.
+      dropped: whether a partial file was discarded on entering.
     """
 
     def __init__(self, path: Path, job: str, *, resume: bool, each: int = 1) -> None:
@@ -122,9 +119,9 @@ class LongOutput(Output):
         return file
 
     def _locked(self) -> TextIO:
-        """The file so far, which no other process has open to write."""
+        """Opens the partial file, and locks it against other processes."""
         while True:
-            # a line at a time, so that whatever ends the process leaves whole lines
+            # line-buffered, so that a killed process leaves complete lines
             file = open(  # noqa: SIM115 (left in __exit__)
                 self._partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags
             )
@@ -132,7 +129,7 @@ class LongOutput(Output):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 file.close()
-                raise UserError(f"{self._option} {self._path}: another process writes it just now") from error
+                raise UserError(f"{self._option} {self._path}: another process is writing it") from error
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._partial)):
                     return file
@@ -140,17 +137,17 @@ class LongOutput(Output):
 
     @property
     def path(self) -> Path:
-        """The file with the lines so far."""
+        """The partial file."""
         return self._partial
 
     def lines(self) -> Iterator[str]:
-        """The first of each that was written so far."""
+        """The first line of each result so far."""
         with open(self._partial, encoding="utf-8", newline="\n") as file:
             for line in itertools.islice(file, 0, None, self._each):
                 yield line.removesuffix("\n")
 
     def _whole(self) -> int:
-        """The size of what is complete; sets `done`."""
+        """The size of the complete results in bytes. Sets `done`."""
         size = 0
         with open(self._partial, "rb") as file:
             while len(lines := list(itertools.islice(file, self._each))) == self._each:
@@ -161,7 +158,7 @@ class LongOutput(Output):
         return size
 
     def discard(self) -> None:
-        """What was written is not worth keeping."""
+        """Discards what was written."""
         os.truncate(self._partial, 0)
 
     def _settle(self, complete: bool) -> None:

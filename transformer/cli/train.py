@@ -1,4 +1,4 @@
-"""`train.py`: presets, options, and what a run begins with."""
+"""`train.py`: presets, options, and runs to resume or initialise from."""
 
 import dataclasses
 import itertools
@@ -18,8 +18,8 @@ from transformer.errors import UserError, nearest
 from transformer.presets import PRESETS
 
 FINE_TUNE = "fine-tune"
-TEXT = ("--data.train-", "--data.dataset")  # options that say what to learn
-VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # options of the data that say what it is
+TEXT = ("--data.train-", "--data.dataset")  # options that select the training text
+VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # data options that define it
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _train(arguments: list[str]) -> None:
     if parent and preset is None:
         preset = FINE_TUNE
     if preset == FINE_TUNE and not parent:
-        raise UserError("fine-tune needs --init-from RUN: what to begin with")
+        raise UserError("fine-tune needs --init-from RUN: the run to initialise from")
     default = PRESETS[preset or "quickstart"]
     if parent:
         default = _begun_from(parent, default, network=preset == FINE_TUNE)
@@ -63,7 +63,7 @@ def _train(arguments: list[str]) -> None:
     if parent:
         _check_vocabulary(given.config.data, default.data)
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
-        raise UserError("--init-from: on what text? Give --data.train-source and --data.train-target")
+        raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
     about = announced(given.config, preset or "quickstart")
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
         given = _continued(arguments, given.run_dir)
@@ -82,7 +82,7 @@ def _train(arguments: list[str]) -> None:
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
-    """The command line of a run that continues: what it leaves out is as in the run, but for paths that
+    """Parses the command line of a resumed run, with the run's options as defaults, except for paths that
     training opens (see `transformer.locations`)."""
     from transformer.locations import completed, without_locations
     from transformer.run import Run
@@ -94,7 +94,7 @@ def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:
-    """An option's value, before its command line is parsed: it changes the defaults of others."""
+    """An option's value before the command line is parsed, since it changes other defaults."""
     for word, following in itertools.pairwise([*arguments, ""]):
         name, _, value = word.partition("=")
         if name == option:
@@ -103,8 +103,8 @@ def _value_of(option: str, arguments: list[str]) -> str | None:
 
 
 def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
-    """The config with the vocabulary of a run to begin with, and where asked for with its network and
-    its search."""
+    """The config with the vocabulary of the run to initialise from and, if requested, its network and search
+    options."""
     from transformer.run import Run
 
     parent = Run(run_dir).config
@@ -116,7 +116,7 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
 
 
 def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
-    """Raises UserError where a run that begins with another is to have a vocabulary of its own."""
+    """Raises UserError if vocabulary options differ from those of the run to initialise from."""
     for name in (*VOCABULARY, "source_tokenizer", "target_tokenizer"):
         if getattr(data, name) != getattr(default, name):
             raise UserError(
@@ -125,7 +125,7 @@ def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
 
 
 def parse_train(arguments: list[str], default: Config) -> TrainArguments:
-    """The command line; what it leaves out is as in the default."""
+    """Parses the command line, with defaults from a config."""
     return tyro.cli(
         TrainArguments,
         args=arguments,

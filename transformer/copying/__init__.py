@@ -1,1 +1,1 @@
-"""Output that can point at the source: words never seen in training can be said by copying them."""
+"""Pointer-generator models, which can copy out-of-vocabulary words from the source."""

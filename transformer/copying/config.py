@@ -1,4 +1,4 @@
-"""The choices of models that copy."""
+"""Configuration of pointer-generator models."""
 
 from dataclasses import dataclass
 

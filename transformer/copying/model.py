@@ -1,8 +1,8 @@
 """Pointer-generator output (See et al. 2017; Vinyals et al. 2015; Gu et al. 2016) for the Transformer.
 
-An id at or above the vocabulary's size names a word outside it, the same in source and target. The
-network reads all of those as <unk>, and says one by pointing at a place in the source that holds it.
-In searches such a word is `vocab_size` + the first place that holds it.
+An id at or above the vocabulary size stands for an out-of-vocabulary word, the same in source and target.
+The network reads all of these as <unk>, and outputs one by pointing to its position in the source. In
+searches such a word is `vocab_size` + its first position.
 """
 
 import math
@@ -19,25 +19,25 @@ from transformer.model import attention
 from transformer.model.encoder_decoder import Segments
 from transformer.model.transformer import Memory, Transformer
 
-TINY = 1e-30  # keeps logarithms finite; no probability that counts is as small
+TINY = 1e-30  # keeps logarithms finite; smaller than all probabilities that matter
 
 
 @struct.dataclass
 class SourceMemory(Memory):
-    """What the encoder made of the source, and the source itself."""
+    """The encoder's output, and the source ids."""
 
     ids: Int[Array, "b s"]
 
 
 @struct.dataclass
 class Cache:
-    """The Transformer's cache, and what is pointed at."""
+    """The Transformer's cache, and the source to point to."""
 
     decoder: attention.Cache
     memory: SourceMemory
 
     def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues what was beam parents[:, i]."""
+        """The cache in which beam i continues beam parents[:, i]."""
         return self.replace(decoder=self.decoder.select(parents))  # type: ignore[attr-defined]
 
     def grow(self, length: int) -> "Cache":
@@ -47,7 +47,7 @@ class Cache:
 
 @struct.dataclass
 class Mixture:
-    """Where each target position would take its word from."""
+    """The mixture of generating and copying at each target position."""
 
     log_generate: Float[Array, "b t"]
     """log of the gate p_gen (See et al. 2017, Eq. 8)."""
@@ -58,7 +58,7 @@ class Mixture:
 
 
 class CopyingTransformer(Transformer):
-    """Encoder and decoder are the Transformer's; one more attention over the source points."""
+    """The Transformer with one more attention over the source, as the pointer."""
 
     config: CopyingConfig
 
@@ -80,8 +80,8 @@ class CopyingTransformer(Transformer):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t extended"]:
-        """Teacher forcing: log-probabilities of every next token, over the vocabulary and then the
-        places of the source (`extended`)."""
+        """Teacher forcing: log-probabilities of every next token, over the vocabulary and then the source
+        positions (`extended`)."""
         memory = self.encode(source, deterministic=deterministic)
         hidden = self.decode(memory, target, deterministic=deterministic)
         return self.extended(hidden, memory)
@@ -117,8 +117,8 @@ class CopyingTransformer(Transformer):
         return Mixture(jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), pointer)
 
     def extended(self, hidden: Float[Array, "b t m"], memory: SourceMemory) -> Float[Array, "b t extended"]:
-        """log P of every word of the vocabulary and then of every place of the source. A place whose
-        word the vocabulary has, or an earlier place holds, gives its share to that one."""
+        """log P of every word of the vocabulary, then of every source position. If the word at a position is
+        in the vocabulary or at an earlier position, its probability is added to that one."""
         mixture = self.mixture(hidden, memory)
         generated = jax.nn.log_softmax(self.output(hidden)) + mixture.log_generate[..., None]
         size, places = generated.shape[-1], memory.ids.shape[1]
@@ -139,8 +139,8 @@ class CopyingTransformer(Transformer):
 
 
 def extended_ids(ids: Int[Array, "b t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b t"]:
-    """Ids among vocabulary and places: a word outside the vocabulary is `vocab_size` + the first
-    place of the source that holds it, or `vocab_size` + s where none does."""
+    """Ids over vocabulary and source positions: an out-of-vocabulary word is `vocab_size` + its first source
+    position, or `vocab_size` + s if it is not in the source."""
     same: Bool[Array, "b t s"] = ids[:, :, None] == source[:, None, :]
     place = jnp.where(same.any(axis=-1), same.argmax(axis=-1), source.shape[1])
     return jnp.where(ids >= vocab_size, vocab_size + place, ids)

@@ -16,25 +16,23 @@ from transformer.training.objective import Batch, Metrics, Objective
 
 
 def copying_objective(config: Config) -> Objective:
-    """-log P(target | source) of the mixture, and coverage where it has a weight.
+    """-log P(target | source) of the mixture, and coverage if it has a weight.
 
-    Its metrics are `nll`, `correct`, how many words had more than half of the probability, `copied`, how
-    much of each was copied (1 - p_gen), and `coverage` where it counts: sums over the words.
+    The metrics are sums over the tokens: `nll`; `correct`, whether a token has more than half of the
+    probability; `copied`, its share of copying (1 - p_gen); and `coverage`, if it has a weight.
 
     Raises:
-      UserError: the tokenizer loses unknown words; label smoothing is asked for.
+      UserError: the tokenizer is not open-word, label smoothing is used, or vocabularies are separate.
     """
     if config.data.tokenizer != "open-word":
         raise UserError(
-            f"--data.tokenizer {config.data.tokenizer}: to be copied, words outside the vocabulary must keep "
-            "their identity: use open-word"
+            f"--data.tokenizer {config.data.tokenizer}: out-of-vocabulary words need their own ids to be "
+            "copied: use open-word"
         )
     if config.training.label_smoothing:
-        raise UserError(
-            "--training.label-smoothing must be 0: what a copied word would be smoothed with is undefined"
-        )
+        raise UserError("--training.label-smoothing must be 0: label smoothing is undefined for copied words")
     if not config.data.joint_vocabulary:
-        raise UserError("--data.no-joint-vocabulary: words are copied within one vocabulary")
+        raise UserError("--data.no-joint-vocabulary: copying needs a joint vocabulary")
     assert isinstance(config.model, CopyingConfig)
     coverage_weight = config.model.coverage_weight
 
@@ -66,11 +64,11 @@ def forced(
     target: Int[Array, "b t"],
     rng: Array | None = None,
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]:
-    """With teacher forcing: log P of every target token, whether that is more than one half (1 or
-    0), and the mixture.
+    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
+    mixture.
 
-    P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the places that hold w (See et
-    al. 2017, Eq. 9). A word outside the vocabulary that the source lacks is generated as <unk>.
+    P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
+    An out-of-vocabulary word that is not in the source is generated as <unk>.
     """
     special = model.config.special
     given = shift_right(target, special.bos)

@@ -1,4 +1,4 @@
-"""Searching with a model that copies, and what it makes of a given translation."""
+"""Search, scores and alignments of pointer-generator models."""
 
 import functools
 from typing import Any
@@ -21,14 +21,14 @@ def copying_search(
     lines: Int[Array, " b"],
     options: DecodingConfig,
 ) -> SearchResult:
-    """`autoregressive_search`, its copied words named as the source names them."""
+    """`autoregressive_search`, with the source's ids for copied words."""
     found = autoregressive_search(model, variables, source, lines, options)
     return found.replace(tokens=named(found.tokens, source, model.config.output_size))  # type: ignore[attr-defined]
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b n t"]:
-    """Ids at or above the vocabulary's size, places of the source, as the ids that stand there."""
+    """Replaces ids at or above the vocabulary size, which are source positions, by the ids there."""
     place = jnp.clip(tokens - vocab_size, 0, source.shape[1] - 1)
     there = jnp.take_along_axis(source[:, None, :], place, axis=2)
     return jnp.where(tokens >= vocab_size, there, tokens)
@@ -37,7 +37,7 @@ def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: in
 def copying_scores(
     model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
-    """log P(target | source) in nats, <eos> counted."""
+    """log P(target | source) in nats, including <eos>."""
     log_p, _, _ = forced(model, variables, source, target)
     return (log_p * (target != model.config.special.pad)).sum(axis=1)
 
@@ -45,6 +45,6 @@ def copying_scores(
 def pointers(
     model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    """Where each token of a translation would be copied from."""
+    """The pointer distribution over the source for each token of a translation."""
     _, _, mixture = forced(model, variables, source, target)
     return mixture.pointer

@@ -1,4 +1,4 @@
-"""From sentence pairs to batches of ids, each as a plan says."""
+"""Makes batches of ids from sentence pairs, by a plan."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from transformer.files import open_whole
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 Show = Callable[[Iterable, int], Iterable]
-"""(items, how many) -> the same items, shown going by."""
+"""(items, total) -> the same items, with progress shown."""
 
 
 def _unseen(items: Iterable, total: int) -> Iterable:
@@ -30,9 +30,9 @@ def token_lengths(
     kept: Path,
     progress: Show = _unseen,
 ) -> Lengths:
-    """Tokens of every source and target, <eos> counted; computed once, then read from `kept`.
+    """The number of tokens of every source and target, including <eos>; computed once and cached in `kept`.
 
-    A pair with an empty side has length 0 there.
+    An empty side has length 0.
     """
     if kept.exists():
         return np.load(kept, allow_pickle=False)
@@ -51,7 +51,7 @@ def token_lengths(
 def make_plan(
     pairs: PairSource, tokenizers: Tokenizers, lengths: Lengths, data: DataConfig, progress: Show = _unseen
 ) -> Plan:
-    """The plan the config asks for.
+    """The plan of the config.
 
     Raises:
       UserError: no pair is short enough to keep.
@@ -77,7 +77,7 @@ def make_plan(
 def _sampled(
     pair: tuple[str, str], tokenizers: Tokenizers, strength: float, seed: tuple[int, int, int]
 ) -> Sentences:
-    """A segmentation of both sides, the same one for the same seed."""
+    """A sampled segmentation of both sides, the same for the same seed."""
     source, target = (
         [*tokenizer.sample(text, np.random.default_rng((*seed, side)), strength), tokenizer.special.eos]
         for side, (text, tokenizer) in enumerate(zip(pair, tokenizers, strict=True))
@@ -87,11 +87,11 @@ def _sampled(
 
 @dataclass(frozen=True)
 class Batcher:
-    """Makes the batches that a plan names: this host's share of the rows, as padded ids.
+    """Makes the batches of a plan: this process's share of the rows, as padded ids.
 
     `batcher(step)` is `{"source": [rows, length], "target": [rows, length]}`, each sentence closed
-    by <eos>; packed rows add `source_segments` and `target_segments`. The number of rows depends on
-    the length alone, so there are no more shapes than lengths.
+    by <eos>; packed rows add `source_segments` and `target_segments`. The number of rows depends
+    only on the length, so there is one shape for each length.
     """
 
     pairs: PairSource
@@ -146,9 +146,9 @@ class Batcher:
 def fixed_batches(
     pairs: Iterable[tuple[str, str]], tokenizers: Tokenizers, data: DataConfig
 ) -> Iterator[dict[str, Int[np.ndarray, "rows length"]]]:
-    """Every pair once, in order of length, in the buckets of training: for validation loss.
+    """Yields batches of all pairs, in order of length, in the buckets of training: for the validation loss.
 
-    Pairs longer than max_length are cut to it.
+    Pairs longer than max_length are truncated.
     """
     special = tokenizers[0].special
     encoded = []

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: the built-in grammar, text files, or any TFDS translation set."""
+"""Corpora of sentence pairs: built-in ones, text files, and TFDS translation datasets."""
 
 import functools
 import hashlib
@@ -20,8 +20,8 @@ from transformer.files import MiB, open_regular
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
-HELD_OUT = 1000  # sentences in the built-in validation and test sets, and at most of a text without any
-SHARE = 0.05  # of such a text
+HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
+SHARE = 0.05  # of a training text that is held out
 
 
 BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
@@ -41,25 +41,25 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
         functools.partial(dialogue.pairs, "zh"),
     ),
 }
-"""What can be generated: a name to show, the files whose rules it follows, and how."""
+"""Built-in corpora: display name, source files that determine the text, and generator."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs in splits, and a folder for what is computed from them once."""
+    """Sentence pairs in splits, and a folder that caches what is computed from them."""
 
     name: str
     splits: dict[str, PairSource]
-    """train and validation, and test where there is one."""
+    """train and validation, and test if there is one."""
     folder: Path
 
 
 def open_corpus(data: DataConfig) -> Corpus:
-    """The corpus that the config names, prepared if this is its first use.
+    """The corpus of the config, prepared on first use.
 
     Raises:
-      UserError: files that are missing, empty, not UTF-8 or of unequal length (named, with the
-        line); an unknown dataset; one that has to be downloaded and cannot be.
+      UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
+        the dataset is unknown, or cannot be downloaded.
     """
     if any(getattr(data, f"{split}_{kind}") for split in SPLITS for kind in ("source", "target", "tsv")):
         return _text_files(data)
@@ -88,19 +88,19 @@ def _built_in(data: DataConfig) -> Corpus:
 
 
 def check_text(data: DataConfig) -> None:
-    """Raises UserError at once where text files are missing, or options for them do not fit together."""
+    """Raises UserError if text files are missing, or their options are inconsistent."""
     readers = {split: _reader(data, split) for split in SPLITS}
     for split in filter(readers.get, SPLITS):
         for path in _files(data, split):
             next(read_lines(path), None)
     if any(readers.values()) and not readers["train"]:
         raise UserError(
-            "no train text: give --data.train-source and --data.train-target, or --data.train-tsv"
+            "no training text: give --data.train-source and --data.train-target, or --data.train-tsv"
         )
 
 
 def holds_out(data: DataConfig) -> bool:
-    """Whether a part of the training text is held out for validation: no other text is given for that."""
+    """Whether part of the training text is held out for validation, since no validation text is given."""
     return _reader(data, "train") is not None and _reader(data, "validation") is None
 
 
@@ -124,8 +124,8 @@ def _text_files(data: DataConfig) -> Corpus:
 
 
 def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:
-    """A training text without what is held out for validation, and that: the sources with the smallest
-    hashes, so that the same sentence is never on both sides."""
+    """Splits a training text into training and validation. Held out are the sources with the smallest
+    hashes, so that no sentence is in both."""
     hashes = sorted(_hash(pair) for pair in pairs())
     count = min(HELD_OUT, math.ceil(SHARE * len(hashes)))
     last = hashes[count - 1]
@@ -153,7 +153,7 @@ def _digest(pairs: Iterable[Pair]) -> str:
 
 
 def _checked(pairs: Iterable[Pair], expected: str, path: Path) -> Iterator[Pair]:
-    """The pairs. Raises UserError at the end where their hash is not the expected one."""
+    """Yields the pairs. Raises UserError at the end if their hash is not the expected one."""
     digest = hashlib.blake2b()
     for pair in pairs:
         digest.update(repr(pair).encode())
@@ -168,7 +168,7 @@ def _files(data: DataConfig, split: str) -> list[Path]:
 
 
 def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None:
-    """How to read the split's files, or None where none are given."""
+    """A function that reads the split's files, or None if none are given."""
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
@@ -181,11 +181,11 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, split at \\n (or \\r\\n) only, without it, and without a byte order mark.
+    """Yields the lines of a UTF-8 file without line ends (\\n or \\r\\n only) and byte order mark.
 
     Raises:
-      UserError: no such file; a pipe or a device, which could not be read twice; or a line that is too
-        long or not UTF-8, which is named.
+      UserError: there is no such file; it is a pipe or a device, which cannot be read twice; or a line is too
+        long or not UTF-8 (the message names it).
     """
     try:
         with open_regular(path) as file:
@@ -211,12 +211,12 @@ def text_of(line: bytes, number: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """A sentence without line breaks: spaces in their place, nothing in place of those around it."""
+    """A sentence with its line breaks replaced by spaces, and removed at both ends."""
     return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Line i of one file with line i of the other.
+    """Yields line i of one file with line i of the other.
 
     Raises:
       UserError: as `read_lines`, or one file is longer than the other.
@@ -233,10 +233,10 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_tsv(path: Path) -> Iterator[Pair]:
-    """Source and target from lines with one tab.
+    """Yields source and target of lines with one tab.
 
     Raises:
-      UserError: as `read_lines`, or a line without exactly one tab, which is named.
+      UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
     """
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")

@@ -1,4 +1,4 @@
-"""The vocabulary of a Marian model: SentencePiece cuts, and a list of its own numbers the pieces."""
+"""The tokenizer of a Marian model: SentencePiece segments text, and a separate list has the ids."""
 
 import base64
 import json
@@ -15,20 +15,20 @@ from transformer.data.tokenizer import Tokenizer
 from transformer.data.vocabulary import SPACE, to_utf8
 from transformer.errors import UserError
 
-_LANGUAGE = re.compile(r">>[^<]*<<")  # which language to translate into; a piece of its own
+_LANGUAGE = re.compile(r">>[^<]*<<")  # target language, a separate piece
 
 
 class MarianTokenizer(Tokenizer):
-    """Text to ids as the model was trained with; what its SentencePiece model normalises is normalised.
+    """Text to ids as in the model's training, including the normalisation of its SentencePiece model.
 
     Args:
       model: the content of a SentencePiece file.
-      words: every piece, in the order of the ids; None where an id has none.
+      words: every piece, in the order of the ids; None for an id without one.
       special: the ids that are not text. <bos> may be <pad>.
 
     Raises:
       RuntimeError: `model` is not a SentencePiece model.
-      UserError: a word is not valid text, or a special id is no word's.
+      UserError: a word is not valid text, or a special id is outside the vocabulary.
     """
 
     kind = "marian"
@@ -67,7 +67,7 @@ class MarianTokenizer(Tokenizer):
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         if strength:
-            raise UserError("--data.subword-sampling: an imported vocabulary cuts a sentence in one way only")
+            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""A corpus made ready for training: its tokenizers, its token lengths, its batches."""
+"""Prepares a corpus for training: tokenizers, token lengths, batches."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from transformer.data.tokenizers import load_tokenizer, train_tokenizer
 from transformer.errors import UserError
 
 Progress = Callable[[str, Iterable, int | None], Iterable]
-"""(what is being done, items, how many) -> the same items, shown going by."""
+"""(label, items, total) -> the same items, with progress shown."""
 
 
 def silent(what: str, items: Iterable, total: int | None) -> Iterable:
@@ -24,11 +24,11 @@ def silent(what: str, items: Iterable, total: int | None) -> Iterable:
 def corpus_tokenizers(
     corpus: Corpus, data: DataConfig, special: SpecialIds, progress: Progress = silent
 ) -> Tokenizers:
-    """The source's and the target's tokenizer (the same one where the vocabulary is joint): the
-    files the config gives, or trained on the training text at first use and kept beside it.
+    """The tokenizers of source and target (the same one if the vocabulary is joint): from the files in the
+    config, or trained on the training text on first use and cached.
 
     Raises:
-      UserError: a file is no tokenizer, or the vocabulary asked for is too large for the text.
+      UserError: a file is not a tokenizer, or the vocabulary is too large for the text.
     """
     if data.joint_vocabulary:
         given = data.source_tokenizer or data.target_tokenizer
@@ -59,7 +59,7 @@ def _trained(
             tokenizer.save(kept)
         except OSError as error:
             raise UserError(
-                f"cannot store the vocabulary in {kept}: {error.strerror}; choose another place with "
+                f"cannot store the vocabulary in {kept}: {error.strerror}; choose another folder with "
                 "--data.cache-dir"
             ) from error
     return load_tokenizer(kept, special)
@@ -67,7 +67,7 @@ def _trained(
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the training loop asks for."""
+    """What the training loop needs."""
 
     corpus: Corpus
     tokenizers: Tokenizers

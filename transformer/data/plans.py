@@ -1,5 +1,5 @@
-"""Which pairs go into which batch: a plan is a pure function of (lengths, seed, step), so that where
-training stands in the data is one integer, the step."""
+"""Plans assign sentence pairs to batches. A plan is a pure function of (lengths, seed, step), so the position
+in the data is one integer, the step."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -11,42 +11,42 @@ from jaxtyping import Int
 
 from transformer.config import DataConfig
 
-Lengths = Int[np.ndarray, "pairs 2"]  # tokens in source and target, <eos> counted
+Lengths = Int[np.ndarray, "pairs 2"]  # tokens in source and target, including <eos>
 Sentences = tuple[list[int], list[int]]
 """The ids of a pair's source and of its target, each closed by <eos>."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One batch on paper: which pairs stand in each row, and the padded length of the rows."""
+    """A planned batch: the pairs in each row, and the padded length of the rows."""
 
     pairs: list[list[int]]
     length: int
     sentences: Mapping[int, Sentences] | None = None
-    """The ids of each pair, if they had to be drawn to plan the batch."""
+    """The ids of each pair, if its segmentation is sampled."""
 
 
 class Plan(ABC):
-    """What every batch holds."""
+    """The pairs of every batch."""
 
     steps_per_epoch: int
     dropped: int
-    """Pairs left out: a side too long, or empty."""
+    """Number of dropped pairs: a side is too long, or empty."""
     outgrown: float = 0.0
-    """Share of the pairs left out of one epoch, because a sampled segmentation is too long."""
+    """Share of pairs dropped for one epoch, because a sampled segmentation is too long."""
 
     @abstractmethod
     def __call__(self, step: int) -> Rows:
-        """The batch of a step (from 0), always the same one for the same arguments."""
+        """The batch of a step (from 0), always the same for the same arguments."""
 
     @property
     @abstractmethod
     def padding(self) -> float:
-        """Share of the batches' places that hold no token."""
+        """Share of padding in the positions of the batches."""
 
 
 def plan_of(lengths: Lengths, data: DataConfig) -> Plan:
-    """The plan for segmentations that stay as they are."""
+    """The plan for fixed segmentations."""
     return (PackedPlan if data.batching == "packed" else BucketPlan)(lengths, data)
 
 
@@ -60,11 +60,10 @@ def kept_pairs(lengths: Lengths, longest: int) -> Int[np.ndarray, " kept"]:
 
 
 class BucketPlan(Plan):
-    """Pairs of like length share a batch; a batch is rows x length tokens, whatever the length.
+    """Pairs of similar length share a batch of about batch_tokens = rows x length.
 
-    Every epoch shuffles the pairs within each bucket and then the batches. What does not fill a
-    bucket's last batch moves up to the next longer one, so an epoch has one partial batch at most
-    and always the same number of steps.
+    Every epoch shuffles the pairs in each bucket and then the batches. Pairs that do not fill a batch move
+    to the next longer bucket, so an epoch has at most one partial batch, and always the same number of steps.
     """
 
     def __init__(self, lengths: Lengths, data: DataConfig) -> None:
@@ -108,8 +107,8 @@ class BucketPlan(Plan):
 
 
 class PackedPlan(Plan):
-    """Several pairs share a row of max_length, kept apart by segment masks: hardly any padding and
-    one shape. Who shares a row is settled once; every epoch shuffles the rows."""
+    """Several pairs share a row of max_length, separated by segment masks: little padding and one shape. Rows
+    are packed once; every epoch shuffles them."""
 
     OPEN_ROWS = 64  # rows being filled at a time: enough to fill them well, few enough to be quick
 
@@ -126,7 +125,7 @@ class PackedPlan(Plan):
         )
 
     def _pack(self, lengths: Lengths, order: Int[np.ndarray, " kept"]) -> list[list[int]]:
-        """First fit, into the open row that has been waiting longest."""
+        """First fit, into the oldest open row that has room."""
         closed: list[list[int]] = []
         open_rows: list[tuple[list[int], int, int]] = []
         for pair in order:

@@ -1,4 +1,4 @@
-"""Plans for sentences that are cut into other subwords in every epoch."""
+"""Plans for subword sampling, where every epoch has other segmentations."""
 
 import dataclasses
 import threading
@@ -13,33 +13,32 @@ from transformer.data.plans import Lengths, Plan, Rows, Sentences, kept_pairs, p
 from transformer.errors import UserError
 
 Draw = Callable[[int, Int[np.ndarray, " pairs"]], Iterable[Sentences]]
-"""(epoch, indices of pairs) -> the ids of both sides of each, drawn for that epoch."""
+"""(epoch, indices of pairs) -> the ids of both sides of each, sampled for that epoch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-    """A part of an epoch, planned as if it were a corpus of its own."""
+    """A part of an epoch, planned like a separate corpus."""
 
     pairs: Int[np.ndarray, " pairs"]
     sentences: list[Sentences]
     plan: Plan
-    """Of indices into `pairs`."""
+    """It refers to indices into `pairs`."""
 
 
 class SampledPlan(Plan):
-    """Batches planned with the lengths that the sampled segmentations have, so that no sample is
-    preferred for its length.
+    """Plans batches by the lengths of sampled segmentations, so that no sample is preferred for its length.
 
-    The pairs of an epoch, in random order, are divided into windows. A window's pairs are segmented
-    and then planned. All windows have the number of batches of the first one, so that every epoch has the
-    same number of steps: of a window that has more, random batches are left out, and one that has fewer
-    begins again. Either may happen to any of its pairs with the same probability.
+    The pairs of an epoch, in random order, are divided into windows. A window's pairs are segmented and then
+    planned. All windows have as many batches as the first one, so that every epoch has the same number of
+    steps: a window with more drops random batches, and one with fewer starts again. All its pairs are equally
+    likely to be dropped or repeated.
 
-    A pair is left out for good if its best segmentation is longer than max_length (`dropped`), and
-    for one epoch if the sample is (`outgrown`).
+    A pair is dropped from all epochs if its best segmentation is longer than max_length (`dropped`), and from
+    one epoch if its sample is (`outgrown`).
     """
 
-    BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to draw in seconds
+    BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
     def __init__(
         self, lengths: Lengths, data: DataConfig, draw: Draw, progress: Callable[[Iterable, int], Iterable]
@@ -70,7 +69,7 @@ class SampledPlan(Plan):
         return self._padding
 
     def _window(self, number: int) -> _Window:
-        """A window, counted through all epochs. The next one is drawn while this one is used."""
+        """A window, numbered across epochs. The next one is made while this one is used."""
         with self._lock:
             for wanted in (number, number + 1):
                 if wanted not in self._drawn:

@@ -1,5 +1,5 @@
-"""The one store: every corpus is a TFDS dataset in array_record files, random access, never whole
-in memory, prepared and read without TensorFlow."""
+"""Corpora as TFDS datasets in array_record files: random access, never entirely in memory, prepared and read
+without TensorFlow."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ SOURCE, TARGET = "source", "target"
 
 
 def cache_root(given: Path | None) -> Path:
-    """Where prepared corpora live: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
+    """The folder of prepared corpora: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
 
     Raises:
       UserError: none is given, and this user has no home directory.
@@ -36,7 +36,7 @@ def cache_root(given: Path | None) -> Path:
 
 @functools.cache
 def tfds() -> ModuleType:
-    """tensorflow_datasets, imported at first use (it takes a second) and without its bars."""
+    """tensorflow_datasets, imported on first use (it takes a second), without progress bars."""
     import tensorflow_datasets
 
     tensorflow_datasets.disable_progress_bar()
@@ -49,7 +49,7 @@ class PairSource:
     Args:
       source: what `builder.as_data_source` gives.
       languages: the record's keys for source and target.
-      name: where it is kept, for messages.
+      name: its location, for messages.
     """
 
     def __init__(self, source: Any, languages: tuple[str, str], name: str) -> None:
@@ -67,14 +67,14 @@ class PairSource:
         try:
             return self._read(indices)
         except (RuntimeError, ValueError, KeyError) as error:
-            for index in indices:  # which of them is it?
+            for index in indices:  # find the damaged one
                 try:
                     self._read([index])
                 except (RuntimeError, ValueError, KeyError):
                     break
             raise UserError(
                 f"{self._name}: record {index} is damaged ({str(error).splitlines()[0][:120]}); remove the "
-                "folder, and the corpus is prepared anew"
+                "folder to prepare the corpus again"
             ) from error
 
     def _read(self, indices: Sequence[int]) -> list[Pair]:
@@ -90,7 +90,7 @@ class PairSource:
 @functools.cache
 def _builder_class() -> Any:
     class SentencePairs(tfds().core.GeneratorBasedBuilder):  # type: ignore[name-defined,misc]
-        """Sentence pairs in their own order, from iterators."""
+        """Sentence pairs from iterators, in their original order."""
 
         VERSION = tfds().core.Version("1.0.0")
         splits: Mapping[str, Callable[[], Iterator[Pair]]]
@@ -110,13 +110,13 @@ def _builder_class() -> Any:
 
 
 def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> dict[str, PairSource]:
-    """The splits as stored under `place`, written there first if they are not.
+    """The splits stored in `place`, written on first use.
 
-    Writing happens beside the final place and is moved there when complete: an interrupted
-    preparation leaves nothing that could be taken for a corpus.
+    They are written to another folder, which is moved to `place` when complete, so that an interrupted
+    preparation cannot be mistaken for a corpus.
 
     Raises:
-      UserError: the place cannot be written.
+      UserError: `place` cannot be written.
     """
 
     def opened() -> Any:
@@ -129,9 +129,9 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
         builder = opened()
         if not builder.is_prepared():
             try:
-                with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself there
+                with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints messages
                     builder.download_and_prepare()
-            except Exception:  # array_record's errors are of types of its own
+            except Exception:  # array_record has its own error types
                 builder = opened()
                 if not builder.is_prepared():  # else another process did so meanwhile
                     raise
@@ -140,7 +140,7 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"cannot store the corpus in {place}: {reason}; choose another place with --data.cache-dir"
+            f"cannot store the corpus in {place}: {reason}; choose another folder with --data.cache-dir"
         ) from error
     languages = (SOURCE, TARGET)
     return {

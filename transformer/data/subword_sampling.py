@@ -1,7 +1,6 @@
 """Random segmentations for training: sampling among candidates, and BPE-dropout.
 
-Both draw from the generator they are given and from nothing else, so that a sample can be made
-again from (seed, epoch, example).
+All randomness comes from the given generator, so a sample can be reproduced from (seed, epoch, example).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +9,9 @@ import numpy as np
 
 
 def choose_candidate(log_probabilities: Sequence[float], sharpness: float, rng: np.random.Generator) -> int:
-    """The index of a candidate, drawn in proportion to probability^sharpness.
+    """Samples the index of a candidate in proportion to probability^sharpness.
 
-    Kudo 2018, section 3.2, where the sharpness is alpha. Only differences of log-probabilities
-    count.
+    Kudo 2018, section 3.2, where the sharpness is alpha. Only differences of log-probabilities matter.
     """
     log_weights = sharpness * np.asarray(log_probabilities)
     weights = np.exp(log_weights - log_weights.max())
@@ -23,11 +21,11 @@ def choose_candidate(log_probabilities: Sequence[float], sharpness: float, rng: 
 def merge_with_dropout(
     word: str, scores: Mapping[str, float], dropout: float, draws: Iterator[float]
 ) -> list[str]:
-    """The characters of a word, joined pair by pair while a merge is left that does not drop.
+    """Merges the characters of a word into pieces, until all possible merges are dropped.
 
-    Provilkov et al. 2020, algorithm 1: in every step each possible merge drops with probability
-    `dropout` anew, and the best of the others is made. `scores` says which pieces may arise and
-    which come first (the highest, and on the left); `draws` are uniform on [0, 1).
+    Provilkov et al. 2020, algorithm 1: every step drops each possible merge with probability `dropout`, and
+    applies the best of the others. `scores` has the possible pieces and their priority (the highest score,
+    then the leftmost); `draws` are uniform on [0, 1).
     """
     symbols = list(word)
     while True:
@@ -43,6 +41,6 @@ def merge_with_dropout(
 
 
 def uniform_draws(rng: np.random.Generator) -> Iterator[float]:
-    """Endless uniform numbers on [0, 1), fetched by the block because single calls are slow."""
+    """Endless uniform numbers on [0, 1), drawn in blocks because single calls are slow."""
     while True:
         yield from rng.random(64).tolist()

@@ -1,5 +1,5 @@
-"""Translation sets of TensorFlow Datasets, by name: those whose code comes with it, and those that another
-program prepared. No code is imported because a file of a set names it."""
+"""Translation datasets of TensorFlow Datasets (TFDS), by name: those included in TFDS, and those prepared by
+another program. Code that is named in a dataset's files is never imported."""
 
 import contextlib
 import importlib
@@ -21,11 +21,10 @@ _FEATURES = {"pythonClassName", "translation", "description", "valueRange"}
 
 
 def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, PairSource], object]:
-    """The splits of the set that the config names, prepared if this is its first use, and what tells it from
-    others.
+    """The splits of the config's dataset, prepared on first use, and a value that identifies it.
 
     Raises:
-      UserError: it is unknown, has other languages or splits, or has to be downloaded and cannot be.
+      UserError: it is unknown, has other languages or splits, or cannot be downloaded.
     """
     builder = _prepared_builder(data)
     languages = (data.source_language, data.target_language)
@@ -47,8 +46,8 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
         }
     except NotImplementedError as error:
         raise UserError(
-            f"{data.dataset} was prepared as {builder.info.file_format}, which cannot be read at "
-            "random: prepare it with file_format='array_record'"
+            f"{data.dataset} was prepared as {builder.info.file_format}, which has no random "
+            "access: prepare it with file_format='array_record'"
         ) from error
     sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in builder.info.splits.items()]
     return found, (builder.info.full_name, sizes, languages)
@@ -72,8 +71,8 @@ def _prepared_builder(data: DataConfig) -> Any:
 
 
 def _registered_builder(name: re.Match[str], data_dir: str | None) -> Any:
-    """The builder whose code comes with TFDS. None: there is none. (`tfds.builder` would look for files
-    first, and import what they name.)"""
+    """The builder of a dataset included in TFDS, or None. (`tfds.builder` would first look for files, and
+    import the code that they name.)"""
     tfds, base = store.tfds(), name["base"]
     for module in (base, base.removesuffix("_translate")):
         with contextlib.suppress(ImportError):
@@ -86,7 +85,7 @@ def _registered_builder(name: re.Match[str], data_dir: str | None) -> Any:
 
 
 def _stored_builder(name: re.Match[str], data_dir: str | None) -> Any:
-    """The builder of a set that another program prepared. None: it is not there.
+    """The builder of a dataset that another program prepared, or None.
 
     Raises:
       UserError: it does not hold sentence pairs, or names code to import.
@@ -120,10 +119,10 @@ def _stored_builder(name: re.Match[str], data_dir: str | None) -> Any:
 def _download(builder: Any, name: str) -> None:
     try:
         builder.download_and_prepare(file_format="array_record")
-    except Exception as error:  # whatever network, disk or TensorFlow said: the remedy is the same
+    except Exception as error:  # of network, disk or TensorFlow: the remedy is the same
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
             f"{name} is not in {builder.data_path} and could not be prepared there ({reason[0]}). "
-            "It needs the network and, for this one step, the extra: pip install "
+            "It needs the network, and for this step an extra: pip install "
             "'.[tfds-prepare]'"
         ) from error

@@ -1,8 +1,8 @@
-"""Text to ids and back: one SentencePiece model, or words that were cut beforehand.
+"""The interface of tokenizers, and SentencePiece models.
 
-Text is kept as it is. With a model trained here `decode(encode(text)) == text` for every Unicode
-string, and no text, not even a literal `</s>`, becomes a special id. Tokenizers never change
-once made, so threads may share one; they hold no generator of their own.
+With a model trained here `decode(encode(text)) == text` for every Unicode string, and no text, not even a
+literal `</s>`, becomes a special id. Tokenizers are immutable and hold no random generator, so threads may
+share them.
 """
 
 import contextlib
@@ -26,57 +26,56 @@ _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space bel
 
 
 class Tokenizer(ABC):
-    """What the rest of the package knows about subwords."""
+    """The interface of all tokenizers."""
 
     special: SpecialIds
     """The ids that are not text."""
     vocab_size: int
-    """Every id is below it, the special ones included."""
+    """Number of ids, including the special ones."""
     presegmented: bool = False
-    """Whether its text comes in subwords already, so that `decode` has to undo joints."""
+    """Whether its text is already split into subwords, which `decode` joins."""
 
     one_language: bool = False
-    """Whether it cuts one of the two languages only, so that there has to be another."""
+    """Whether it is for one of the two languages only, so that the other one needs another."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of one line, without special ids (but `special.unk` for what is unknown).
+        """The ids of one line, without special ids except `special.unk`.
 
         Raises UserError for a lone surrogate, which is not text.
         """
 
     @abstractmethod
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        """One segmentation of the line drawn at random; all chance comes from `rng`.
+        """Samples a segmentation of the line; all randomness comes from `rng`.
 
-        `strength` 0 is `encode`. A unigram model draws among its 64 best segmentations X in
-        proportion to P(X)^strength: 0.1 or 0.2 is usual, and the higher, the closer to `encode`
-        (Kudo 2018, section 3.2). A BPE model leaves each merge out with probability `strength`,
-        at every step anew: 0.1 is usual, and 1 leaves characters (Provilkov et al. 2020,
-        algorithm 1). A character model has nothing to draw. Raises UserError for a strength that
-        makes no sense, and where words were cut beforehand.
+        `strength` 0 is `encode`. A unigram model samples among its 64 best segmentations X in proportion to
+        P(X)^strength: 0.1 or 0.2 is usual; higher values are closer to `encode` (Kudo 2018, section 3.2). A
+        BPE model drops each merge with probability `strength` at every step: 0.1 is usual; 1 leaves
+        characters (Provilkov et al. 2020, algorithm 1). A character model has only one segmentation. Raises
+        UserError for an invalid strength, and if the tokenizer cannot sample.
         """
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, the whole way: pad, bos and eos are passed over, nothing stops it.
+        """The text of all ids, also after eos; pad, bos and eos themselves are skipped.
 
         Raises ValueError for an id outside the vocabulary.
         """
 
     @abstractmethod
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, to look at; the special ones as <pad> <s> </s> <unk>.
+        """The piece of each id, for display; the special ones as <pad> <s> </s> <unk>.
 
         Raises ValueError for an id outside the vocabulary.
         """
 
     def for_source(self, source: str) -> "Tokenizer":
-        """This tokenizer, able to write the words of a source sentence that it has no ids for."""
+        """This tokenizer, able to decode the out-of-vocabulary words of a source sentence."""
         return self
 
     def save(self, path: Path) -> None:
-        """Write everything into one file; whoever reads at that moment sees the old or the new."""
+        """Writes the tokenizer to a file, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, self.content())
 
@@ -85,8 +84,7 @@ class Tokenizer(ABC):
         """The file that `save` writes."""
 
     def plain(self, text: str) -> str:
-        """Text as `decode` writes it, for references: where words were cut beforehand, without
-        the joints."""
+        """Text as `decode` writes it, for references: presegmented text is joined."""
         return text
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
@@ -97,10 +95,10 @@ class Tokenizer(ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, `model` being the content of its file.
+    """A SentencePiece model, from the content of its file.
 
-    Models trained here keep every text; others behave as they were trained, which may be less.
-    Raises RuntimeError where the content is not a model.
+    Models trained here are lossless; others may normalise text. Raises RuntimeError if the content is not a
+    model.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -152,7 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         surfaces = b"".join(self._surfaces[index] for index in self._checked(ids))
-        # Where the space has no piece of its own it was spelled in bytes: replace it only now.
+        # A space without its own piece is spelled in bytes: replace it only now.
         text = surfaces.decode(errors="replace").replace(SPACE, " ")
         return unescape(text.removeprefix(" ") if self._adds_space else text)
 
@@ -181,15 +179,15 @@ class SentencePieceTokenizer(Tokenizer):
                     ids.append(self._text_ids[symbol])
                 elif self._byte_ids:
                     ids.extend(self._byte_ids[byte] for byte in symbol.encode())
-                elif ids[-1:] != [self.special.unk]:  # the library, too, writes one unk for a run
+                elif ids[-1:] != [self.special.unk]:  # one unk for a run of them, as in the library
                     ids.append(self.special.unk)
         return ids
 
 
 def _kind(processor: sentencepiece.SentencePieceProcessor) -> str:
-    """The kind of a model, told by what it can do: the library does not say it outright."""
+    """The kind of a model, inferred from what it supports, since the library does not expose it."""
     for kind, attempt in (("unigram", processor.NBestEncode), ("bpe", processor.SampleEncodeAsIds)):
-        with contextlib.suppress(RuntimeError):  # what older releases answer with nothing
+        with contextlib.suppress(RuntimeError):  # older releases return nothing instead
             if attempt("a", nbest_size=2):
                 return kind
     return "char"  # or whole words: either has one segmentation

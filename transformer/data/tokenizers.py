@@ -1,4 +1,4 @@
-"""Which tokenizer: one learned from text, or one in a file."""
+"""Trains and loads tokenizers."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
@@ -21,11 +21,11 @@ def train_tokenizer(
     vocab_size: int,
     special: SpecialIds = _STANDARD_IDS,
 ) -> Tokenizer:
-    """Learn a vocabulary of `vocab_size` ids (of characters and words: at most that many) from lines.
+    """Trains a vocabulary of `vocab_size` ids (of characters and words: at most that many) on lines.
 
-    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson
-    2018), with bytes for characters that are too rare. The same lines give the same vocabulary.
-    Raises UserError for an empty corpus, text that is not Unicode, and a size that cannot be.
+    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson 2018), with byte
+    fallback for rare characters. The same lines give the same vocabulary. Raises UserError for an empty
+    corpus, text that is not Unicode, and an impossible size.
     """
     if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
         raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
@@ -35,9 +35,9 @@ def train_tokenizer(
 
 
 def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:
-    """The tokenizer in a file: any SentencePiece model, or a vocabulary that was saved here.
+    """Loads a tokenizer from a file: any SentencePiece model, or a vocabulary saved by this package.
 
-    Raises UserError where the file is missing, is something else, or has other ids than `special`.
+    Raises UserError if the file is missing, is something else, or has other ids than `special`.
     """
     try:
         content = read_bytes(path)
@@ -49,8 +49,8 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
         raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
     if tokenizer.special != special:
         raise UserError(
-            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but needed are "
-            f"{_listed(special)}: train a tokenizer here, or one elsewhere with these ids"
+            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but must be "
+            f"{_listed(special)}: train a tokenizer here, or elsewhere with these ids"
         )
     return tokenizer
 

@@ -1,8 +1,7 @@
-"""Learning subwords with SentencePiece so that no text is ever lost or altered.
+"""Trains lossless SentencePiece models.
 
-Three traps are kept shut here: U+2581, which SentencePiece writes for a space and would give back
-as one; characters too rare for the vocabulary, which are spelled in bytes; and long lines, which
-the library passes over.
+Three cases need care: U+2581, which SentencePiece writes for a space and would decode as one; rare
+characters, which are spelled in bytes; and long lines, which the library skips.
 """
 
 import random
@@ -30,7 +29,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that `escape` was given; what it cannot have written stays as it is."""
+    """The text that was given to `escape`; what `escape` cannot have written is unchanged."""
     return text.replace(f"{_ESCAPE}1", SPACE).replace(f"{_ESCAPE}0", _ESCAPE)
 
 
@@ -49,8 +48,8 @@ def to_utf8(text: str) -> bytes:
 def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds) -> bytes:
     """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file.
 
-    The same lines give the same bytes. Beyond two million lines that many are drawn, always the
-    same. Raises UserError for an empty corpus and for a size that cannot be.
+    The same lines give the same bytes. Of more than two million lines, a fixed sample of that size is used.
+    Raises UserError for an empty corpus and for an impossible size.
     """
     lines = _drawn_lines(texts)
     if not lines:
@@ -81,8 +80,8 @@ def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, specia
 
 
 def _drawn_lines(texts: Iterable[str]) -> list[bytes]:
-    """The lines; of too many, that many drawn with equal chances (Vitter 1985, algorithm R)."""
-    # The library offers this too, but draws other lines in every process, seed or no seed.
+    """The lines, or if there are too many, a uniform sample of them (Vitter 1985, algorithm R)."""
+    # The library offers this too, but samples other lines in every process, even with a seed.
     chance = random.Random(0)
     drawn: list[bytes] = []
     for seen, line in enumerate(_short_lines(texts)):
@@ -100,7 +99,7 @@ def _short_lines(texts: Iterable[str]) -> Iterator[bytes]:
 
 
 def _explained(message: str, kind: str, vocab_size: int) -> UserError | None:
-    """The user's side of what the library reports, None if it is no fault of theirs."""
+    """An error that the user can fix, from the library's message; None for other errors."""
     if too_large := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return UserError(
             f"--data.vocab-size {vocab_size} is more than the training text yields as {kind}: "

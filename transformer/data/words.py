@@ -1,6 +1,6 @@
-"""Vocabularies of whole words: of text that is cut into subwords already, or of plain text.
+"""Vocabularies of whole words, for presegmented text or for plain text.
 
-The plain ones cut Chinese and Japanese into characters, everything else into words and signs.
+Plain text is split into words and punctuation, Chinese and Japanese into characters.
 """
 
 import copy
@@ -26,13 +26,12 @@ _CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0
 _PIECE = re.compile(rf"[{_CHARACTER}]|[^\W{_CHARACTER}]+(?:['’-][^\W{_CHARACTER}]+)*|.", re.DOTALL)
 _SPELLED = re.compile(rf"[^\W{_CHARACTER}]|<unk>")
 _SIGNS = frozenset(",.;:!?")
-_GLUE = "<glue>"  # stands where a space would be expected and is not; no piece of text is like it
+_GLUE = "<glue>"  # marks a missing space where one is expected; differs from all pieces of text
 _NAMES = 2**24
 
 
 class VocabularyTokenizer(Tokenizer):
-    """A list of words, most frequent first, each one id; how text is cut and joined is for the
-    subclasses to say."""
+    """A list of words, most frequent first, with one id each. Subclasses split and join text."""
 
     kind: str
 
@@ -61,7 +60,7 @@ class VocabularyTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "VocabularyTokenizer":
-        """The most frequent words of the text; equal counts stay in the order of first appearance."""
+        """The most frequent words of the text; ties are in the order of first appearance."""
         counts = Counter(word for text in texts for word in cls._checked_cut(text))
         if not counts:
             raise UserError("the training text is empty: a tokenizer needs lines to learn from")
@@ -82,8 +81,8 @@ class VocabularyTokenizer(Tokenizer):
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         raise UserError(
-            "--data.subword-sampling: whole words are not cut any further, so there is "
-            "nothing to sample: choose --data.tokenizer unigram or bpe"
+            "--data.subword-sampling: whole words have only one segmentation: choose "
+            "--data.tokenizer unigram or bpe"
         )
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -99,9 +98,9 @@ class VocabularyTokenizer(Tokenizer):
 
 
 class WhitespaceTokenizer(VocabularyTokenizer):
-    """Words as they stand between spaces; `@@ ` joints are undone.
+    """Words separated by whitespace; `decode` removes `@@ ` markers.
 
-    For text that subword-nmt (Sennrich et al. 2016) or the like has already cut.
+    For text that is already split by subword-nmt (Sennrich et al. 2016) or a similar tool.
     """
 
     kind = "whitespace"
@@ -119,11 +118,10 @@ class WhitespaceTokenizer(VocabularyTokenizer):
 
 
 class WordTokenizer(VocabularyTokenizer):
-    """Words, signs and Chinese or Japanese characters of plain text.
+    """Words, punctuation and Chinese or Japanese characters of plain text.
 
-    A space is a piece only where it surprises: between two spelled words one is expected, and
-    after a sign like a comma. So a name is the same word wherever in a sentence it stands, and
-    text of known words comes back as it was.
+    A space is a piece only where it is unexpected; it is expected between two words and after a sign such as
+    a comma. So a name is the same word anywhere in a sentence, and text of known words is restored exactly.
     """
 
     kind = "word"
@@ -146,14 +144,14 @@ class WordTokenizer(VocabularyTokenizer):
 
 
 def _spaced(left: str, right: str) -> bool:
-    """Whether one would expect a space between two pieces."""
+    """Whether a space is expected between two pieces."""
     return bool(_SPELLED.match(right)) and (bool(_SPELLED.match(left)) or left in _SIGNS)
 
 
 class OpenWordTokenizer(WordTokenizer):
-    """Words, of which those without an id keep their identity, for models that copy.
+    """Words, with additional ids for out-of-vocabulary words, which pointer models copy.
 
-    An unknown word's id is vocab_size plus a hash of the word, the same in source and target.
+    The id of such a word is vocab_size plus a hash of the word, the same in source and target.
     """
 
     kind = "open-word"

@@ -1,1 +1,1 @@
-"""From parameters back to text."""
+"""Decoding: searches, scores, re-ranking and the translator."""

@@ -1,8 +1,8 @@
-"""Beam search (section 6.1), compiled whole, on a cache of fixed size that is never gathered.
+"""Beam search (section 6.1) as one compiled program, with a cache of fixed size that is never reordered.
 
-A hypothesis is scored log P(Y | X) / lp(|Y|), Wu et al. 2016, Eq. 14. |Y| counts <eos>. Unless told
-otherwise, the search is exact in when it stops: log-probabilities only fall, so a sentence is done as
-soon as no live beam could beat the worst hypothesis kept, even at the best length it can still reach.
+A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), where |Y| counts <eos>. The
+default stopping criterion is exact: log-probabilities only decrease, so a sentence is done as soon as no live
+beam could beat the worst finished hypothesis, even at the best length that it can still reach.
 """
 
 import functools
@@ -18,15 +18,15 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.parallel import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
-CHUNKS = (32, 128, 512)  # lengths at which the cache grows; each makes a program larger, and later to start
-FEW_CHUNKS = (128, 512)  # and of few rows, where steps cost as much as the weights: programs start sooner
-MANY = 16  # rows that are worth compiling a search for fewer of them
+CHUNKS = (32, 128, 512)  # lengths at which the cache grows; each makes a program larger and slower to compile
+FEW_CHUNKS = (128, 512)  # for few rows, whose steps mostly read the weights; these compile faster
+MANY = 16  # rows of a large batch, for which narrowing to fewer rows pays
 NEVER = -jnp.inf
 
 
 @struct.dataclass
 class SearchResult:
-    """Translations, best first: `tokens` end in <eos>, then <pad>; -inf scores an empty place."""
+    """Translations, best first. `tokens` end with <eos>, then <pad>. Empty slots have the score -inf."""
 
     tokens: Int[Array, "batch beam time"]
     scores: Float[Array, "batch beam"]
@@ -43,13 +43,13 @@ def wu_penalty(alpha: float) -> LengthPenalty:
 
 @functools.lru_cache
 def power_penalty(alpha: float) -> LengthPenalty:
-    """lp(Y) = |Y|^alpha, as Marian and Hugging Face have it."""
+    """lp(Y) = |Y|^alpha, as in Marian and Hugging Face."""
     return lambda length: length**alpha
 
 
 @struct.dataclass
 class _Finished:
-    """The best complete hypotheses so far: each ends with <eos> at `step`, after live beam `beam`."""
+    """The best finished hypotheses so far: each continues live beam `beam` with <eos> at `step`."""
 
     scores: Float[Array, "b n"]
     step: Int[Array, "b n"]
@@ -61,11 +61,11 @@ class _Search:
     step: Int[Array, ""]
     live: Float[Array, "b n"]  # log-probabilities of the unfinished beams
     newest: Int[Array, "b n"]  # and their last tokens
-    tokens: Int[Array, "b t n"]  # what each live beam was given at each step,
-    parents: Int[Array, "b t n"]  # and which beam it went on from
+    tokens: Int[Array, "b t n"]  # the token of each live beam at each step
+    parents: Int[Array, "b t n"]  # and the beam that it continued
     finished: _Finished
     done: Bool[Array, " b"]
-    limits: Int[Array, " b"]  # how long each translation may be
+    limits: Int[Array, " b"]  # maximum length of each translation
 
 
 def as_variables(params: Any) -> Any:
@@ -74,14 +74,14 @@ def as_variables(params: Any) -> Any:
 
 
 def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
-    """alpha of `wu_penalty`, or a function of |Y|, as that function."""
+    """The length penalty as a function of |Y|, given that function or alpha of `wu_penalty`."""
     return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
 
 
 def in_order(
     tokens: Int[Array, "b n t"], log_p: Float[Array, "b n"], penalty: LengthPenalty, pad: int
 ) -> SearchResult:
-    """Complete translations by their scores, best first."""
+    """Sorts complete translations by score, best first."""
     scores = log_p / penalty(lengths(tokens, pad))
     order = jnp.argsort(-scores, axis=1)
     tokens = jnp.take_along_axis(tokens, order[:, :, None], axis=1)
@@ -89,33 +89,33 @@ def in_order(
 
 
 def lengths(tokens: Int[Array, "b n t"], pad: int) -> Float[Array, "b n"]:
-    """|Y| of translations, <eos> counted; 1 of those of empty rows, to divide by."""
+    """|Y| of translations, counting <eos>; 1 for empty rows, since it is a divisor."""
     return jnp.maximum((tokens != pad).sum(axis=-1), 1).astype(jnp.float32)
 
 
 def length_limits(
     source: Int[Array, "b s"], pad: int, extra_length: int, max_length: int | None
 ) -> tuple[Int[Array, " b"], int]:
-    """How long each translation may be, <eos> counted, and the largest that any can be."""
+    """The maximum length of each translation, counting <eos>, and their upper bound, which is static."""
     longest = source.shape[1] + extra_length
     longest = max(1, longest if max_length is None else min(longest, max_length))
     return jnp.clip((source != pad).sum(axis=1) + extra_length, 1, longest), longest
 
 
 def empty_rows(source: Int[Array, "b s"], pad: int) -> Bool[Array, " b"]:
-    """Rows without a sentence: they only fill a batch."""
+    """Rows without a sentence, which only pad the batch."""
     return (source == pad).all(axis=1)
 
 
 def chunks(longest: int, rows: int = MANY) -> tuple[int, ...]:
-    """The cache lengths of a search: each is a part of the compiled program, run if needed."""
+    """The cache lengths of a search: each is a part of the compiled program that runs only if needed."""
     sizes = CHUNKS if rows >= MANY else FEW_CHUNKS
     return (*(size for size in sizes if 1.5 * size <= longest), longest)
 
 
 def fewer_rows(batch: int) -> tuple[int, ...]:
-    """To how many rows a search narrows down as its sentences are done, the last being 0. On a CPU a step
-    costs as much as it has rows; elsewhere, or spread over devices, fewer rows would be no faster."""
+    """The numbers of rows to which a search narrows as its sentences are done, down to 0. On a CPU the cost
+    of a step is proportional to its rows; on accelerators or several devices fewer rows are no faster."""
     narrow = batch >= MANY and on_one_cpu()
     return (batch // 2, batch // 4, batch // 8, 0) if narrow else (0,)
 
@@ -139,12 +139,12 @@ def beam_search(
     Args:
       model: anything with `encode`, `init_cache`, `decode_step` and `config.special`.
       params: its parameters, or its variables.
-      source_ids: each sentence closed by <eos>, then <pad>. Rows of <pad> alone are not searched for.
-      beam_size: hypotheses kept alive, and returned.
-      length_penalty: alpha of `wu_penalty`, or a function of |Y|, monotonic, to divide by.
+      source_ids: each sentence closed by <eos>, then <pad>. Rows of <pad> alone are skipped.
+      beam_size: number of live hypotheses, and of translations returned.
+      length_penalty: alpha of `wu_penalty`, or a monotonic function of |Y| to divide by.
       stop: "exact", "present" or "full", see `DecodingConfig.stop`.
-      max_length: no translation is longer, <eos> counted. None: no limit but the next.
-      extra_length: nor longer than its source, <eos> counted, by more than this.
+      max_length: maximum length of a translation, counting <eos>. None: only extra_length limits it.
+      extra_length: maximum length relative to the source, counting <eos>.
     """
     variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
     penalty = as_penalty(length_penalty)
@@ -155,7 +155,7 @@ def beam_search(
     def enough(
         finished: _Finished, live: Float[Array, "b n"], length: Int[Array, ""], limits: Int[Array, " b"]
     ) -> Bool[Array, " b"]:
-        """Whether what is finished will do."""
+        """Whether the search of each sentence can stop."""
         worst = finished.scores.min(axis=1)
         match stop:
             case "full":
@@ -180,7 +180,7 @@ def beam_search(
         token = jnp.take_along_axis(token.reshape(rows, -1), chosen, axis=1)
 
         ended = token == special.eos
-        # an <eos> counts only where a search of n candidates would have seen it
+        # <eos> counts only among the n best candidates
         complete = ended & (jnp.arange(scores.shape[1]) < n) & ~search.done[:, None]
         normalised = jnp.where(complete, scores, NEVER) / penalty(length.astype(jnp.float32))
         finished = _merge(search.finished, _Finished(normalised, jnp.full_like(parent, search.step), parent))
@@ -200,7 +200,7 @@ def beam_search(
         return search, cache.select(parent)
 
     def loop(search: _Search, cache: Any, length: int, rows: int) -> tuple[_Search, Any]:
-        """Steps on while the cache has room and more than `rows` sentences are not done."""
+        """Runs steps while the cache has room and more than `rows` sentences are not done."""
 
         def going_on(carry: tuple[_Search, Any]) -> Array:
             return (carry[0].step < length) & ((~carry[0].done).sum() > rows)
@@ -208,8 +208,8 @@ def beam_search(
         return jax.lax.while_loop(going_on, lambda carry: step(*carry), (search, cache))
 
     def run(search: _Search, cache: Any, lengths: tuple[int, ...]) -> tuple[_Search, Any]:
-        """Search on with a cache of lengths[0] steps; then, while many sentences need it, with longer ones.
-        The last few are also returned apart from those that are done."""
+        """Continues with a cache of lengths[0] steps, then with longer ones while many sentences are not
+        done. Also returns the last few of these separately."""
         search, cache = loop(search, cache, lengths[0], few)
 
         def stop() -> tuple[_Search, Any]:
@@ -221,12 +221,12 @@ def beam_search(
         return jax.lax.cond((~search.done).sum() > few, longer, stop)
 
     def narrowed(search: _Search, cache: Any, size: int) -> tuple[Array, _Search, Any]:
-        """So many sentences, all that are not done among them: their rows, search and cache."""
+        """Selects `size` sentences, including all that are not done: their rows, search and cache."""
         rows = jnp.argsort(search.done)[:size]
         return rows, *jax.tree.map(lambda x: x[rows] if x.ndim else x, (search, cache))
 
     def rest(search: _Search, rows: Array, part: _Search, cache: Any, few: int, *fewer: int) -> _Search:
-        """Search on with these rows alone, and when no more than `few` are not done, with those."""
+        """Continues with these rows alone, and narrows again when at most `few` are not done."""
         part, cache = loop(part, cache, longest, few)
         if few:
             part = rest(part, *narrowed(part, cache, few), *fewer)
@@ -238,7 +238,7 @@ def beam_search(
     zeros = jnp.zeros((batch, n), jnp.int32)
     start = _Search(
         step=jnp.zeros((), jnp.int32),
-        live=jnp.full((batch, n), NEVER).at[:, 0].set(0.0),  # the beams are all alike at first
+        live=jnp.full((batch, n), NEVER).at[:, 0].set(0.0),  # all beams are equal at first
         newest=jnp.full((batch, n), special.bos, jnp.int32),
         tokens=jnp.zeros((batch, longest, n), jnp.int32),
         parents=jnp.zeros((batch, longest, n), jnp.int32),
@@ -254,7 +254,7 @@ def beam_search(
 
 
 def _merge(kept: _Finished, new: _Finished) -> _Finished:
-    """The best of both, as many as were kept; of equals, the older."""
+    """The best of both, as many as in `kept`; ties go to the older."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), kept, new)
     scores, chosen = jax.lax.top_k(both.scores, kept.scores.shape[1])
     step, beam = (jnp.take_along_axis(x, chosen, axis=1) for x in (both.step, both.beam))
@@ -262,7 +262,7 @@ def _merge(kept: _Finished, new: _Finished) -> _Finished:
 
 
 def _trace_back(search: _Search, eos: int, pad: int) -> Int[Array, "b n t"]:
-    """The tokens of the finished hypotheses, from each one's end to its beginning."""
+    """The tokens of the finished hypotheses, traced back from their ends."""
     finished = search.finished
     unfilled = finished.scores == NEVER
 
@@ -282,8 +282,8 @@ def _trace_back(search: _Search, eos: int, pad: int) -> Int[Array, "b n t"]:
 
 
 def top_k(x: Float[Array, "b n v"], k: int) -> tuple[Float[Array, "b n k"], Int[Array, "b n k"]]:
-    """`lax.top_k`, exact, and on CPUs twice as fast on wide rows: the k largest stand in the k
-    blocks with the largest maxima, so only those are sorted."""
+    """`lax.top_k`, exact, but twice as fast on CPUs for wide rows: the k largest values are in the k blocks
+    with the largest maxima, so only those are sorted."""
     width, k = x.shape[-1], min(k, x.shape[-1])
     block = 128
     if width < 2 * k * block or jax.default_backend() != "cpu":
@@ -291,7 +291,7 @@ def top_k(x: Float[Array, "b n v"], k: int) -> tuple[Float[Array, "b n k"], Int[
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, -width % block)), constant_values=NEVER)
     blocks = padded.reshape(*x.shape[:-1], -1, block)
     _, winners = jax.lax.top_k(blocks.max(axis=-1), k)
-    winners = jnp.sort(winners, axis=-1)  # of equals, the first, as lax.top_k has it
+    winners = jnp.sort(winners, axis=-1)  # ties go to the first, as in lax.top_k
     inside = jnp.take_along_axis(blocks, winners[..., None], axis=-2)
     values, places = jax.lax.top_k(inside.reshape(*x.shape[:-1], -1), k)
     winner = jnp.take_along_axis(winners, places // block, axis=-1)

@@ -1,4 +1,4 @@
-"""What an autoregressive model makes of a given translation, by one pass with teacher forcing."""
+"""Scores and alignments of given translations, by one pass with teacher forcing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +16,14 @@ Attention = Callable[[Any, Any, Array, Array], Float[Array, "b t s"]]
 def forced_scores(
     model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
-    """log P(target | source) in nats, <eos> counted."""
+    """log P(target | source) in nats, including <eos>."""
     special = model.config.special  # type: ignore[attr-defined]
     logits = jnp.asarray(model.apply(variables, source, shift_right(target, special.bos)))
     return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
 
 
 def forced_alignment(attention: Attention) -> Attention:
-    """`attention(model, variables, source, what the decoder is given)` as a function of the
-    translation itself."""
+    """Wraps `attention(model, variables, source, decoder_input)` as a function of the translation."""
 
     def alignment(
         model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]

@@ -1,5 +1,4 @@
-"""Several batches searched at the same time, by threads, and their results in order; and what a thread does
-meanwhile."""
+"""Searches several batches concurrently in threads, and compiles in the background."""
 
 import os
 from collections import deque
@@ -15,15 +14,15 @@ R = TypeVar("R")
 
 
 def batches_at_once() -> int:
-    """How many batches are searched at the same time: on a CPU, while one search does what cannot be cut
-    into parts for all cores, another has the cores that are left."""
+    """Number of batches searched concurrently. On a CPU it is two: while one search runs a sequential part,
+    the other uses the remaining cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(2, cores or 1) if on_one_cpu() else 1
 
 
 def in_turn(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Generator[R, None, None]:
-    """What `work` makes of every item, in order, by so many threads; no more items are begun than that,
-    and as many again wait: no longer where the generator is closed. Raises what `work` raises."""
+    """Yields `work(item)` for every item, in order, computed by `at_once` threads. As many items again wait
+    in a queue, which is cancelled when the generator is closed. Raises what `work` raises."""
     if min(at_once, len(items)) < 2:
         yield from map(work, items)
         return
@@ -43,9 +42,9 @@ def in_turn(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Generat
 
 @contextmanager
 def meanwhile(work: Callable[[T], object], items: Sequence[T]) -> Iterator[None]:
-    """A thread of its own does `work` for the items, one by one, such as compiling what is needed later;
-    what it has not begun at the end is left undone. What `work` raises is lost: it must raise again for
-    whoever needs the item."""
+    """Runs `work` for the items one by one in a background thread, such as compiling what is needed later.
+    Items that have not started at the end are skipped. Exceptions are dropped, so `work` must raise again
+    when its item is needed."""
     with ThreadPoolExecutor(1) as thread:
         for item in items:
             thread.submit(work, item)

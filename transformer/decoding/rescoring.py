@@ -1,4 +1,4 @@
-"""Choosing among translations by what another model thinks of them."""
+"""Re-ranks translations by the scores of another model."""
 
 import dataclasses
 import itertools
@@ -15,15 +15,15 @@ def rescored(
     window: int = WINDOW,
     first_line: int = 1,
 ) -> Iterator[list[Hypothesis]]:
-    """Every sentence's hypotheses in the order of the judge's scores, which they then have.
+    """Re-ranks every sentence's hypotheses by the judge's scores, and replaces their scores by these.
 
-    A score is log P under the judge, in nats, divided by the judge's own length penalty: noisy
-    parallel decoding's choice (Gu et al. 2018, section 4.2), or reranking in general.
+    A score is log P under the judge, in nats, divided by the judge's own length penalty. With a parallel
+    decoder this is noisy parallel decoding (Gu et al. 2018, section 4.2).
 
     Args:
       sources: the sentences.
       found: their hypotheses, sentence by sentence.
-      judge: a model of any system, with a tokenizer of its own.
+      judge: the reranker, a model of any system with its own tokenizer.
       window: sentences scored at a time.
       first_line: the number of the first sentence, for warnings.
     """
@@ -39,7 +39,7 @@ def rescored(
         lines, asked_sources, texts = zip(*asked, strict=True) if asked else ((), (), ())
         log_p = iter(judge.score(asked_sources, texts, lines=lines))
         for _, (source, several) in chunk:
-            if not source.strip():  # nothing was said
+            if not source.strip():  # an empty line
                 yield several
                 continue
             judged = []

@@ -1,4 +1,4 @@
-"""Greedy and random continuation, one token at a time, on the cache that beam search uses."""
+"""Greedy search and sampling, with the cache of beam search."""
 
 import functools
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def restrict(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> Float[Array, "... v"]:
-    """Logits of the distribution to draw from: divided by the temperature, all but the top_k
-    highest removed (0: none; Fan et al. 2018), then all outside the smallest set of tokens whose
-    probabilities reach top_p (nucleus, Holtzman et al. 2020). Equals stand or fall together."""
+    """Logits of the distribution to sample from: divided by the temperature, restricted to the top_k highest
+    (0: all; Fan et al. 2018), then to the smallest set of tokens whose probabilities add up to top_p (nucleus
+    sampling, Holtzman et al. 2020). Ties are kept or removed together."""
     logits = logits / temperature
     if top_k:
         lowest = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
@@ -54,9 +54,9 @@ def greedy_search(
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
-    """The likeliest token at every step, as in `beam_search` with beam_size 1 and length_penalty 0.
+    """Outputs the most probable token at every step, like `beam_search` with beam_size 1 and no penalty.
 
-    Arguments as there; the beam axis is 1, and the penalty only divides the score.
+    Arguments as in `beam_search`. The beam axis is 1, and the penalty only divides the score.
     """
     tokens, log_p = _continue(
         model, params, source_ids, lambda logits, step: logits.argmax(-1), 1, max_length, extra_length
@@ -83,19 +83,19 @@ def sample(
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
-    """Translations drawn from the model.
+    """Samples translations from the model.
 
     Args:
       key: a jax.random key.
-      lines: a number for each sentence, folded into the key, so that what is drawn for a sentence
-        does not depend on its neighbours. None: 0, 1, 2, ...
-      samples: draws for each sentence, the beam axis of the result, in order of score.
-      temperature: see `restrict`, as for the next two.
-      top_k: only the so many likeliest are drawn.
-      top_p: only the likeliest that together have this probability are drawn.
-      length_penalty: as in `beam_search`, as for the next two; it does not change what is drawn.
-      max_length: see there.
-      extra_length: see there.
+      lines: a number for each sentence, folded into the key, so that a sample does not depend on the rest of
+        the batch. None: 0, 1, 2, ...
+      samples: number of samples per sentence: the beam axis of the result, in order of score.
+      temperature: see `restrict`.
+      top_k: restricts samples to the k most probable tokens. 0: all.
+      top_p: restricts samples to the most probable tokens with this total probability.
+      length_penalty: as in `beam_search`. It does not affect the samples.
+      max_length: as in `beam_search`.
+      extra_length: as in `beam_search`.
 
     Returns:
       Translations with their log-probabilities under the unrestricted model.
@@ -120,7 +120,7 @@ def _continue(
     max_length: int | None,
     extra_length: int,
 ) -> tuple[Int[Array, "b n t"], Float[Array, "b n"]]:
-    """Ask `choose(logits, step)` for tokens until every continuation has ended."""
+    """Generates the tokens that `choose(logits, step)` returns, until every hypothesis has ended."""
     variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
     limits, longest = length_limits(source, special.pad, extra_length, max_length)
     batch = source.shape[0]

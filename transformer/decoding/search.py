@@ -1,4 +1,4 @@
-"""The way of searching that the options ask for, for every model that decodes step by step."""
+"""Selects the search method of autoregressive models by the options."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformer.decoding.sampling import greedy_search, sample
 
 
 def length_penalty(options: DecodingConfig) -> LengthPenalty:
-    """What log-probabilities are divided by, as a function of |Y|."""
+    """The length penalty of the options, as a function of |Y|."""
     return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
 
 

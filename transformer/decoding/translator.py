@@ -1,4 +1,4 @@
-"""Text in, text out: the programmatic API."""
+"""The Python API for translation."""
 
 import dataclasses
 import functools
@@ -32,11 +32,11 @@ from transformer.run import Run
 from transformer.systems import System, find_system
 
 Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
-"""Padded sources, and the numbers of the lines that the first rows come from."""
+"""Padded sources, and the line numbers of the first rows; the others are empty."""
 log = logging.getLogger("transformer")
 WINDOW = 4096  # lines of a stream sorted by length at a time
-NAMED = 3  # of the lines that were cut, in a warning each
-FEW = 8  # sentences one by one cost no more than a batch of this many times as many
+NAMED = 3  # lines that get a warning each, if they were changed
+FEW = 8  # n sentences one by one cost no more than a batch of n * FEW rows
 
 
 @dataclass(frozen=True)
@@ -47,33 +47,32 @@ class Hypothesis:
     tokens: tuple[str, ...]
     """Its subwords."""
     score: float
-    """The log-probability divided by the length penalty: what hypotheses are compared by."""
+    """The log-probability divided by the length penalty, by which hypotheses are ranked."""
     log_probability: float
-    """log P(translation | source) in nats, <eos> counted: what `Translator.score` says of it, but for
-    rounding. (Of a parallel decoder that says words anew or draws fertilities, each word has the
-    probability with which it was decided.)"""
+    """log P(translation | source) in nats, including <eos>: equal to `Translator.score` up to rounding. (For
+    a parallel decoder that re-predicts tokens or samples fertilities, each token has the probability with
+    which it was chosen.)"""
     alignment: Float[np.ndarray, "target source"] | None = None
-    """Cross-attention, if asked for: a row for every token and one for <eos>, a column for every
-    source subword (see `Translator.subwords`; of a source that was cut, those kept) and one for
-    its <eos>; each row sums to 1."""
+    """Cross-attention, if requested: a row for every token and <eos>, a column for every source subword (see
+    `Translator.subwords`; without those that were truncated) and <eos>. Each row sums to 1."""
     ids: tuple[int, ...] = field(default=(), repr=False)
-    """What the model said, id for id: the tokens, then <eos>."""
+    """The generated ids: the tokens, then <eos>."""
 
 
 class Translator:
-    """A trained model, ready to translate. It never changes, so threads may share it.
+    """A trained model that translates. Threads may share it.
 
-    What is said of a sentence does not depend on the others, but for rounding: scores differ by millionths
-    in float32, and by about a hundredth in 8-bit integers. Sentences
-    of like length are searched together, `decoding.rows` at a time and padded to the smallest of
-    `decoding.buckets` that holds them: there is one compiled program for each of these, and another
-    for when there are only a few sentences, which are searched one by one. On a CPU two batches are searched
-    at a time, each in a thread of its own (where no context managers of JAX hold that the caller entered).
+    A translation does not depend on the rest of the batch, up to rounding: scores differ by millionths in
+    float32, and by about a hundredth with int8 weights. Sentences of similar length are searched together,
+    `decoding.rows` at a time, and padded to the smallest of `decoding.buckets` that holds them. Each bucket
+    has one compiled program, and another one for only a few sentences, which are searched one by one. On a
+    CPU two batches are searched concurrently in threads, where JAX context managers of the caller do not
+    apply.
 
     Attributes:
       origin: the run and the checkpoint it was loaded from, if any.
-      programs: what was compiled so far: a padded length and the options of the search, rows among them
-        (but for seed and temperature, with which no program differs).
+      programs: the programs compiled so far: padded length and search options, including rows (without seed
+        and temperature, which all programs share).
     """
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
@@ -99,12 +98,12 @@ class Translator:
 
     @classmethod
     def load(cls, run_dir: Path | str, checkpoint: str | int = "best", *, int8: bool = False) -> "Translator":
-        """The translator of a run directory, which needs nothing outside itself.
+        """Loads a translator from a run directory, which is self-contained.
 
         Args:
-          run_dir: what training wrote.
+          run_dir: a run directory.
           checkpoint: "best" (by validation BLEU), "last", "average" (of the last ones), or a step.
-          int8: multiply in 8-bit integers (see `transformer.model.int8`): faster on CPUs and nearly as good.
+          int8: use int8 weights (see `transformer.model.int8`): faster on CPUs, at similar quality.
 
         Raises:
           UserError: the directory or the checkpoint is missing or damaged.
@@ -118,7 +117,7 @@ class Translator:
         return translator
 
     def fingerprint(self) -> str:
-        """A hash of the network, its parameters and its vocabularies: what is equal translates alike."""
+        """A hash of the network, its parameters and its vocabularies, which determine translations."""
         digest = hashlib.blake2b(repr((self.config.system, self.config.model)).encode(), digest_size=16)
         for tokenizer in self.tokenizers:
             digest.update(tokenizer.content())
@@ -134,12 +133,15 @@ class Translator:
     def translate(self, sources: Iterable[str], **options: Any) -> list[str]: ...
 
     def translate(self, sources: str | Iterable[str], **options: Any) -> str | list[str]:
-        """The best translation of every sentence, in order; an empty one stays empty. Of one string, one.
+        """The best translation of every sentence, in order. Empty sentences stay empty.
 
         Args:
-          sources: sentences. A line break around one is passed over, one inside is read as a space, with a
-            warning.
-          options: any field of `DecodingConfig`, in place of the run's own.
+          sources: sentences, or one string. Line breaks at their ends are ignored; those inside are read as
+            spaces, with a warning.
+          options: any field of `DecodingConfig`, instead of the run's value.
+
+        Returns:
+          A list of translations; for one string, a string.
         """
         if isinstance(sources, str):
             return self.search([sources], **options)[0][0].text
@@ -158,14 +160,14 @@ class Translator:
 
         Args:
           sources: sentences, as in `translate`.
-          n_best: how many of each; None: as many as `beam_size`.
-          alignments: whether to find what each token looked at.
+          n_best: translations per sentence. None: `beam_size`.
+          alignments: whether to return the cross-attention of each token.
           first_line: the number of the first sentence, for warnings and for sampling.
           options: any field of `DecodingConfig`.
 
         Raises:
-          UserError: n_best is more than the search keeps, an option has no sensible value, or the
-            model's parameters are not numbers.
+          UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
+            are not finite.
         """
         if isinstance(sources, str):
             raise UserError("sources must be a list of sentences, not one string")
@@ -188,9 +190,9 @@ class Translator:
         batches = list(self._source_batches(sources, settings, first_line))
         results = in_turn(lambda batch: self._searched(*batch, settings), batches, batches_at_once())
         later = list(dict.fromkeys(batch.shape[1] for batch, _ in batches))[1:]
-        if batches_at_once() == 1:  # the caller's thread compiles: others lack what contexts it has entered
+        if batches_at_once() == 1:  # compile in the caller's thread: others lack its JAX contexts
             later = []
-        # where this raises, what waits is not begun
+        # if this raises, waiting batches are cancelled
         with closing(results), meanwhile(functools.partial(self._compile, settings=settings), later):
             for (batch, lines), result in zip(batches, results, strict=True):
                 tokens, *scores = (
@@ -205,7 +207,7 @@ class Translator:
                     ]
                     if not found[line - first_line]:
                         raise UserError(
-                            "the model gives no probabilities, its parameters are not finite: choose an "
+                            "the model's parameters are not finite, so it gives no probabilities: choose an "
                             "earlier checkpoint"
                         )
                 if alignments:
@@ -216,10 +218,10 @@ class Translator:
     def _searched(
         self, batch: Int[np.ndarray, "rows s"], lines: list[int], settings: DecodingConfig
     ) -> SearchResult:
-        """The search for a full batch, of which the first rows come from these lines."""
+        """Searches a padded batch, whose first rows come from these lines."""
         program = _program(batch.shape[1], settings)
         numbers = np.resize(lines, len(batch)).astype(np.int32)
-        # the first batch compiles, the others wait for it: otherwise each would
+        # the first batch compiles while the others wait; otherwise each would compile
         compiling = self._compiling.setdefault(program, threading.Lock())
         with nullcontext() if program in self.programs else compiling:
             rows = deal_rows(batch, numbers)
@@ -228,39 +230,37 @@ class Translator:
         return jax.block_until_ready(result)  # type: ignore[no-any-return]
 
     def _compile(self, length: int, settings: DecodingConfig) -> None:
-        """A search for nothing, with the program for this length."""
+        """Compiles the program for this length, by searching an empty batch."""
         refuse_forked()
         if _program(length, settings) not in self.programs:
             self._searched(self._padded([], length, settings.rows), [1], settings)
 
     def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
-        """The options of a search: the run's, but for those given. Raises UserError where they make no
-        sense for this model."""
+        """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
+        for this model."""
         known = [item.name for item in dataclasses.fields(self.config.decoding)]
         for name in options:
             if name not in known:
                 meant = nearest(name, known) or f"; there are {', '.join(known)}"
-                raise UserError(f"no option {name!r} of a search{meant}")
+                raise UserError(f"search option {name!r} does not exist{meant}")
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
         if n_best is not None and not 1 <= n_best <= kept:
             raise UserError(
-                f"--n-best {n_best}: must be at least 1 and at most {kept}, what this search keeps; see "
+                f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
                 "--decoding.beam-size and --decoding.method"
             )
         check_beam(settings, self.config.model)
         return self._within_positions(settings)
 
     def warm_up(self, **options: Any) -> int:
-        """Compiles all that `search` with these options can need, but for alignments, so that no later call
-        waits for it.
+        """Compiles all programs that `search` with these options can need, except for alignments.
 
         Args:
           options: any field of `DecodingConfig`.
 
         Returns:
-          How many programs there are: for each bucket one, and where a batch has many rows another for
-          single sentences.
+          The number of programs: one per bucket, and if a batch has many rows another for single sentences.
         """
         settings = self.settings(None, options)
         few_and_many = dict.fromkeys(_dealt_out(sentences, settings) for sentences in (1, settings.rows))
@@ -279,11 +279,11 @@ class Translator:
         first_line: int = 1,
         **options: Any,
     ) -> Iterator[list[Hypothesis]]:
-        """`search` for any number of lines in bounded memory: results in order, `window` lines
-        sorted by length and searched at a time."""
+        """`search` for any number of lines in bounded memory. Results are in order; `window` lines at a time
+        are sorted by length and searched."""
         numbered, settings = iter(lines), self.settings(n_best, options)
         chunk = list(itertools.islice(numbered, window))
-        settings = _dealt_out(len(chunk), settings)  # a few lines that are left over need no other program
+        settings = _dealt_out(len(chunk), settings)  # a few lines at the end use the same programs
         while chunk:
             yield from self._search(chunk, settings, n_best, alignments, first_line)
             first_line += len(chunk)
@@ -292,19 +292,19 @@ class Translator:
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
     ) -> Float[np.ndarray, " pairs"]:
-        """log P(target | source) of every pair, in nats, <eos> counted.
+        """log P(target | source) of every pair, in nats, including <eos>.
 
         Args:
           sources: sentences.
-          targets: as many translations.
-          lines: their numbers, for warnings. None: 1, 2, 3, ...
+          targets: one translation each.
+          lines: line numbers for warnings. None: 1, 2, 3, ...
 
         Raises:
-          UserError: there are not as many targets as sources.
+          UserError: the numbers of sources and targets differ.
         """
         if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
             raise UserError(
-                f"two lists of as many sentences, not {len(sources)} sources, {len(targets)} targets"
+                f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
             )
         refuse_forked()
         settings = self._within_positions(self.config.decoding)
@@ -323,20 +323,20 @@ class Translator:
         return scores
 
     def subwords(self, source: str) -> list[str]:
-        """A source sentence as the model sees it: the columns of an alignment, but for <eos>."""
+        """The subwords of a source sentence: the columns of an alignment, except <eos>."""
         tokenizer = self.tokenizers[0].for_source(source)
         return tokenizer.pieces(tokenizer.encode(one_line(source)))
 
     def source_row(self, source: str, **options: Any) -> Int[np.ndarray, "1 s"]:
-        """The ids of a source sentence as a search with these options sees it: cut to what the model
-        can read, closed by <eos>, padded to its bucket."""
+        """The ids of a source sentence in a search with these options: truncated to the largest bucket,
+        closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)
         (ids,) = self._ids([source], self.tokenizers[0], settings.buckets[-1])
         ((_, length),) = _of_like_length([len(ids)], settings)
         return self._padded([ids], length, 1)
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
-        """A translation as this model's training text has it: where words were cut beforehand, still cut."""
+        """A translation in the form of this model's training text: as subwords if that is presegmented."""
         cut = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if cut else hypothesis.text
 
@@ -345,7 +345,7 @@ class Translator:
     def _ids(
         self, texts: Sequence[str], tokenizer: Any, longest: int, lines: Sequence[int] = ()
     ) -> list[list[int]]:
-        """Ids closed by <eos>, cut to what the model can read. Of changed lines the first are named."""
+        """Ids closed by <eos>, truncated to `longest`. Warns of changed lines."""
         whole = [one_line(text) for text in texts]
         encoded = [tokenizer.encode(text) for text in whole]
         inside = {
@@ -354,21 +354,21 @@ class Translator:
             if text.strip("\r\n") != read
         }
         cut = {
-            line: f"cut from {len(ids)} to {longest - 1} subwords"
+            line: f"truncated from {len(ids)} to {longest - 1} subwords"
             for line, ids in zip(lines, encoded, strict=False)
             if len(ids) >= longest
         }
-        for changed, what in (inside, "have line breaks inside"), (cut, "were cut"):
+        for changed, what in (inside, "have line breaks inside"), (cut, "were truncated"):
             for line in list(changed)[:NAMED]:
                 log.warning("line %d: %s", line, changed[line])
             if len(changed) > NAMED:
-                log.warning("%d more lines, to line %d, %s", len(changed) - NAMED, max(changed), what)
+                log.warning("%d more lines, up to line %d, %s", len(changed) - NAMED, max(changed), what)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def _source_batches(
         self, sources: Sequence[str], settings: DecodingConfig, first_line: int
     ) -> Iterator[Batch]:
-        """Batches of `rows` sources of like length, and the lines they came from."""
+        """Yields batches of `rows` sources of similar length, and their line numbers."""
         lines = [line for line, text in enumerate(sources, first_line) if text.strip()]
         texts = [sources[line - first_line] for line in lines]
         encoded = self._ids(texts, self.tokenizers[0], settings.buckets[-1], lines)
@@ -377,14 +377,14 @@ class Translator:
             yield batch, [lines[row] for row in rows]
 
     def _padded(self, sentences: list[list[int]], length: int, rows: int) -> Int[np.ndarray, "rows s"]:
-        """Always `rows` rows: those that are missing are empty, and a search is done with them at once."""
+        """A batch of exactly `rows` rows. Additional rows are empty; a search skips them."""
         batch = np.full((rows, length), self.config.model.special.pad, np.int32)
         for row, ids in enumerate(sentences):
             batch[row, : len(ids)] = ids
         return batch
 
     def _within_positions(self, settings: DecodingConfig) -> DecodingConfig:
-        """Learned positions reach no further than their table: nor may sources or translations."""
+        """Limits sources and translations to the size of a learned position table."""
         table = self.config.model.longest
         if table is None:
             return settings
@@ -426,7 +426,7 @@ class Translator:
 
 
 def model_shapes(config: Config) -> Any:
-    """The shapes of the model's variables, without making them."""
+    """The shapes of the model's variables, without allocating them."""
     model, ids = find_system(config.system).model(config.model), jnp.ones((1, 2), jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
 
@@ -437,15 +437,15 @@ def _program(length: int, settings: DecodingConfig) -> tuple[int, DecodingConfig
 
 
 def _dealt_out(sentences: int, settings: DecodingConfig) -> DecodingConfig:
-    """The options of each of the searches that run at the same time, for so many sentences: they share the
-    rows; where there are few sentences, they are searched one by one."""
+    """The options of each concurrent search, which share the rows. A few sentences are searched one by
+    one."""
     rows = 1 if sentences <= settings.rows // FEW else max(1, settings.rows // batches_at_once())
     return dataclasses.replace(settings, rows=rows)
 
 
 def _of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
-    """Indices of like length, `rows` at a time, and the length to pad them to: the smallest bucket
-    that holds them. Where there are too few for a full batch, those are the shortest."""
+    """Yields indices of similar length, `rows` at a time, and their padded length: the smallest bucket that
+    holds them. If the last batch is not full, it has the shortest."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for start in range(0, len(order), settings.rows):
         members = order[start : start + settings.rows]

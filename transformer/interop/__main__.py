@@ -1,4 +1,4 @@
-"""`python -m transformer.interop import|export`: models of other programs as a command."""
+"""`python -m transformer.interop import|export`: the import and export commands."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +12,22 @@ from transformer.commands import called, program
 
 @dataclass(frozen=True)
 class Import:
-    """A Marian (OPUS-MT) model as Hugging Face stores it becomes a run directory."""
+    """Import a Marian (OPUS-MT) model in Hugging Face's format as a run directory."""
 
     folder: tyro.conf.Positional[Path]
-    """With config.json, model.safetensors, vocab.json, source.spm and target.spm."""
+    """Folder with config.json, model.safetensors, vocab.json, source.spm and target.spm."""
     run_dir: tyro.conf.Positional[Path]
-    """A new one, for decode.py, Translator.load and train.py --init-from."""
+    """New run directory, for decode.py, Translator.load and train.py --init-from."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A model trained here becomes a folder that Hugging Face's transformers loads as a Marian model."""
+    """Export a model as a folder that Hugging Face's transformers loads as a Marian model."""
 
     run_dir: tyro.conf.Positional[Path]
-    """What training wrote."""
+    """Run directory."""
     folder: tyro.conf.Positional[Path]
-    """A new one."""
+    """New folder."""
     checkpoint: str = "best"
     """best (by validation BLEU), last, average (of the last ones), or a step."""
 
@@ -47,14 +47,14 @@ def main(arguments: list[str]) -> None:
         Command,  # type: ignore[arg-type]
         args=arguments,
         prog=program("import").removesuffix(" import"),
-        description="Bring a Marian model in, or a model of ours out.",
+        description="Import a Marian model, or export a model.",
     )
     from transformer.interop.folders import CTRANSLATE2, export_marian, ignored_options, import_marian
 
     if isinstance(given, Import):
         run = import_marian(given.folder, given.run_dir)
         if ignored := ignored_options(given.folder):
-            print(f"Ignored, for no search here has them: {', '.join(ignored)}")
+            print(f"Ignored, since not supported here: {', '.join(ignored)}")
         print(f"Written to {run.path}")
         print(f'Try: echo "..." | {called("decode")} {run.path}')
     else:
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
         print(f"Written to {folder}")
         print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
         if (folder / CTRANSLATE2[0]).exists():
-            print("CTranslate2's converter takes the source's vocabulary for both sides. With it, do this:")
+            print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
             names = " ".join(CTRANSLATE2)
             print(f"  ct2-transformers-converter --model {folder} --output_dir NEW --copy_files {names}")
             print("  rm NEW/shared_vocabulary.json")

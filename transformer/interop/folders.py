@@ -1,4 +1,4 @@
-"""A Marian folder into a run directory and back: config.json, model.safetensors, vocabularies."""
+"""Converts a Marian folder to a run directory and back: config.json, model.safetensors, vocabularies."""
 
 import json
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ from transformer.interop.marian import (
 )
 from transformer.run import Run
 
-POSITIONS = 1024  # of an exported model: the longest sentence it can read or write
+POSITIONS = 1024  # maximum sentence length of an exported model
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
 GENERATION = "generation_config.json"
 TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
-CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # lists of words, of separate vocabularies
+CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # word lists, for separate vocabularies
 
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
-_IGNORED: dict[str, Any] = {  # and the value with which it does nothing
+_IGNORED: dict[str, Any] = {  # and the value that has no effect
     "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -64,7 +64,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
 
     Args:
       folder: with config.json, model.safetensors, vocab.json, source.spm, target.spm (and
-        target_vocab.json, where vocabularies are separate).
+        target_vocab.json, if vocabularies are separate).
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
 
     Raises:
@@ -106,8 +106,8 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
 
 
 def ignored_options(folder: Path | str) -> list[str]:
-    """The options of a Marian model's own search that change what Hugging Face generates and have no
-    counterpart here, as `name value`.
+    """The search options of a Marian model that affect Hugging Face's output but are not supported here, as
+    `name value`.
 
     Raises:
       UserError: a file cannot be read.
@@ -128,16 +128,16 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     """Writes a model trained here as Hugging Face stores Marian models; `transformers` loads the
     folder, and CTranslate2 converts it.
 
-    <pad> and <bos> are never said, and have no probability there: what little this model gives them is
-    shared among the words. Layer norms there have an epsilon of 1e-5.
+    In the exported model <pad> and <bos> have no probability; the little that this model gives them goes to
+    the words. Its layer norms have an epsilon of 1e-5.
 
     Args:
-      run_dir: what training wrote.
-      folder: a new one.
-      checkpoint: as `Translator.load`.
+      run_dir: a run directory.
+      folder: a new folder.
+      checkpoint: as in `Translator.load`.
 
     Raises:
-      UserError: Marian has no such model or vocabulary; the folder exists.
+      UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
     from transformer.decoding.translator import model_shapes
 
@@ -146,7 +146,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists: name a new folder")
     if run.config.system != "transformer" or not isinstance(config, TransformerConfig):
-        raise UserError(f"{run.path} holds a {run.config.system} model, which Marian does not have")
+        raise UserError(f"{run.path} holds a {run.config.system} model, which Marian does not support")
     models = [_sentencepiece(tokenizer, run.path) for tokenizer in tokenizers]
     kept = [_kept(tokenizer, config.special) for tokenizer in tokenizers]
     size = max(map(len, kept)) + 1
@@ -159,7 +159,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     separate = config.share_embeddings != "all"
     try:
         with folder_whole(folder) as partial:
-            # safetensors would write the memory of an array, whatever its order
+            # safetensors writes the memory of an array, whatever its strides
             contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
             (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
             for spm, model in zip(SENTENCEPIECE, models, strict=True):
@@ -185,7 +185,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Errors that name the file they are about."""
+    """Adds the name of a file to errors."""
     try:
         yield
     except UserError as error:
@@ -209,8 +209,8 @@ def _tensors(path: Path) -> Iterator[Any]:
     if not path.exists():
         pickled = path.with_name("pytorch_model.bin").exists()
         reason = (
-            ": pytorch_model.bin is a pickle, which could execute anything when read. Where you trust it, "
-            "load it with transformers' MarianMTModel.from_pretrained and save_pretrained it again"
+            ": pytorch_model.bin is a pickle, which could execute anything when read. If you trust it, "
+            "load it with transformers' MarianMTModel.from_pretrained and save it again with save_pretrained"
         )
         raise UserError(f"{path}: no such file{reason if pickled else '; a Marian folder has one'}")
     try:
@@ -251,13 +251,13 @@ def _marian_tokenizer(
 
 
 def _generation(folder: Path) -> dict[str, Any]:
-    """The options of the search: older models have them in config.json."""
+    """The search options, which older models have in config.json."""
     path = folder / GENERATION
     return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
 
 
 def _decoding(folder: Path, meant: dict[str, Any]) -> DecodingConfig:
-    """The search its makers meant: the penalty and the rule to stop are Hugging Face's."""
+    """The model's own search options, with the penalty and the stopping criterion of Hugging Face."""
     with _naming(folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)):
         early = meant.get("early_stopping") or False
         if type(early) not in (bool, str) or early not in _STOP:
@@ -285,7 +285,7 @@ def _kept(tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
 
 
 def _numbered(tokenizer: Tokenizer, order: list[int]) -> dict[str, int]:
-    """vocab.json: every piece and its number."""
+    """vocab.json: every piece and its id."""
     pieces = [
         tokenizer.pieces([index])[0] if index >= 0 else f"<unused {n}>" for n, index in enumerate(order)
     ]
@@ -300,7 +300,7 @@ def _sentencepiece(tokenizer: Tokenizer, run: Path) -> bytes:
         case SentencePieceTokenizer():
             return tokenizer.content()
         case _:
-            raise UserError(f"{run}: its vocabulary is not SentencePiece's, which Marian's has to be")
+            raise UserError(f"{run}: its vocabulary is not SentencePiece's, as Marian requires")
 
 
 def _write_json(path: Path, content: dict[str, Any] | list[str]) -> None:

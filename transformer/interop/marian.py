@@ -1,14 +1,14 @@
-"""Marian models as Hugging Face stores them, and ours: the same network, written down differently.
+"""Converts Marian models in Hugging Face's format and ours: the same network in other layouts.
 
 | | Marian | here |
 |---|---|---|
 | d_model axis | sines, then cosines | interleaved as in the paper: the axis is permuted |
 | projections | `[out, in]`, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
 | decoding begins | with <pad>, whose vector is zero | with <bos> |
-| logits | `final_logits_bias` | `output_bias`, where it is not all zero |
+| logits | `final_logits_bias` | `output_bias`, if it is not all zero |
 
-A <bos> with a vector of its own is written out as zero too: <bos> is always the decoder's first
-position, so its vector is added to that position in the decoder's table of positions.
+On export the vector of <bos> becomes zero too: <bos> is always the decoder's first position, so its vector is
+added to that position in the decoder's table of positions.
 """
 
 import math
@@ -26,7 +26,7 @@ from transformer.errors import UserError
 from transformer.model.layers import sinusoids
 
 Tensors = dict[str, np.ndarray]
-NEVER_SAID = -1e4  # the logit of what is no word: nothing in a softmax, and still a float16
+NEVER_SAID = -1e4  # logit of ids that are never generated: zero after a softmax, and within float16
 BIAS, POSITIONS = "final_logits_bias", "model.decoder.embed_positions.weight"
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu_new": "gelu"}
 
@@ -40,7 +40,7 @@ _MODULES = {
     "feed_forward_residual": "final_layer_norm.",
 }
 _PARAMETERS: dict[str, tuple[str, int | None]] = {
-    # what it is called there, and which of its axes here is d_model
+    # its name in Marian, and its d_model axis here
     "query": ("q_proj.weight", 0),
     "key": ("k_proj.weight", 0),
     "value": ("v_proj.weight", 0),
@@ -56,7 +56,7 @@ _PARAMETERS: dict[str, tuple[str, int | None]] = {
     "outer.kernel": ("fc2.weight", 1),
     "outer.bias": ("fc2.bias", 0),
 }
-_TABLES = {  # under the first of these names that is there: Hugging Face writes what is shared once
+_TABLES = {  # the first of these names that exists: Hugging Face stores shared tables once
     "source_embedding": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
     "target_embedding": ("model.decoder.embed_tokens.weight", "lm_head.weight", "model.shared.weight"),
     "output_embedding": ("lm_head.weight",),
@@ -67,18 +67,18 @@ def config_from_marian(config: Mapping[str, Any], unk: int) -> TransformerConfig
     """The model that a Marian config.json describes; `unk` is in its vocabulary only.
 
     Raises:
-      UserError: it is not Marian's, or has something that no model here has.
+      UserError: it is not Marian's, or has options that are not supported here.
     """
     if config.get("model_type") != "marian":
         raise UserError(f"model_type is {config.get('model_type')!r}, not 'marian'")
     for ours in ("attention_heads", "ffn_dim"):
         if config[f"encoder_{ours}"] != config[f"decoder_{ours}"]:
-            raise UserError(f"encoder_{ours} and decoder_{ours} differ, which no model here can have")
+            raise UserError(f"encoder_{ours} and decoder_{ours} differ, which is not supported")
     if not config.get("scale_embedding"):
         raise UserError("scale_embedding is false; embeddings are always scaled here")
     if config["activation_function"] not in ACTIVATIONS:
         raise UserError(
-            f"activation_function {config['activation_function']!r}: known are {', '.join(ACTIVATIONS)}"
+            f"activation_function {config['activation_function']!r}: supported are {', '.join(ACTIVATIONS)}"
         )
     for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id"):
         if type(config[name]) is not int or not 0 <= config[name] < config["vocab_size"]:
@@ -115,7 +115,7 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
 
     Args:
       config: what `config_from_marian` made.
-      read: the tensor of a name, or None where there is none.
+      read: returns the tensor of a name, or None if there is none.
 
     Raises:
       UserError: a tensor is missing, or has another shape.
@@ -155,18 +155,18 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
     """config.json for Hugging Face.
 
     Raises:
-      UserError: Marian has no such model.
+      UserError: Marian does not support the model.
     """
     cannot = {
         "pre-norm": config.norm == "pre",
         "learned positions": config.positions == "learned",
         "a window": config.window is not None,
-        "a d_k or d_v of its own": config.num_heads * config.key_width != config.d_model
+        "a separate d_k or d_v": config.num_heads * config.key_width != config.d_model
         or config.num_heads * config.value_width != config.d_model,
         "three separate embeddings": config.share_embeddings == "none",
     }
     if has := [name for name, there in cannot.items() if there]:
-        raise UserError(f"this model has {' and '.join(has)}, which Marian cannot have")
+        raise UserError(f"this model has {' and '.join(has)}, which Marian does not support")
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation]
     sizes = {
         "layers": (config.num_layers, config.decoder_depth),
@@ -216,7 +216,7 @@ def params_to_marian(
 
     Args:
       params: the parameters of `Transformer(config)`.
-      orders: for source and target, which id here stands at each of theirs; -1 for none.
+      orders: for source and target, our id for each of Marian's; -1 for none.
       positions: rows of the table of positions.
     """
     back = np.argsort(_order(config.d_model))
@@ -227,7 +227,7 @@ def params_to_marian(
         names, axis = _counterpart(path)
         name = names[-1] if names == _TABLES["source_embedding"] and not _shared(config) else names[0]
         x = params
-        for key in path:  # biases that this model does not have are zero
+        for key in path:  # biases that this model lacks are zero
             x = x.get(key.key, {})
         x = np.asarray(x if hasattr(x, "shape") else np.zeros(shape.shape), np.float32)
         x = x if axis is None else np.take(x, back, axis)
@@ -251,7 +251,7 @@ def _reordered(rows: np.ndarray, order: list[int], filler: float) -> np.ndarray:
 
 
 def _counterpart(path: Any) -> tuple[tuple[str, ...], int | None]:
-    """The names there of a parameter here, and its d_model axis here."""
+    """The names in Marian of a parameter, and its d_model axis here."""
     keys = [key.key for key in path]
     if keys[0] in _TABLES:
         return _TABLES[keys[0]], 1
@@ -285,7 +285,7 @@ def _target_table(params: Any, config: TransformerConfig) -> Any:
 
 
 def _order(d_model: int) -> np.ndarray:
-    """Where each interleaved coordinate stands when sines come first, then cosines."""
+    """The index of each interleaved coordinate if sines come first, then cosines."""
     return np.arange(d_model).reshape(2, -1).T.reshape(-1)
 
 

@@ -1,7 +1,7 @@
 """Scaled dot-product and multi-head attention (section 3.2), its masks, and the decoding cache.
 
-Everywhere: `b` batch, `h` heads, `q`/`k` query and key time, `d` depth, `n` beam, `m` d_model.
-Heads stand before time, `[b, h, time, d]`, which CPUs multiply several times faster.
+Axes: `b` batch, `h` heads, `q`/`k` query and key time, `d` depth, `n` beam, `m` d_model.
+Heads come before time, `[b, h, time, d]`, which CPUs multiply several times faster.
 """
 
 import math
@@ -17,30 +17,30 @@ from transformer.model.int8 import QuantizedMatrix, param_or_quantized
 from transformer.model.layers import Dropout, linear
 
 KeysValues = tuple[Float[Array, "b h k d_k"], Float[Array, "b h k d_v"]]
-Kept = tuple[Float[Array, "b h columns d_k"], Float[Array, "b h columns d_v"]]  # those of a cache
-SMALLEST_BLOCK = 16  # of restricted attention: smaller products are no faster
-Mask = Bool[Array, "#b #h #q k"]  # True: the query may see the key
+Kept = tuple[Float[Array, "b h columns d_k"], Float[Array, "b h columns d_v"]]  # cached
+SMALLEST_BLOCK = 16  # in restricted attention: smaller products are no faster
+Mask = Bool[Array, "#b #h #q k"]  # True: the query may attend to the key
 
 
 def padding_mask(ids: Int[Array, "b k"], pad: int) -> Bool[Array, "b 1 1 k"]:
-    """Keys that are words."""
+    """True for keys that are not padding."""
     return (ids != pad)[:, None, None, :]
 
 
 def segment_mask(
     query_segments: Int[Array, "b q"], key_segments: Int[Array, "b k"]
 ) -> Bool[Array, "b 1 q k"]:
-    """Keys of the query's own sentence, where a row holds several (segments count from 1)."""
+    """True for keys in the query's own sentence of a packed row (segments count from 1)."""
     return (query_segments[:, :, None] == key_segments[:, None, :])[:, None]
 
 
 def causal_mask(time: int) -> Bool[Array, "1 1 q k"]:
-    """Keys no later than the query (section 3.2.3)."""
+    """True for keys no later than the query (section 3.2.3)."""
     return jnp.tril(jnp.ones((time, time), bool))[None, None]
 
 
 def window_mask(time: int, window: int | None) -> Bool[Array, "1 1 q k"]:
-    """Keys at most `window` positions away (restricted self-attention, section 4)."""
+    """True for keys at most `window` positions away (restricted self-attention, section 4)."""
     distance = jnp.abs(jnp.arange(time)[:, None] - jnp.arange(time)[None, :])
     return (distance <= (time if window is None else window))[None, None]
 
@@ -55,14 +55,14 @@ def attention_weights(
 
 
 def local_blocks(x: Float[Array, "b h k d"], block: int) -> Float[Array, "b h _ _ d"]:
-    """Of each block of positions its own, those of the block before and those of the block after."""
+    """For each block of positions, those of the previous block, of itself and of the next block."""
     padded = jnp.pad(x, ((0, 0), (0, 0), (block, block + -x.shape[2] % block), (0, 0)))
     blocks = padded.reshape(*x.shape[:2], -1, block, x.shape[3])
     return jnp.concatenate([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], axis=3)
 
 
 def local_mask(mask: Mask, block: int) -> Bool[Array, "#b #h _ _ _"]:
-    """Of `[q, k]` what the queries of each block have to do with the keys of `local_blocks`."""
+    """The part of a `[q, k]` mask for the queries of each block and the keys of `local_blocks`."""
     padding = -mask.shape[2] % block
     padded = jnp.pad(mask, ((0, 0), (0, 0), (0, padding), (block, block + padding)))
     rows = jnp.arange(mask.shape[2] + padding).reshape(-1, block, 1)
@@ -88,8 +88,8 @@ def _fused_attention(
 
 
 class MultiHeadAttention(nn.Module):
-    """MultiHead(Q, K, V), section 3.2.2. Keys and values are projected apart from the query, so
-    that decoding can keep them."""
+    """MultiHead(Q, K, V), section 3.2.2. Keys and values are projected separately from the query, so that
+    decoding can cache them."""
 
     config: TransformerConfig
 
@@ -110,12 +110,12 @@ class MultiHeadAttention(nn.Module):
         self.dropout = Dropout(c.attention_dropout)
 
     def _project(self, x: Array, kernel: Array | QuantizedMatrix, bias: str) -> Array:
-        # the product as it lies in memory, then heads before time: straight to "bhtd" strides through it
+        # multiply in memory order, then move heads before time: a product directly to "bhtd" is strided
         projected = linear(x, kernel).reshape(*x.shape[:2], self.config.num_heads, -1).swapaxes(1, 2)
         return projected + getattr(self, bias).astype(x.dtype) if self.config.attention_bias else projected
 
     def keys_values(self, x: Float[Array, "b k m"]) -> KeysValues:
-        """What the positions of `x` offer to those who look at them."""
+        """The keys and values of the positions of `x`."""
         return self._project(x, self.key, "key_bias"), self._project(x, self.value, "value_bias")
 
     def __call__(
@@ -126,10 +126,10 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool = True,
         window: int | None = None,
     ) -> Float[Array, "b q m"]:
-        """What the positions of `x` find. The weights are sown as `intermediates/weights`.
+        """The attention output of the positions of `x`. The weights are sown as `intermediates/weights`.
 
-        A `window` says that the mask lets a position see no further than so: then what lies further
-        away is not computed either, and the cost is linear in the length.
+        A `window` states that the mask does not allow larger distances. Then these are not computed either,
+        and the cost is linear in the length.
         """
         query, (keys, values) = self._project(x, self.query, "query_bias"), keys_values
         block = max(window or query.shape[2], SMALLEST_BLOCK)
@@ -160,8 +160,8 @@ class MultiHeadAttention(nn.Module):
         return context.reshape(*context.shape[:2], -1, context.shape[4])[:, :, :time]
 
     def _fused(self, queries: int, deterministic: bool) -> bool:
-        """Whether the fused kernel can do it: it drops no weights, shows no weights, wants
-        d_v = d_k, and gains nothing on the few queries of a decoding step."""
+        """Whether to use the fused kernel. It has no attention dropout, does not return the weights, requires
+        d_v = d_k, and is no faster for the few queries of a decoding step."""
         c = self.config
         possible = (
             c.key_width == c.value_width
@@ -180,12 +180,11 @@ def _cudnn_runs(config: TransformerConfig) -> bool:
 
 @struct.dataclass
 class Cache:
-    """What a decoder remembers of `n` beams in each of `b` sentences.
+    """The decoder cache of `n` beams in each of `b` sentences.
 
-    Self-attention keys and values are only ever appended: step t of beam i lands in column
-    t * n + i and stays. `ancestors` says which columns belong to each beam's own past, so that
-    choosing parents reorders that small mask and never the cache. The source is projected once
-    and shared by all beams, which ordinary attention takes as n queries.
+    Self-attention keys and values are only appended: step t of beam i is in column t * n + i. `ancestors`
+    marks the columns of each beam's own past, so selecting parents reorders this small mask and never the
+    cache. The source is projected once and shared by all beams, which are n queries of ordinary attention.
     """
 
     step: Int[Array, ""]
@@ -197,11 +196,11 @@ class Cache:
 
     @property
     def beams(self) -> int:
-        """n."""
+        """Number of beams, n."""
         return self.ancestors.shape[1]
 
     def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues what was beam parents[:, i]."""
+        """The cache in which beam i continues beam parents[:, i]."""
         chosen = jnp.take_along_axis(self.ancestors, parents[:, :, None], axis=1)
         return self.replace(ancestors=chosen)  # type: ignore[attr-defined]
 
@@ -219,7 +218,7 @@ class Cache:
         )
 
     def begin_step(self, window: int | None) -> tuple["Cache", Bool[Array, "b 1 n columns"]]:
-        """Each beam's new column joins its past; returns the mask of what each may see now."""
+        """Adds each beam's new column to its past. Returns the cache and the mask for self-attention."""
         n, columns = self.beams, jnp.arange(self.ancestors.shape[2])
         own = columns[None, :] == self.step * n + jnp.arange(n)[:, None]
         ancestors = self.ancestors | own
@@ -228,7 +227,7 @@ class Cache:
 
 
 def appended(kept: Kept, new: KeysValues, column: Int[Array, ""]) -> Kept:
-    """What is kept, with the keys and values of a step written from this column on."""
+    """The cached keys and values, with those of a step written at this column."""
     return tuple(  # type: ignore[return-value]
         jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), column, axis=2)
         for old, x in zip(kept, new, strict=True)

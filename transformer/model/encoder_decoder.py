@@ -1,4 +1,4 @@
-"""What every encoder-decoder has, whatever stands between: embeddings and logits (section 3.4)."""
+"""The base class of encoder-decoders, with embeddings and logits (section 3.4)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
 
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
-"""Which sentence of its row each source and target token belongs to, from 1; 0 is padding."""
+"""The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
 
 class EncoderDecoder(nn.Module):
-    """The base of the models: variables stay outside, `model.apply(variables, source, target)`.
+    """The base class of models, applied as `model.apply(variables, source, target)`.
 
-    A model adds `hidden`, and to be searched `encode`, `init_cache` and `decode_step`.
+    A model adds `hidden`, and for searches `encode`, `init_cache` and `decode_step`.
     """
 
     config: ModelConfig
@@ -44,9 +44,8 @@ class EncoderDecoder(nn.Module):
 
         Args:
           source: ids, each sentence closed by <eos>, then <pad>.
-          target: ids as the decoder is given them, <bos> first; logits[:, i] predict what
-            follows target[:, :i+1].
-          segments: where rows hold several sentences, which token belongs to which.
+          target: decoder input ids, <bos> first; logits[:, i] predict the token after target[:, :i+1].
+          segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks from the rng named "dropout".
         """
         return self.output(self.hidden(source, target, segments=segments, deterministic=deterministic))
@@ -59,7 +58,7 @@ class EncoderDecoder(nn.Module):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last states, before `output`: the loss makes logits of them in slices."""
+        """The decoder's last hidden states, the input of `output`. The loss computes logits in slices."""
         raise NotImplementedError
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
@@ -75,8 +74,8 @@ class EncoderDecoder(nn.Module):
     def output_factors(
         self, hidden: Float[Array, "b t m"]
     ) -> tuple[Float[Array, "b t f"], Float[Array, "v f"]]:
-        """What `output` is the product of: the loss multiplies it slice by slice. A bias is one more
-        column of the matrix, by which every state is 1."""
+        """The two factors of the logits, which the loss multiplies slice by slice. A bias is one more column
+        of the matrix, where every state is 1."""
         table = self.unembedding()
         assert not isinstance(table, QuantizedMatrix), "quantised matrices are not trained"
         if not self.config.output_bias:
@@ -85,7 +84,7 @@ class EncoderDecoder(nn.Module):
         return jnp.concatenate([hidden, ones], -1), jnp.concatenate([table, self.output_bias[:, None]], -1)
 
     def unembedding(self) -> Float[Array, "v m"] | QuantizedMatrix:
-        """The matrix before the softmax."""
+        """The pre-softmax matrix."""
         match self.config.share_embeddings:
             case "all":
                 return self.source_embedding.table
@@ -95,7 +94,7 @@ class EncoderDecoder(nn.Module):
                 return self.output_embedding.table
 
     def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        """Vectors of target tokens."""
+        """Embeds target tokens."""
         shared = self.config.share_embeddings == "all"
         return self.source_embedding(ids) if shared else self.target_embedding(ids)
 
@@ -103,7 +102,7 @@ class EncoderDecoder(nn.Module):
 def shift_right(
     target: Int[Array, "b t"], bos: int, segments: Int[Array, "b t"] | None = None
 ) -> Int[Array, "b t"]:
-    """What the decoder is given: the target one step late, <bos> before every sentence."""
+    """The decoder input: the target shifted right by one, with <bos> before every sentence."""
     shifted = jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
     if segments is None:
         return shifted

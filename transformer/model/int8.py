@@ -41,7 +41,7 @@ class QuantizedMatrix:
     def product(self, x: Float[Array, "b t inputs"]) -> Float[Array, "b t outputs"]:
         """x times the matrix, in float32."""
         positions = x.astype(jnp.float32).reshape(-1, x.shape[-1])
-        if len(positions) == 1:  # CPUs multiply several rows sooner than one
+        if len(positions) == 1:  # CPUs multiply several rows faster than one
             positions = jnp.concatenate([positions, jnp.zeros_like(positions)])
         given = quantized(positions)
         sums = jax.lax.dot_general(
@@ -52,7 +52,7 @@ class QuantizedMatrix:
 
 
 def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedMatrix:
-    """The rows, each with a scale of its own by which its largest element is exact."""
+    """Quantises rows, each with its own scale, at which its largest element is exact."""
     scale = jnp.maximum(jnp.abs(rows).max(axis=1), jnp.finfo(jnp.float32).tiny) / LEVELS
     return QuantizedMatrix(jnp.round(rows / scale[:, None]).astype(jnp.int8), scale)
 

@@ -17,10 +17,10 @@ ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
 
 def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """True with probability 1 - rate, met within 2^-17: sixteen bits decide each element.
+    """True with probability 1 - rate, up to 2^-17: each element uses sixteen bits.
 
-    The bits are a hash of the element's number (two rounds of multiply and xor-shift, keyed by both
-    words of the key). Dropout has no need of what jax.random's threefry promises and takes its time for.
+    The bits are a hash of the element's index (two rounds of multiply and xor-shift, keyed by both words of
+    the key). Dropout does not need the guarantees of jax.random's threefry, which is slower.
     """
     first, second = jax.random.key_data(key).astype(jnp.uint32)[-2:]
     size = math.prod(shape)
@@ -34,20 +34,20 @@ def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, ".
 
 
 def by_rows(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
-    """The same, and where a mesh is laid out, cut along its rows alone: so the compiler fetches the parts of
-    a parameter to the rows, and not the rows to the parts."""
+    """Returns x, under a mesh sharded along its rows only, so that the compiler gathers parameters and not
+    activations."""
     return nn.with_logical_constraint(x, ("rows", None, None))
 
 
 def shards_of_rows() -> int:
-    """Over how many places a mesh deals out the rows of a batch; 1 where none is laid out."""
+    """The number of shards of a batch's rows under the current mesh; 1 without a mesh."""
     mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
     return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
 
 
 def linear(x: Float[Array, "b t m"], kernel: Float[Array, "..."] | QuantizedMatrix) -> Float[Array, "b t n"]:
-    """x W, computed in the dtype of x. The first axes of a kernel are those of x, together; those that are
-    left are laid out as one."""
+    """x W, computed in the dtype of x. The first axes of the kernel together match the last one of x; its
+    other axes become one."""
     if isinstance(kernel, QuantizedMatrix):
         return kernel.product(x).astype(x.dtype)
     return _product(x, kernel.astype(x.dtype).reshape(x.shape[-1], -1))
@@ -55,14 +55,14 @@ def linear(x: Float[Array, "b t m"], kernel: Float[Array, "..."] | QuantizedMatr
 
 @jax.custom_vjp
 def _product(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Array, "b t n"]:
-    """The gradient to W is computed as W lies in memory: left to itself, JAX computes its transpose
-    and turns it around. (It has no forward-mode derivative, so neither has a model.)"""
+    """x W, whose gradient with respect to W is computed in W's memory order; JAX would compute its transpose,
+    and transpose that. (It has no forward-mode derivative, so neither has a model.)"""
     return jnp.einsum("btm,mn->btn", x, kernel)
 
 
 def _product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, kernel = kept
-    x = jax.lax.optimization_barrier(x)  # it is turned around here: CPUs are slow at that with more to do
+    x = jax.lax.optimization_barrier(x)  # transposed separately: CPUs are slow if it is fused with more
     return jnp.einsum("btn,mn->btm", gradient, kernel), jnp.einsum("btm,btn->mn", x, gradient)
 
 
@@ -83,7 +83,7 @@ class Dropout(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation in float32, whatever the dtype around it."""
+    """Layer normalisation, always in float32."""
 
     config: TransformerConfig
 
@@ -93,13 +93,13 @@ class LayerNorm(nn.Module):
         norm = self.param("norm", lambda _: {"scale": jnp.ones(width), "bias": jnp.zeros(width)})
         centred = x.astype(jnp.float32) - x.mean(axis=-1, keepdims=True, dtype=jnp.float32)
         variance = jnp.square(centred).mean(axis=-1, keepdims=True)
-        # Flax's own multiplies the scale with this first, and keeps that for every position
+        # Flax's own multiplies the scale with this first, and stores that for every position
         normalised = centred * jax.lax.rsqrt(variance + self.config.norm_epsilon)
         return (normalised * norm["scale"] + norm["bias"]).astype(x.dtype)
 
 
 class Residual(nn.Module):
-    """The connection around every sublayer (section 3.1): LayerNorm(x + Dropout(Sublayer(x))),
+    """The residual connection of every sublayer (section 3.1): LayerNorm(x + Dropout(Sublayer(x))),
     or, with norm="pre", x + Dropout(Sublayer(LayerNorm(x)))."""
 
     config: TransformerConfig
@@ -147,7 +147,7 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A matrix N(0, d_model^-0.5) that maps ids to vectors, times sqrt(d_model) (section 3.4)."""
+    """Maps ids to rows of a matrix, initially N(0, d_model^-0.5), times sqrt(d_model) (section 3.4)."""
 
     config: ModelConfig
     size: int

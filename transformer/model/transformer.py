@@ -28,7 +28,7 @@ from transformer.model.layers import FeedForward, LayerNorm, Positions, Residual
 
 @struct.dataclass
 class Memory:
-    """What the encoder made of the source, and which of it are words."""
+    """The encoder's output, and a mask of the source without padding."""
 
     states: Float[Array, "b s m"]
     mask: Bool[Array, "b 1 1 s"]
@@ -55,7 +55,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over what was said, attention over the source, then feed-forward."""
+    """Causal self-attention, cross-attention, then feed-forward."""
 
     config: TransformerConfig
 
@@ -90,7 +90,7 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
 
     def source_keys_values(self, memory: Float[Array, "b s m"]) -> KeysValues:
-        """The source as this layer's cross-attention sees it: projected once per sentence."""
+        """Keys and values of this layer's cross-attention, projected once per sentence."""
         return self.cross_attention.keys_values(memory)
 
     def decode_step(
@@ -102,8 +102,8 @@ class DecoderLayer(nn.Module):
         source: KeysValues,
         source_mask: Mask,
     ) -> tuple[Float[Array, "b n m"], Kept]:
-        """One new token in each of n beams; also returns what is kept, with their keys and values from this
-        column on."""
+        """One new token in each of n beams. Also returns the cached keys and values, with the new ones at
+        `column`."""
 
         def attend(x: Array) -> Array:
             nonlocal kept
@@ -115,7 +115,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(EncoderDecoder):
-    """The model, whole."""
+    """The encoder-decoder Transformer."""
 
     config: TransformerConfig
 
@@ -182,7 +182,7 @@ class Transformer(EncoderDecoder):
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
-        """An empty cache for `beam_size` continuations of each sentence, `length` tokens long."""
+        """An empty cache for `beam_size` hypotheses of each sentence, of up to `length` tokens."""
         c, batch, columns = self.config, memory.states.shape[0], length * beam_size
         keys = jnp.zeros((batch, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((batch, c.num_heads, columns, c.value_width), memory.states.dtype)
@@ -198,9 +198,9 @@ class Transformer(EncoderDecoder):
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
     ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of what follows each beam's newest token, and the cache that knows that token.
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one.
 
-        `rng` is for models that draw while decoding; this one does not.
+        `rng` is for models that sample while decoding; this one does not.
         """
         hidden, cache = self.hidden_step(cache, tokens)
         return self.output(hidden), cache
@@ -221,15 +221,15 @@ class Transformer(EncoderDecoder):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _traced_once(layer: DecoderLayer, variables: Any, *given: Any) -> tuple[Array, Kept]:
-    """`decode_step` of a layer, traced for the first of those that are alike: a search starts sooner."""
+    """`decode_step` of a layer, traced once and reused for identical layers, which shortens start-up."""
     return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
 
 
 def cross_attention(
     model: Transformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    """How much each target position looked at each source position, with teacher forcing: the mean
-    over the decoder's layers and heads. Every row sums to 1."""
+    """The attention of each target position to each source position, with teacher forcing: the mean over the
+    decoder's layers and heads. Every row sums to 1."""
     _, sown = model.apply(variables, source, target, mutable=["intermediates"])
     layers = (sown["intermediates"][f"decoder_{i}"] for i in range(model.config.decoder_depth))
     weights = [layer["cross_attention"]["weights"][0] for layer in layers]

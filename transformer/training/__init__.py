@@ -1,1 +1,1 @@
-"""From batches to parameters."""
+"""Training: objectives, optimizer, loop and evaluation."""

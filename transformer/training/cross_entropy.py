@@ -1,9 +1,9 @@
-"""Label-smoothed cross-entropy (section 5.4), of logits or straight from what precedes them.
+"""Label-smoothed cross-entropy (section 5.4), from logits or directly from the decoder's hidden states.
 
-The logits are the largest array of a training step, `[tokens, vocabulary]`: written and read again
-for the softmax, the loss and its gradient they are the most of a small model's step on a CPU.
-`output_cross_entropy` never holds more than a slice of them. Where the rows lie on several places of a
-mesh (`p`), each adds up its own gradient of the table: between the slices nothing is sent.
+The logits, `[tokens, vocabulary]`, are the largest array of a training step. Writing and rereading them for
+the softmax, the loss and its gradient takes most of a small model's step on a CPU. `output_cross_entropy`
+computes them in slices instead. If a mesh shards the rows (`p` shards), each shard sums its own gradient of
+the table, so nothing is communicated between slices.
 """
 
 import functools
@@ -17,16 +17,15 @@ from jaxtyping import Array, Float, Int
 from transformer.model.layers import shards_of_rows
 
 SLICE = {"cpu": 2**22}
-"""How many logits exist at a time: on a CPU a few caches full; elsewhere enough to be busy."""
+"""Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
 
 
 def cross_entropy(
     logits: Float[Array, "*time v"], targets: Int[Array, "*time"], smoothing: float = 0.0
 ) -> Float[Array, "*time"]:
-    """-sum_k q(k) log p(k) with q(target) = 1 - smoothing and the rest even over the K-1 others.
+    """-sum_k q(k) log p(k) with q(target) = 1 - smoothing and q(k) = smoothing / (K-1) for the others.
 
-    No one-hot and no log-softmax is built: only the logsumexp, the target's logit and the sum of
-    all logits are needed.
+    It needs only the logsumexp, the target's logit and the sum of all logits, and no one-hot or log-softmax.
     """
     logits = logits.astype(jnp.float32)
     others = smoothing / (logits.shape[-1] - 1)
@@ -37,8 +36,8 @@ def cross_entropy(
 
 
 Sums = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
-"""Over the words of a batch: the loss, the unsmoothed loss, and how many targets had the highest
-logit (ties count)."""
+"""Sums over the tokens of a batch: the loss, the unsmoothed loss, and the number of targets that had the
+highest logit (ties count)."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -51,8 +50,8 @@ def output_cross_entropy(
 ) -> Sums:
     """The weighted sums of `cross_entropy(hidden @ table.T, targets, smoothing)`, in time slices.
 
-    The gradient of a slice is computed while its logits are at hand, so nothing is computed twice.
-    Only the first of the sums has a gradient, to `hidden` and `table`.
+    The gradient of a slice is computed together with its logits, so nothing is recomputed. Only the first
+    of the sums has a gradient, with respect to `hidden` and `table`.
     """
     table = _at_hand(table, hidden)
     _, sums = jax.lax.scan(
@@ -72,7 +71,7 @@ def _forward(
         sums, gradient = _slice(*slice_, near, smoothing)
         gradient = gradient.astype(hidden.dtype)
         exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        # the longer axis last: it is the short one's operand that a CPU has to turn around
+        # the longer axis last, so that a CPU has to transpose the smaller operand
         table_gradients += exact("pbtm,pbtv->pmv", slice_[0], gradient)
         return table_gradients, (sums, exact("pbtv,vm->pbtm", gradient, near))
 
@@ -83,7 +82,7 @@ def _forward(
     table_gradients, (sums, gradients) = jax.lax.scan(add, zeros, slices)
     gradient = jnp.moveaxis(gradients, 0, 2).reshape(hidden.shape[0], -1, hidden.shape[2])
     gradient = gradient[:, : hidden.shape[1]].astype(hidden.dtype)
-    # a product turned around at once is one that CPUs do not know in bfloat16 (JAX 0.12)
+    # fused with this transpose, CPUs do not support the product in bfloat16 (JAX 0.12)
     table_gradient = jax.lax.optimization_barrier(table_gradients.sum(axis=0)).T
     return jax.tree.map(jnp.sum, sums), (gradient, table_gradient)
 
@@ -99,14 +98,14 @@ output_cross_entropy.defvjp(_forward, _backward)
 
 
 def _at_hand(table: Float[Array, "v m"], hidden: Array) -> Float[Array, "v m"]:
-    """The table as it is multiplied with: fetched once, and not for every slice."""
+    """The table in the dtype of `hidden`, gathered once instead of for every slice."""
     return nn.with_logical_constraint(table.astype(hidden.dtype), ("vocabulary", None))
 
 
 def _time_slices(
     hidden: Array, targets: Array, weights: Array, vocabulary: int
 ) -> tuple[Array, Array, Array]:
-    """The arrays as [slices, places, b, width, ...]: of every place's rows a slice of the time."""
+    """The arrays as [slices, shards, b, width, ...]: the rows of each shard, in slices of the time axis."""
     (rows, time), places = targets.shape, shards_of_rows()
     most = SLICE.get(jax.default_backend(), 2**26)
     slices = math.ceil(time / max(1, most // (rows // places * vocabulary)))

@@ -1,4 +1,4 @@
-"""What a model in training is worth: loss and BLEU on the validation set, all scores on the test set."""
+"""Evaluation in training: loss and BLEU on the validation set, all scores on the test set."""
 
 import itertools
 import math
@@ -22,19 +22,19 @@ from transformer.training.step import make_eval_step
 
 Sample = tuple[str, str, str]
 """Source, reference, translation."""
-BATCHES = 4  # translated between two looks at whether to stop
+BATCHES = 4  # translated between two checks for a stop request
 
 
 class Evaluator:
-    """Scores variables of the config's model."""
+    """Evaluates variables of the config's model."""
 
     def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
         self.config, self.data, self.layout = config, data, layout
         self._step = layout.spread(make_eval_step(find_system(config.system).model(config.model), objective))
 
     def validate(self, variables: Any, request: StopRequest) -> tuple[dict[str, Any], list[Sample]] | None:
-        """Loss over the whole validation set, BLEU over its first sentences, and some to look at; None
-        where it was asked to stop before that was done."""
+        """Loss on the whole validation set, BLEU on its first sentences, and sample translations. None if a
+        stop was requested before the end."""
         start, t = time.monotonic(), self.config.training
         pairs = self.data.corpus.splits["validation"]
         nll, words = 0.0, 0.0
@@ -61,7 +61,7 @@ class Evaluator:
         return record, [(sources[i], references[i], translations[i]) for i in shown]
 
     def _own_rows(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """This process's share of a batch that all of them have."""
+        """This process's rows of a batch that all processes have."""
         share = -(-len(batch["source"]) // jax.process_count())
         shape = (share, batch["source"].shape[1])
         mine = {name: np.full(shape, self.config.model.special.pad, np.int32) for name in batch}
@@ -71,7 +71,7 @@ class Evaluator:
         return mine
 
     def test(self, variables: Any) -> tuple[str, list[str], dict[str, Score]]:
-        """The split that is there to test on, its sources, and its scores."""
+        """The name of the test split (without one, the validation split), its sources and its scores."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
         sources, references, translations = self._translated(variables, list(splits[split]), StopRequest())
@@ -85,7 +85,7 @@ class Evaluator:
     def _translated(
         self, variables: Any, pairs: list[tuple[str, str]], request: StopRequest
     ) -> tuple[list[str], list[str], list[str]]:
-        """Sources, references and translations, of which some are missing where it was asked to stop."""
+        """Sources, references and translations. Some translations are missing if a stop was requested."""
         sources = [source for source, _ in pairs]
         references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
         translator = Translator(self.config, variables, self.data.tokenizers)
@@ -98,7 +98,7 @@ class Evaluator:
 
 
 def _of_various_lengths(sentences: list[str], count: int) -> list[int]:
-    """Indices of `count` sentences, from one of middling length to one of the longest."""
+    """Indices of `count` sentences, from the median length to the 95th percentile."""
     order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))
     shares = [0.5 + 0.45 * rank / max(count - 1, 1) for rank in range(count)]
     return [order[int(share * len(order))] for share in shares]

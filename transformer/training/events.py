@@ -1,7 +1,6 @@
-"""Event files, which TensorBoard shows.
+"""TensorBoard event files, written synchronously.
 
-They are written here and now. tensorboardX's `SummaryWriter` writes in a thread: where that has died of a
-full disk, whoever has something to write waits for ever.
+tensorboardX's `SummaryWriter` writes in a thread. If a full disk ends that thread, its callers wait forever.
 """
 
 import os
@@ -19,10 +18,10 @@ class Events:
     """One event file.
 
     Args:
-      folder: where; made if need be.
+      folder: for the file; created if missing.
 
     Raises:
-      OSError: it cannot be written, as from all methods.
+      OSError: it cannot be written. All methods raise this too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,11 +34,11 @@ class Events:
         self._file.write(Event(wall_time=time.time(), **content).SerializeToString())
 
     def add(self, step: int, values: dict[str, float]) -> None:
-        """The values of a step, by name."""
+        """Writes the values of a step, by name."""
         for name, value in values.items():
             self._write(step=step, summary=scalar(name, value))
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing can be added any more."""
+        """Closes the file."""
         self._file.close()

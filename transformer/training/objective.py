@@ -1,4 +1,4 @@
-"""What training minimises, as sums over a batch."""
+"""Training objectives, as sums over a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from transformer.model.encoder_decoder import shift_right
 from transformer.training.cross_entropy import output_cross_entropy
 
 Batch = dict[str, Int[Array, "rows _"]]
-"""source and target ids, each sentence closed by <eos>, then <pad>; packed rows also carry
-source_segments and target_segments (which sentence of its row a token belongs to, from 1)."""
+"""source and target ids, each sentence closed by <eos>, then <pad>; packed rows also have
+source_segments and target_segments (the index of each token's sentence in its row, from 1)."""
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -22,18 +22,18 @@ Objective = Callable[
 ]
 """(model, variables, batch, rng, step) -> (loss_sum, weight, metrics, variables).
 
-Sums, not means: added over devices, hosts and slices they give the same loss however a batch is
-spread. rng None means no dropout. The step serves annealed objectives. Variables that are not parameters
-(a moving average, say) come back changed; an update applies the mean of the changes over all slices and
-devices, weighted like the loss.
+The results are sums, not means, so the loss does not depend on how a batch is split over devices, processes
+and slices. rng None disables dropout. The step is for annealed objectives. Variables that are not parameters
+(such as a moving average) are returned with changes; an update applies the mean of the changes over all
+slices and devices, weighted like the loss.
 """
 
 
 def translation_objective(smoothing: float) -> Objective:
     """Label-smoothed cross-entropy of the target given the source, with teacher forcing.
 
-    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, how many
-    tokens had the highest logit; both are sums over the words of the batch, as the weight counts.
+    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, the number of
+    targets that had the highest logit. Both are sums over the target tokens; the weight is their number.
     """
 
     def objective(

@@ -1,4 +1,4 @@
-"""The learning rate over the steps and the optimizer (section 5.3), in optax."""
+"""Learning-rate schedules and the optimizer (section 5.3), in optax."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from transformer.config import Config, OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
-    """The learning rate of every update, which optax counts from 0 and the paper from 1.
+    """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
     paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale.
     """
@@ -38,7 +38,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     rate = learning_rate(c, config.model.d_model, config.training.steps)
 
     def matrices(params: optax.Params) -> optax.Params:
-        # attention biases have an axis of heads, and are no matrices for that
+        # attention biases have several axes (of heads), but are not matrices
         return jax.tree_util.tree_map_with_path(
             lambda path, x: x.ndim > 1 and not path[-1].key.endswith("bias"), params
         )

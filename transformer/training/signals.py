@@ -1,4 +1,4 @@
-"""Stopping when asked to: after the step, with everything saved."""
+"""Signals that stop training, after the current step and with everything saved."""
 
 import contextlib
 import os
@@ -13,22 +13,22 @@ AGAIN = 1.0  # seconds; a job system may send the same signal twice, to a proces
 
 
 class StopRequest:
-    """The signal that asked to stop; 0 while none did."""
+    """The signal that requested a stop, or 0."""
 
     signal = 0
 
 
 def asked(request: StopRequest) -> int:
-    """The signal that asked any of the processes, which all have to be here."""
+    """The signal that any process has received, or 0. All processes have to call this."""
     return max(gathered(request.signal))
 
 
 @contextlib.contextmanager
 def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask to stop after the step; a second one, a second later or more, ends at once.
+    """SIGINT and SIGTERM request a stop after the step. Another one, at least a second later, ends at once.
 
     Args:
-      descriptor: of the file where the first one is confirmed. None: nowhere.
+      descriptor: of the file to which a message confirms the first one. None: no message.
     """
     request, since = StopRequest(), [0.0]
 
@@ -39,7 +39,7 @@ def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
                 with contextlib.suppress(OSError):
                     os.write(descriptor, b"\nStopping after this step; again to stop without saving.\n")
         elif time.monotonic() - since[0] >= AGAIN:
-            # not what it was before: a job started in the background began with SIGINT ignored
+            # not the previous handler: in a background job SIGINT was ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             signal.raise_signal(number)
 
@@ -47,7 +47,7 @@ def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
     try:
         for number in map(int, (signal.SIGINT, signal.SIGTERM)):
             before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread: somebody else's program handles signals
+    except ValueError:  # not the main thread: the program around it handles signals
         pass
     try:
         yield request

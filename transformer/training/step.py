@@ -1,4 +1,4 @@
-"""One update, as a pure function of one replica: sums of gradients, divided by sums of weights."""
+"""The training step, as a pure function for one replica: summed gradients divided by summed weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,12 +29,12 @@ class TrainState:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the model is applied with in training."""
+        """The model's variables in training."""
         return {"params": self.params, **self.extra}
 
     @property
     def best_variables(self) -> dict[str, Any]:
-        """What the model is evaluated with: the moving average, where there is one."""
+        """The model's variables in evaluation: with the moving average, if there is one."""
         return self.variables if self.average is None else {**self.variables, "params": self.average}
 
 
@@ -49,8 +49,8 @@ def init_state(
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
 ) -> TrainState:
-    """The parameters that are given, fresh ones from the seed where none are, and the optimizer's
-    empty state."""
+    """The initial state: the given variables, others initialised from the seed, and the optimizer's initial
+    state."""
     ids = jnp.ones((1, 2), jnp.int32)
     fresh = jax.jit(model.init)(jax.random.key(seed), ids, ids)
     extra = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
@@ -60,7 +60,7 @@ def init_state(
         params=params,
         optimizer=optimizer.init(params),
         extra=extra,
-        # a copy: the parameters' own buffers are given away at the first step
+        # a copy: the first step donates the parameters' buffers
         average=jax.tree.map(jnp.copy, params) if average else None,
     )
 
@@ -76,13 +76,13 @@ def make_train_step(
 ) -> TrainStep:
     """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
-    Metrics are means over the words of the whole batch, `loss`, the objective's own and
-    `gradient_norm`, and `weight`, how many words that was. With `axis_name` the sums run over that
-    axis too, outside `grad`. Random numbers depend on (seed, step, replica, slice) alone.
+    The metrics are `loss` and those of the objective, as means over the target tokens of the whole batch;
+    `gradient_norm`; and `weight`, the number of tokens. With `axis_name` the sums also run over that axis,
+    outside `grad`. Random numbers depend only on (seed, step, replica, slice).
     """
 
     def summed(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Metrics, Any]:
-        """Sums over the words: gradients, metrics, and how the extra variables change."""
+        """Sums over the tokens: gradients, metrics, and changes of the extra variables."""
 
         def loss_of(params: Any) -> tuple[Float[Array, ""], Any]:
             variables = {"params": params, **state.extra}

@@ -1,4 +1,4 @@
-"""What people see while a model trains: a bar or plain lines, evaluations, samples, a last table."""
+"""Console output of training: a progress bar or plain lines, evaluations, samples, a final table."""
 
 import contextlib
 import textwrap
@@ -18,24 +18,24 @@ COMPILING = "compiling ..."
 
 
 class SteadyConsole(Console):
-    """One that falls silent when nobody reads it any more, and lets the work go on."""
+    """A console that becomes quiet when its reader has gone, so that the work continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        with contextlib.suppress(OSError):  # a stream of its own, of a test or a notebook, has no descriptor
+        with contextlib.suppress(OSError):  # a stream of a test or a notebook has no descriptor
             discard_further(self.file)
 
 
 class Watch:
-    """Writes to a console: a live bar on a terminal, a line now and then into a file.
+    """Writes to a console: a live bar on a terminal, occasional lines otherwise.
 
     Args:
-      console: where to; None: standard output.
-      quiet: say nothing (hosts other than the first, tests, notebooks that do not want it).
+      console: None: standard output.
+      quiet: print nothing (for processes other than the main process, tests and notebooks).
     """
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        # plain lines in notebooks, where every line, and every change of a bar, would be an output of its own
+        # plain lines in notebooks, where every line and every update of a bar would be a separate output
         plain: dict[str, Any] = {}
         if Console().is_jupyter:
             plain = {"force_jupyter": False, "force_terminal": False}
@@ -45,14 +45,14 @@ class Watch:
 
     @property
     def descriptor(self) -> int | None:
-        """Of the file that it writes to. None: it is quiet, or writes to no file."""
+        """The descriptor of the file that it writes to. None if it is quiet, or has no file."""
         try:
             return None if self.console.quiet else self.console.file.fileno()
         except OSError:
             return None
 
     def message(self, text: str, *, command: bool = False) -> None:
-        """A line, on a terminal cut between words if it is long; a command to be copied is left whole."""
+        """Prints a line, wrapped on a terminal. A command is not wrapped, so that it can be copied."""
         if self.console.is_terminal and not command:
             width = min(self.console.width, COLUMNS)
             lines = (
@@ -70,8 +70,8 @@ class Watch:
         self.console.print(Text(text))
 
     def progress(self, what: str, items: Iterable, total: int | None) -> Iterable:
-        """The items, shown going by; one line at the end says how many and how long. Where there
-        is no terminal, a line every half minute."""
+        """Yields the items with a progress bar, or without a terminal a line every 30 seconds. A last line
+        has their number and the time."""
         start, count = time.monotonic(), 0
         told = start
         with self._make_bar(transient=True) as bar:
@@ -88,7 +88,7 @@ class Watch:
 
     @contextlib.contextmanager
     def training(self, start: int, total: int) -> Iterator[None]:
-        """Shows the bar of the steps while inside."""
+        """Shows a progress bar of the steps in this context."""
         with self._make_bar() as self._bar:
             self._task = self._bar.add_task("training", total=total, completed=start, status=COMPILING)
             if not self.console.is_terminal:
@@ -100,7 +100,7 @@ class Watch:
                 self._bar = None
 
     def step(self, step: int, total: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
-        """A report of the loop."""
+        """Shows the progress of the loop."""
         status = f"loss {loss:6.3f}  {tokens_per_second:7,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
@@ -109,7 +109,7 @@ class Watch:
             self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
 
     def evaluation(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
-        """Scores, and (source, reference, translation) to look at."""
+        """Shows scores, and samples of (source, reference, translation)."""
         best = "  best so far" if record["best"] else ""
         self.console.print(
             Text(
@@ -126,7 +126,7 @@ class Watch:
                 self.console.print(Text("   = " + reference, style="dim"))
 
     def result(self, title: str, rows: list[tuple[str, str]]) -> None:
-        """The last table."""
+        """Shows the final table."""
         table = Table(title=title, show_header=False, title_justify="left")
         for name, value in rows:
             table.add_row(name, Text(value, overflow="fold"))
