@@ -32,7 +32,7 @@ from transformer.distill import distill
 from transformer.evaluation import bleu
 
 TEACHER, DISTILLED = "teacher", "distilled"
-FED = ("length", "bos", "fertility", "masked")
+KINDS = ("length", "bos", "fertility", "masked")
 BUILT_IN = 30_000  # training pairs: the teacher has to translate them all
 PEAK = 3e-3  # learning rate
 ROWS, ALONE = 64, 50  # sentences per batch; number of sentences also decoded one by one
@@ -52,7 +52,7 @@ class Plan:
 
     def names(self) -> list[str]:
         """The runs, the teacher first."""
-        students = [f"{fed}{suffix}" for fed in FED for suffix in ("", f"-{DISTILLED}")]
+        students = [f"{kind}{suffix}" for kind in KINDS for suffix in ("", f"-{DISTILLED}")]
         return [TEACHER, *students, *(BASELINES if self.family == "tiny" else ())]
 
     def config(self, name: str) -> Config:

@@ -11,7 +11,7 @@ from transformer import Config, DecodingConfig, Run, TransformerConfig, Translat
 from transformer.baselines.config import RecurrentConfig
 from transformer.copying.config import CopyingConfig
 from transformer.data.tokenizers import train_tokenizer
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.systems import find_system
 
 SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -28,14 +28,18 @@ def small_translator(
 
     `tokenizer` is a kind and a size of the vocabulary; the default makes a token of each word.
     """
-    configs = {"copying": CopyingConfig, "recurrent": RecurrentConfig, "parallel": ParallelConfig}
+    configs = {
+        "copying": CopyingConfig,
+        "recurrent": RecurrentConfig,
+        "nonautoregressive": NonAutoregressiveConfig,
+    }
     kind, size = tokenizer or ("open-word" if system == "copying" else "whitespace", 20)
     learned = train_tokenizer(words, kind, size)
     sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
     config = Config(
         system=system,
         model=configs.get(system, TransformerConfig)(vocab_size=learned.vocab_size, **sizes),
-        decoding=ParallelDecodingConfig() if system == "parallel" else DECODING,
+        decoding=NonAutoregressiveDecodingConfig() if system == "nonautoregressive" else DECODING,
     )
     variables = random_variables(find_system(system).model(config.model), seed)
     return Translator(config, variables, (learned, learned))

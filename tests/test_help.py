@@ -123,7 +123,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 def test_options_on_pages_exist(page):
     known = {f"--{name.replace('_', '-')}" for config in PRESETS.values() for name in flatten(config)}
     known |= {f"--hosts.{item.name.replace('_', '-')}" for item in dataclasses.fields(HostsConfig)}
-    sections = "model|data|optimizer|training|decoding|parallel|hosts"
+    sections = "model|data|optimizer|training|decoding|mesh|hosts"
     found = set(re.findall(rf"--(?:{sections})\.[a-z0-9-]+", page.read_text()))
     negated = {option.replace(".no-", ".") for option in found}
     assert {option for option in negated if not option.endswith("-")} <= known

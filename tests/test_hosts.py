@@ -90,7 +90,7 @@ def wait_for(text: str, folder: Path, index: int) -> None:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     small = small_config(tmp_path_factory.mktemp("text"))
-    optimizer = replace(small.optimizer, epsilon=1e-4)  # above the rounding of sums: see test_parallel.py
+    optimizer = replace(small.optimizer, epsilon=1e-4)  # above the rounding of sums: see test_sharding.py
     return replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)
 
 

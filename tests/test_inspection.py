@@ -147,7 +147,7 @@ def test_nonsense_is_refused(translator: Translator) -> None:
     for sources in ([], "red cat"):
         with pytest.raises(UserError, match="nothing to explore"):
             explore(translator, sources)
-    for system in ("recurrent", "parallel"):
+    for system in ("recurrent", "nonautoregressive"):
         with pytest.raises(UserError, match=f"system {system} has no attention to explore"):
             explore(small_translator(system), SOURCES)
 

@@ -13,22 +13,22 @@ from reference_search import random_variables
 from transformer.config import Config
 from transformer.decoding.beam import chunks
 from transformer.errors import UserError
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
-from transformer.nonautoregressive.forced import parallel_attention, parallel_scores
-from transformer.nonautoregressive.model import ParallelTransformer, copied_places
-from transformer.nonautoregressive.objective import draw_places, length_class, parallel_objective
-from transformer.nonautoregressive.search import cut_at_eos, draw_fertilities, parallel_search
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
+from transformer.nonautoregressive.objective import draw_places, length_class, nonautoregressive_objective
+from transformer.nonautoregressive.search import cut_at_eos, draw_fertilities, nonautoregressive_search
 from transformer.training.step import init_state, make_train_step
 
 PAD, BOS, EOS = 0, 1, 2
 SIZES = {"vocab_size": 13, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
 CONFIGS = {
-    "length": ParallelConfig(**SIZES, fed="length", length_span=4),
-    "bos": ParallelConfig(**SIZES, fed="bos", places=12),
-    "fertility": ParallelConfig(**SIZES, fed="fertility", max_fertility=3),
-    "masked": ParallelConfig(**SIZES, fed="masked", length_span=4),
+    "length": NonAutoregressiveConfig(**SIZES, decoder_input="length", length_span=4),
+    "bos": NonAutoregressiveConfig(**SIZES, decoder_input="bos", bos_length=12),
+    "fertility": NonAutoregressiveConfig(**SIZES, decoder_input="fertility", max_fertility=3),
+    "masked": NonAutoregressiveConfig(**SIZES, decoder_input="masked", length_span=4),
 }
-MODELS = {name: ParallelTransformer(config) for name, config in CONFIGS.items()}
+MODELS = {name: NonAutoregressiveTransformer(config) for name, config in CONFIGS.items()}
 every_model = pytest.mark.parametrize("name", MODELS)
 SOURCE = jnp.asarray([[4, 5, 6, 2, 0, 0], [7, 2, 0, 0, 0, 0], [9, 8, 4, 5, 10, 2], [3, 3, 7, 6, 2, 0]])
 TARGET = jnp.asarray(
@@ -43,8 +43,8 @@ def variables_of(name, seed=1):
 
 def find(name, source=SOURCE, lines=None, seed=1, **options):
     lines = jnp.arange(1, len(source) + 1) if lines is None else lines
-    settings = ParallelDecodingConfig(extra_length=4, **options)
-    found = parallel_search(MODELS[name], variables_of(name, seed), source, lines, settings)
+    settings = NonAutoregressiveDecodingConfig(extra_length=4, **options)
+    found = nonautoregressive_search(MODELS[name], variables_of(name, seed), source, lines, settings)
     return np.asarray(found.tokens), np.asarray(found.scores)
 
 
@@ -107,20 +107,24 @@ def test_every_place_sees_every_other_but_no_padding(name):
 
 def objective_of(name, **changes):
     config = dataclasses.replace(CONFIGS[name], **changes)
-    return parallel_objective(Config(system="parallel", model=config, decoding=ParallelDecodingConfig()))
+    return nonautoregressive_objective(
+        Config(system="nonautoregressive", model=config, decoding=NonAutoregressiveDecodingConfig())
+    )
 
 
 @pytest.mark.parametrize("name", ["length", "bos", "masked"])
 def test_the_loss_is_that_of_the_open_places_and_of_the_plan(name):
-    config = Config(system="parallel", model=CONFIGS[name], decoding=ParallelDecodingConfig())
+    config = Config(
+        system="nonautoregressive", model=CONFIGS[name], decoding=NonAutoregressiveDecodingConfig()
+    )
     data = dataclasses.replace(config.data, max_length=8, batch_tokens=64)
-    objective = parallel_objective(dataclasses.replace(config, data=data))
+    objective = nonautoregressive_objective(dataclasses.replace(config, data=data))
     variables, step = variables_of(name), jnp.zeros((), jnp.int32)
     batch = {"source": SOURCE, "target": TARGET}
     _, weight, metrics, after = objective(MODELS[name], variables, batch, None, step)
     assert after is variables
     assert weight == (TARGET != PAD).sum()
-    log_p = parallel_scores(MODELS[name], variables, SOURCE, TARGET)
+    log_p = nonautoregressive_scores(MODELS[name], variables, SOURCE, TARGET)
     assert float(metrics["nll"]) == pytest.approx(-float(log_p.sum()), rel=1e-5)
     if name == "bos":
         assert metrics["plan"] == 0
@@ -268,7 +272,7 @@ def test_text_ends_at_the_first_eos_or_at_the_limit():
 
 @every_model
 def test_attention_is_over_the_words_of_the_source(name):
-    weights = np.asarray(parallel_attention(MODELS[name], variables_of(name), SOURCE, TARGET))
+    weights = np.asarray(nonautoregressive_attention(MODELS[name], variables_of(name), SOURCE, TARGET))
     assert weights.shape == (*TARGET.shape, SOURCE.shape[1])
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert (weights[np.broadcast_to((SOURCE == PAD)[:, None], weights.shape)] == 0).all()
@@ -280,15 +284,20 @@ def test_attention_is_over_the_words_of_the_source(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ParallelDecodingConfig(iterations=0), "iterations must be"),
+        (lambda: NonAutoregressiveDecodingConfig(iterations=0), "iterations must be"),
         (lambda: find("length", iterations=3), "fed with length says everything once"),
         (lambda: find("bos", length_scale=2.0), "fed with bos predicts no length"),
-        (lambda: ParallelDecodingConfig(length_scale=0.0), "length-scale must be"),
-        (lambda: ParallelDecodingConfig(method="sample"), "all at once"),
-        (lambda: ParallelConfig(**SIZES, length_weight=-1.0), "must not be negative"),
-        (lambda: ParallelConfig(**SIZES, fed="bos", positions="learned", max_positions=100), "places"),
+        (lambda: NonAutoregressiveDecodingConfig(length_scale=0.0), "length-scale must be"),
+        (lambda: NonAutoregressiveDecodingConfig(method="sample"), "all at once"),
+        (lambda: NonAutoregressiveConfig(**SIZES, length_weight=-1.0), "must not be negative"),
+        (
+            lambda: NonAutoregressiveConfig(
+                **SIZES, decoder_input="bos", positions="learned", max_positions=100
+            ),
+            "bos-length",
+        ),
         (lambda: objective_of("fertility"), "--model.teacher RUN"),
-        (lambda: objective_of("bos"), "--model.places 12 is less than"),
+        (lambda: objective_of("bos"), "--model.bos-length 12 is less than"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

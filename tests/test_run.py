@@ -24,6 +24,7 @@ from transformer.config import differences
 from transformer.config_json import from_json, to_json
 from transformer.decoding.translator import model_shapes
 from transformer.errors import Stopped, UserError
+from transformer.presets import PRESETS
 from transformer.training import evaluator, loop
 from transformer.training.train import train
 
@@ -338,3 +339,16 @@ def test_configs_that_are_not(text, message):
 def test_configs_survive_json(config):
     assert from_json(to_json(config)) == config
     assert differences(config, changed(config, seed=5)) == ["training.seed: 0 -> 5"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_configs_of_earlier_versions_are_read(name):
+    """The group `mesh` was `parallel`; non-autoregressive models had `fed` and `places`."""
+    values = json.loads(to_json(PRESETS[name]))
+    values["parallel"] = values.pop("mesh")
+    values["training"]["baseline_decay"] = 0.9
+    if values["system"] == "nonautoregressive":
+        values["system"] = "parallel"
+        values["model"] |= {"fed": values["model"].pop("decoder_input")}
+        values["model"] |= {"places": values["model"].pop("bos_length")}
+    assert from_json(json.dumps(values)) == PRESETS[name]

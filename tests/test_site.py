@@ -14,7 +14,7 @@ import pytest
 from transformer.baselines import config as baselines
 from transformer.config import Config, HostsConfig, SpecialIds
 from transformer.copying.config import CopyingConfig
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -22,7 +22,14 @@ pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
 pytest.importorskip("mkdocstrings", reason="pip install '.[docs]'")
 CONFIGS = [
     *(type(getattr(Config(), item.name)) for item in dataclasses.fields(Config) if item.name != "system"),
-    *(Config, HostsConfig, SpecialIds, CopyingConfig, ParallelConfig, ParallelDecodingConfig),
+    *(
+        Config,
+        HostsConfig,
+        SpecialIds,
+        CopyingConfig,
+        NonAutoregressiveConfig,
+        NonAutoregressiveDecodingConfig,
+    ),
     *(baselines.RecurrentConfig, baselines.ConvolutionalConfig),
 ]
 
@@ -55,7 +62,7 @@ def test_every_preset_and_option_is_on_a_page(site):
     for name in PRESETS:
         assert name in presets
         assert name in commands
-    for section in ("model", "data", "optimizer", "training", "decoding", "parallel"):
+    for section in ("model", "data", "optimizer", "training", "decoding", "mesh"):
         for item in dataclasses.fields(type(getattr(Config(), section))):
             if not dataclasses.is_dataclass(item.default_factory):
                 assert f"--{section}.{item.name.replace('_', '-')}" in commands, item.name

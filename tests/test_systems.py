@@ -26,7 +26,7 @@ from transformer.decoding.rescoring import rescored
 from transformer.decoding.translator import Hypothesis, model_shapes
 from transformer.distill import ABOUT, _write_side, distill
 from transformer.locations import as_options, locations
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.systems import find_system
 from transformer.training.train import train
 from transformer.training.watch import Watch
@@ -37,10 +37,12 @@ MODELS = {
     "recurrent": RecurrentConfig(**SIZES),
     "recurrent, hard": RecurrentConfig(**SIZES, attention="hard"),
     "convolutional": ConvolutionalConfig(**SIZES),
-    "parallel, length": ParallelConfig(**SIZES, **LAYER, fed="length", length_span=2),
-    "parallel, bos": ParallelConfig(**SIZES, **LAYER, fed="bos", places=10),
-    "parallel, fertility": ParallelConfig(**SIZES, **LAYER, fed="fertility"),
-    "parallel, masked": ParallelConfig(**SIZES, **LAYER, fed="masked"),
+    "nonautoregressive, length": NonAutoregressiveConfig(
+        **SIZES, **LAYER, decoder_input="length", length_span=2
+    ),
+    "nonautoregressive, bos": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="bos", bos_length=10),
+    "nonautoregressive, fertility": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="fertility"),
+    "nonautoregressive, masked": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="masked"),
     "copying": CopyingConfig(**SIZES, **LAYER, coverage_weight=0.1),
 }
 ROOT = Path(__file__).parent.parent
@@ -49,7 +51,7 @@ quiet = Watch(quiet=True)
 QUICK = (
     "recurrent",
     "convolutional",
-    "parallel, masked",
+    "nonautoregressive, masked",
     "copying",
 )  # one of a kind; the others are slow tests
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
@@ -70,10 +72,10 @@ def teacher(base, tmp_path_factory) -> Path:
 @functools.cache
 def config_of(name: str, base: Config, teacher: Path) -> Config:
     model, decoding = MODELS[name], base.decoding
-    if isinstance(model, ParallelConfig):
+    if isinstance(model, NonAutoregressiveConfig):
         model = dataclasses.replace(model, teacher=teacher if "fertility" in name else None)
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
-        decoding = ParallelDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
+        decoding = NonAutoregressiveDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
     config = dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
     if name == "copying":  # all but six words are outside the vocabulary
         data = dataclasses.replace(config.data, tokenizer="open-word", vocab_size=10)
@@ -83,7 +85,8 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
 
 
 ON_TWO = [
-    pytest.param(name, marks=() if name == "parallel, fertility" else pytest.mark.slow) for name in MODELS
+    pytest.param(name, marks=() if name == "nonautoregressive, fertility" else pytest.mark.slow)
+    for name in MODELS
 ]
 
 
@@ -164,7 +167,7 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
 
 
 def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
-    config = config_of("parallel, masked", base, teacher)
+    config = config_of("nonautoregressive, masked", base, teacher)
     still = dataclasses.replace(config.training, init_from=teacher, steps=1, evaluate_every=1)
     optimizer = dataclasses.replace(config.optimizer, peak=0.0)
     run = Run(train(dataclasses.replace(config, training=still, optimizer=optimizer), tmp_path, watch=quiet))
@@ -176,7 +179,7 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
 
     copying = config_of("copying", base, teacher)
     begun = dataclasses.replace(copying.training, init_from=run.path)
-    with pytest.raises(UserError, match="holds a parallel model, not a copying one"):
+    with pytest.raises(UserError, match="holds a nonautoregressive model, not a copying one"):
         train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
@@ -187,8 +190,10 @@ def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
     brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
     translator = Translator.load(train(brief, tmp_path / "run", watch=quiet))
     source, alpha = "red cat runs", 0.7
-    once = {"iterations": 1} if config.system == "parallel" else {}
-    for method in ("greedy", "beam", "sample")[: 1 if name == "parallel, fertility" else 2 if once else 3]:
+    once = {"iterations": 1} if config.system == "nonautoregressive" else {}
+    for method in ("greedy", "beam", "sample")[
+        : 1 if name == "nonautoregressive, fertility" else 2 if once else 3
+    ]:
         options = {"method": method, "penalty": "power", "length_penalty": alpha, "seed": 4, **once}
         (found,) = translator.search([source], **options)
         for best in found:
@@ -233,7 +238,7 @@ def test_another_mechanism_of_attention_is_another_network(base, teacher, tmp_pa
 
 
 def test_length_can_be_asked_for(base, teacher, tmp_path):
-    path = train(config_of("parallel, length", base, teacher), tmp_path / "run", watch=quiet)
+    path = train(config_of("nonautoregressive, length", base, teacher), tmp_path / "run", watch=quiet)
     program = [sys.executable, "decode.py", str(path)]
     lengths = []
     for scale in ("0.5", "2.0"):
@@ -258,7 +263,7 @@ def test_a_config_of_two_systems_is_refused(base, tmp_path):
 
 
 def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_path):
-    config = config_of("parallel, fertility", base, teacher)
+    config = config_of("nonautoregressive, fertility", base, teacher)
     alone = dataclasses.replace(config, model=dataclasses.replace(config.model, teacher=None))
     with pytest.raises(UserError, match="--model.teacher RUN"):
         train(alone, tmp_path / "alone", watch=quiet)

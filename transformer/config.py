@@ -441,7 +441,7 @@ class MeshConfig:
     remaining devices split the batch."""
 
     def __post_init__(self) -> None:
-        check_ranges("parallel", self, dict.fromkeys(("fsdp", "tensor"), (1, 2**16)))
+        check_ranges("mesh", self, dict.fromkeys(("fsdp", "tensor"), (1, 2**16)))
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,7 @@ class Config:
     """Training length, evaluations and checkpoints."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     """Search options, for evaluations and as defaults of decode.py. The type depends on the system."""
-    parallel: MeshConfig = field(default_factory=MeshConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
     """Sharding."""
 
     def __post_init__(self) -> None:

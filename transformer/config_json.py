@@ -24,7 +24,9 @@ def from_json(text: str) -> Config:
     """
     try:
         values = parse_object(text)
-        system = find_system(values.get("system", "transformer"))
+        name = values.get("system", "transformer")
+        values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
+        system = find_system(values["system"])
         for name, kind in {"model": system.model_config, "decoding": system.decoding_config}.items():
             if isinstance(values.get(name), dict):
                 values[name] = _build(kind, values[name])
@@ -33,12 +35,15 @@ def from_json(text: str) -> Config:
         raise UserError(f"not a config of this version: {error}") from error
 
 
-_GONE = {"baseline_decay"}  # options that earlier versions stored
+# options as earlier versions stored them
+_GONE = {"baseline_decay"}
+_RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
+_RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 
 
 def _build(cls: type, values: dict[str, Any]) -> Any:
     hints = get_type_hints(cls)
-    values = {name: value for name, value in values.items() if name not in _GONE}
+    values = {_RENAMED.get(name, name): value for name, value in values.items() if name not in _GONE}
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
         raise ValueError(f"unknown field {', '.join(unknown)}")

@@ -14,7 +14,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.copying.config import CopyingConfig
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 
 
 def _quickstart() -> Config:
@@ -37,7 +37,7 @@ def _quickstart() -> Config:
 
 
 def _tiny() -> Config:
-    """Multi30k en-de, in subwords already: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
+    """Multi30k en-de, presegmented: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
     return Config(
         model=TransformerConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
         data=DataConfig(
@@ -55,7 +55,7 @@ def _tiny() -> Config:
 
 
 def _multi30k() -> Config:
-    """Multi30k from raw, cased text: `tiny` on subwords of its own (docs/recipes/multi30k.md)."""
+    """Multi30k from raw, cased text: `tiny` with its own subwords (docs/recipes/multi30k.md)."""
     tiny = _tiny()
     return replace(
         tiny,
@@ -90,25 +90,25 @@ def _recurrent(attention: Any) -> Config:
     )
 
 
-def _parallel(base: Config, fed: Any) -> Config:
-    """A parallel decoder of the base's sizes, trained like it, for longer where it is brief."""
+def _nonautoregressive(base: Config, decoder_input: Any) -> Config:
+    """A non-autoregressive model of the base's sizes and training."""
     shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
     search = {item.name: getattr(base.decoding, item.name) for item in fields(DecodingConfig)}
-    masked = fed == "masked"
+    masked = decoder_input == "masked"
     search |= {"beam_size": 3 if masked else 1, "iterations": 4 if masked else 1}
     return replace(
         base,
-        system="parallel",
-        model=ParallelConfig(**shared, fed=fed, places=64),
+        system="nonautoregressive",
+        model=NonAutoregressiveConfig(**shared, decoder_input=decoder_input, bos_length=64),
         data=replace(base.data, batching="buckets"),
-        decoding=ParallelDecodingConfig(**search),
+        decoding=NonAutoregressiveDecodingConfig(**search),
     )
 
 
-_PARALLEL = {
-    f"{name}-{fed}": _parallel(base, fed)
+_NONAUTOREGRESSIVE = {
+    f"{name}-{kind}": _nonautoregressive(base, kind)
     for name, base in {"quickstart": _quickstart(), "tiny": _tiny()}.items()
-    for fed in ("length", "bos", "fertility", "masked")
+    for kind in ("length", "bos", "fertility", "masked")
 }
 
 
@@ -178,7 +178,7 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
     "fine-tune": _FINE_TUNE,  # a model given with --init-from, which brings its own sizes
-    **_PARALLEL,
+    **_NONAUTOREGRESSIVE,
     **_DIALOGUES,
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
@@ -209,9 +209,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "quickstart": "small, on the built-in corpus: minutes on two CPU cores",
     },
     "Multi30k": {
-        "tiny": "on text that is cut into subwords already",
+        "tiny": "on text that is already split into subwords",
         "tiny-published": "the same, with the published updates",
-        "multi30k": "on raw text, with a vocabulary of its own",
+        "multi30k": "on raw text, with its own vocabulary",
     },
     "baselines": {
         "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
@@ -221,9 +221,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny-recurrent-fixed": "with one fixed vector (Sutskever et al. 2014)",
     },
     "non-autoregressive": {
-        f"{base}-{fed}": f"{what}, {where}"
+        f"{base}-{kind}": f"{what}, {where}"
         for base, where in (("quickstart", "on the built-in corpus"), ("tiny", "as tiny"))
-        for fed, what in (
+        for kind, what in (
             ("length", "length predicted first"),
             ("bos", "text ends at the first <eos>"),
             ("fertility", "source words repeated (Gu et al. 2018)"),

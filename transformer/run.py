@@ -56,7 +56,7 @@ from transformer.files import (
     write_whole,
 )
 from transformer.hosts import barrier, is_main_process
-from transformer.parallel import on_all_hosts
+from transformer.sharding import on_all_hosts
 from transformer.training.step import TrainState
 
 # Orbax logs a lot, and a full disk once per array; `_not_written` reports it once.

@@ -20,11 +20,11 @@ from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer, cross_attention
-from transformer.nonautoregressive.config import ParallelConfig, ParallelDecodingConfig
-from transformer.nonautoregressive.forced import parallel_attention, parallel_scores
-from transformer.nonautoregressive.model import ParallelTransformer
-from transformer.nonautoregressive.objective import parallel_objective
-from transformer.nonautoregressive.search import parallel_search
+from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer
+from transformer.nonautoregressive.objective import nonautoregressive_objective
+from transformer.nonautoregressive.search import nonautoregressive_search
 from transformer.training.objective import Objective, translation_objective
 
 
@@ -74,14 +74,14 @@ SYSTEMS = {
         scores=forced_scores,
         model_config=ConvolutionalConfig,
     ),
-    "parallel": System(
-        model=ParallelTransformer,
-        objective=parallel_objective,
-        search=parallel_search,
-        alignment=parallel_attention,
-        scores=parallel_scores,
-        model_config=ParallelConfig,
-        decoding_config=ParallelDecodingConfig,
+    "nonautoregressive": System(
+        model=NonAutoregressiveTransformer,
+        objective=nonautoregressive_objective,
+        search=nonautoregressive_search,
+        alignment=nonautoregressive_attention,
+        scores=nonautoregressive_scores,
+        model_config=NonAutoregressiveConfig,
+        decoding_config=NonAutoregressiveDecodingConfig,
     ),
     "copying": System(
         model=CopyingTransformer,

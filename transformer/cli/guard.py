@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -127,6 +128,7 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     status 2. Handles --version."""
     _open_standard_streams()
     _silence_late_callbacks()
+    logging.basicConfig(format="%(message)s")  # before a library chooses another format
     try:
         with _terminable():
             if sys.argv[1:] == ["--version"]:

@@ -27,8 +27,8 @@ from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError, nearest
 from transformer.forks import refuse_forked
 from transformer.model.int8 import in_int8
-from transformer.parallel import deal_rows, on_this_host
 from transformer.run import Run
+from transformer.sharding import deal_rows, on_this_host
 from transformer.systems import System, find_system
 
 Batch = tuple[Int[np.ndarray, "rows s"], list[int]]

@@ -16,7 +16,7 @@ from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
-from transformer.nonautoregressive.model import ParallelTransformer
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer
 
 Kind = Literal["cross", "encoder", "decoder"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -117,7 +117,7 @@ def attention_of(
 def check_inspectable(translator: Translator, source: str | None = None) -> None:
     """Raises UserError if the model is of another kind or the source is empty."""
     model = translator.model
-    if not isinstance(model, Transformer) or isinstance(model, ParallelTransformer):
+    if not isinstance(model, Transformer) or isinstance(model, NonAutoregressiveTransformer):
         raise UserError(
             f"system {translator.config.system} has no attention to explore: that needs an autoregressive "
             "Transformer, such as system transformer"

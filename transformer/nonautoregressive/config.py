@@ -9,19 +9,19 @@ from transformer.errors import UserError
 
 
 @dataclass(frozen=True)
-class ParallelConfig(TransformerConfig):
+class NonAutoregressiveConfig(TransformerConfig):
     """A Transformer whose decoder sees the whole target's places at once.
 
     A place where nothing is decided yet holds <bos>.
     """
 
-    fed: Literal["length", "bos", "fertility", "masked"] = "masked"
-    """What the decoder is fed. length: as many <bos> as a classifier says; bos: always
-    `places` of them, and the text ends at the first <eos>; fertility: every source token as often
+    decoder_input: Literal["length", "bos", "fertility", "masked"] = "masked"
+    """The decoder's input. length: as many <bos> as a classifier predicts; bos: always
+    `bos_length` of them, and the text ends at the first <eos>; fertility: every source token as often
     as predicted (Gu et al. 2018); masked: a draft with some words masked, again and again
     (mask-predict, Ghazvininejad et al. 2019)."""
-    places: int = 300
-    """bos: how many <bos>."""
+    bos_length: int = 300
+    """bos: number of <bos> in the input."""
     length_span: int = 32
     """length, masked: the classifier tells target from source length up to this difference."""
     length_weight: float = 1.0
@@ -36,19 +36,19 @@ class ParallelConfig(TransformerConfig):
 
     _RANGES: ClassVar[Ranges] = {
         **TransformerConfig._RANGES,
-        **dict.fromkeys(("places", "length_span", "max_fertility"), (1, LONGEST)),
+        **dict.fromkeys(("bos_length", "length_span", "max_fertility"), (1, LONGEST)),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length_weight < 0 or self.fertility_weight < 0:
             raise UserError("--model.length-weight and --model.fertility-weight must not be negative")
-        if self.longest is not None and self.fed == "bos" and self.longest < self.places:
-            raise UserError("--model.places must not be more than --model.max-positions")
+        if self.longest is not None and self.decoder_input == "bos" and self.longest < self.bos_length:
+            raise UserError("--model.bos-length must not be more than --model.max-positions")
 
 
 @dataclass(frozen=True)
-class ParallelDecodingConfig(DecodingConfig):
+class NonAutoregressiveDecodingConfig(DecodingConfig):
     """How translations are found in parallel. beam_size is the number of candidates, of the likeliest
     lengths or of drawn fertilities; the model's own mean log-probability chooses among them, or
     another model (decode.py --rescore)."""

@@ -7,24 +7,24 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.model.attention import padding_mask, window_mask
 from transformer.model.encoder_decoder import Segments
 from transformer.model.transformer import Memory, Transformer
-from transformer.nonautoregressive.config import ParallelConfig
+from transformer.nonautoregressive.config import NonAutoregressiveConfig
 
 
-class ParallelTransformer(Transformer):
+class NonAutoregressiveTransformer(Transformer):
     """Encoder and layers are the Transformer's; the decoder is fed a draft, not the words before.
 
     In `__call__` and `hidden` the target is that draft: <bos> where nothing is decided, <pad>
     beyond the end, source tokens where it was made by copying.
     """
 
-    config: ParallelConfig
+    config: NonAutoregressiveConfig
 
     def setup(self) -> None:
         super().setup()
         c = self.config
-        if c.fed in ("length", "masked"):
+        if c.decoder_input in ("length", "masked"):
             self.length = nn.Dense(2 * c.length_span + 1)
-        if c.fed == "fertility":
+        if c.decoder_input == "fertility":
             self.fertility = nn.Dense(c.max_fertility + 1)
 
     def hidden(
@@ -49,7 +49,7 @@ class ParallelTransformer(Transformer):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         """The decoder's last states, at every place of the draft."""
-        copied = self.config.fed == "fertility"
+        copied = self.config.decoder_input == "fertility"
         embedded = self.source_embedding(target) if copied else self.embed_target(target)
         places = target.shape[1]
         mask = padding_mask(target, self.config.special.pad) & window_mask(places, self.config.window)
@@ -66,9 +66,9 @@ class ParallelTransformer(Transformer):
         """What is predicted before any word, as logits: `[b, 2 length_span + 1]` of target minus
         source length; `[b, s, max_fertility + 1]` of each source token's fertility; or nothing."""
         states = memory.states.astype(jnp.float32)
-        if self.config.fed == "fertility":
+        if self.config.decoder_input == "fertility":
             return self.fertility(states)
-        if self.config.fed == "bos":
+        if self.config.decoder_input == "bos":
             return None
         words = memory.mask[:, 0, 0, :, None]
         return self.length(jnp.where(words, states, 0).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1))

@@ -9,15 +9,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
 from transformer.errors import UserError
-from transformer.nonautoregressive.config import ParallelConfig
-from transformer.nonautoregressive.model import ParallelTransformer, copied_places
+from transformer.nonautoregressive.config import NonAutoregressiveConfig
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
 from transformer.training.objective import Batch, Metrics, Objective
 
 Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
 
 
-def parallel_objective(config: Config) -> Objective:
+def nonautoregressive_objective(config: Config) -> Objective:
     """Cross-entropy of the words at the draft's open places, plus that of the plan.
 
     Its metrics are those of `translation_objective`, counted over the open places, and `plan`, the
@@ -28,24 +28,29 @@ def parallel_objective(config: Config) -> Objective:
         are fewer <bos> than training sentences may be long.
     """
     c, smoothing = config.model, config.training.label_smoothing
-    assert isinstance(c, ParallelConfig)
-    if c.fed == "bos" and c.places < config.data.max_length:
+    assert isinstance(c, NonAutoregressiveConfig)
+    if c.decoder_input == "bos" and c.bos_length < config.data.max_length:
         raise UserError(
-            f"--model.places {c.places} is less than --data.max-length {config.data.max_length}: raise it"
+            f"--model.bos-length {c.bos_length} is less than --data.max-length {config.data.max_length}: "
+            "raise it"
         )
-    fertility_of = teacher_fertilities(config) if c.fed == "fertility" else None
+    fertility_of = teacher_fertilities(config) if c.decoder_input == "fertility" else None
 
     def objective(
-        model: ParallelTransformer, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
+        model: NonAutoregressiveTransformer,
+        variables: Any,
+        batch: Batch,
+        rng: Array | None,
+        step: Int[Array, ""],
     ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
         source, target = batch["source"], batch["target"]
         words = target != c.special.pad
         fertility, open_places = None, words
-        match c.fed:
+        match c.decoder_input:
             case "length":
                 draft = jnp.where(words, c.special.bos, c.special.pad)
             case "bos":
-                draft = jnp.full((target.shape[0], c.places), c.special.bos)
+                draft = jnp.full((target.shape[0], c.bos_length), c.special.bos)
             case "fertility":
                 assert fertility_of
                 fertility = jnp.minimum(fertility_of(source, target), c.max_fertility)
@@ -54,7 +59,7 @@ def parallel_objective(config: Config) -> Objective:
                 open_places = words if rng is None else draw_places(jax.random.fold_in(rng, 1), words)
                 draft = jnp.where(open_places, c.special.bos, target)
 
-        def run(model: ParallelTransformer) -> tuple[tuple[Array, Array], Array | None]:
+        def run(model: NonAutoregressiveTransformer) -> tuple[tuple[Array, Array], Array | None]:
             memory = model.encode(source, deterministic=rng is None)
             hidden = model.decode(memory, draft, deterministic=rng is None)
             return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
@@ -79,7 +84,7 @@ def parallel_objective(config: Config) -> Objective:
 
 
 def length_class(
-    source: Int[Array, "b s"], words: Bool[Array, "b t"], config: ParallelConfig
+    source: Int[Array, "b s"], words: Bool[Array, "b t"], config: NonAutoregressiveConfig
 ) -> Int[Array, " b"]:
     """The class of target minus source length; differences beyond the span count as its ends."""
     difference = words.sum(axis=1) - (source != config.special.pad).sum(axis=1)
@@ -104,7 +109,7 @@ def teacher_fertilities(config: Config) -> Fertility:
       UserError: there is no teacher, or its vocabulary is not that of this run.
     """
     c = config.model
-    assert isinstance(c, ParallelConfig)
+    assert isinstance(c, NonAutoregressiveConfig)
     if c.teacher is None:
         raise UserError(
             "fertilities are learned from an autoregressive teacher: give its run directory as "

@@ -21,19 +21,19 @@ from transformer.decoding.beam import (
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.model.transformer import Memory
-from transformer.nonautoregressive.config import ParallelDecodingConfig
-from transformer.nonautoregressive.model import ParallelTransformer, copied_places
+from transformer.nonautoregressive.config import NonAutoregressiveDecodingConfig
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
 
 Apply = Callable[..., Any]
 """A method of the model, by name, on its variables."""
 
 
-def parallel_search(
-    model: ParallelTransformer,
+def nonautoregressive_search(
+    model: NonAutoregressiveTransformer,
     params: Any,
     source: Int[Array, "b s"],
     lines: Int[Array, " b"],
-    options: ParallelDecodingConfig,
+    options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
     """Translations of every sentence, the candidates in order of score. A log-probability is the sum
     over the words, each as likely as when it was decided.
@@ -48,29 +48,29 @@ def parallel_search(
 
 @functools.partial(jax.jit, static_argnames=("model", "options"))
 def _search(
-    model: ParallelTransformer,
+    model: NonAutoregressiveTransformer,
     params: Any,
     source: Int[Array, "b s"],
     lines: Int[Array, " b"],
     key: Array,
-    options: ParallelDecodingConfig,
+    options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
     variables, c = as_variables(params), model.config
     penalty = length_penalty(options)
-    if options.iterations > 1 and c.fed != "masked":
-        raise UserError(f"--decoding.iterations: a decoder fed with {c.fed} says everything once")
-    if options.length_scale != 1 and c.fed == "bos":
+    if options.iterations > 1 and c.decoder_input != "masked":
+        raise UserError(f"--decoding.iterations: a decoder fed with {c.decoder_input} says everything once")
+    if options.length_scale != 1 and c.decoder_input == "bos":
         raise UserError("--decoding.length-scale: a decoder fed with bos predicts no length")
     apply: Any = functools.partial(model.apply, variables)
     limits, longest = length_limits(source, c.special.pad, options.extra_length, options.max_length)
     memory = apply(source, method="encode")
-    if c.fed == "bos":
-        draft = jnp.full((source.shape[0], c.places), c.special.bos)
+    if c.decoder_input == "bos":
+        draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
         tokens, log_p = cut_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
         return in_order(tokens[:, None], log_p[:, None], penalty, c.special.pad)
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
-    if c.fed == "fertility":
+    if c.decoder_input == "fertility":
         fertilities = draw_fertilities(plan, source != c.special.pad, lines, n, key)
         lengths = fertilities.sum(axis=-1)
     else:
@@ -95,7 +95,7 @@ def _search(
                 jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), places, c.special.pad
             )
         tokens, log_p = predict(apply, c.special, rows, draft, lengths)
-        if c.fed == "masked":
+        if c.decoder_input == "masked":
             tokens, log_p = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
         return padded, (log_p * places).sum(axis=1)

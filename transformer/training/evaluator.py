@@ -14,7 +14,7 @@ from transformer.data.pipeline import TrainingData
 from transformer.decoding.translator import Translator
 from transformer.evaluation import Score, bleu, chrf, exact_match
 from transformer.hosts import by_turns
-from transformer.parallel import Layout
+from transformer.sharding import Layout
 from transformer.systems import find_system
 from transformer.training.objective import Objective
 from transformer.training.signals import StopRequest, asked

@@ -21,10 +21,10 @@ from transformer.errors import Stopped, UserError
 from transformer.files import write_whole
 from transformer.hosts import gathered, is_main_process
 from transformer.locations import as_options, locations
-from transformer.parallel import layout_of
 from transformer.report import REPORT, write_report
 from transformer.report.logged import duration
 from transformer.run import Run
+from transformer.sharding import layout_of
 from transformer.systems import find_system
 from transformer.training.evaluator import Evaluator, Sample
 from transformer.training.events import Events
@@ -53,7 +53,7 @@ class Loop:
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
         t = config.training
         step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
-        self.layout = layout_of(config.parallel)
+        self.layout = layout_of(config.mesh)
         self.train_step = self.layout.spread(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)

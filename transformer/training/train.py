@@ -15,8 +15,8 @@ from transformer.data.pipeline import corpus_tokenizers, prepare
 from transformer.errors import UserError
 from transformer.forks import refuse_forked
 from transformer.hosts import barrier, gathered, is_main_process
-from transformer.parallel import layout_of
 from transformer.run import Run
+from transformer.sharding import layout_of
 from transformer.systems import check_system, find_system
 from transformer.training.loop import Loop
 from transformer.training.watch import Watch
@@ -27,8 +27,8 @@ CHANGEABLE = (
     "training.keep_last",
     "training.samples",
     "data.cache_dir",
-    "parallel.fsdp",
-    "parallel.tensor",
+    "mesh.fsdp",
+    "mesh.tensor",
 )
 """Options that may change on resume, since they affect no earlier result."""
 
@@ -56,7 +56,7 @@ def train(
     watch = watch or Watch(quiet=not is_main_process())
     keep_programs()
     check_system(config)
-    layout_of(config.parallel)  # refuses what these devices cannot do
+    layout_of(config.mesh)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(config, model=run.config.model)

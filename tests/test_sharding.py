@@ -26,7 +26,7 @@ from transformer import Run, Transformer, TransformerConfig, UserError
 from transformer.config import MeshConfig
 from transformer.config_json import to_json
 from transformer.decoding.translator import model_shapes
-from transformer.parallel import Shards, layout_of
+from transformer.sharding import Shards, layout_of
 
 REPLICAS = (1, 1)
 Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
@@ -136,7 +136,7 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
     for name, plan in {"one": stages[:1] * 4, "several": stages}.items():
         for (devices, cuts, _), (*_, steps) in zip(plan, stages, strict=True):
             training = replace(small.training, steps=steps)
-            config = replace(small, training=training, parallel=MeshConfig(*cuts))
+            config = replace(small, training=training, mesh=MeshConfig(*cuts))
             (tmp_path / "config.json").write_text(to_json(config))
             flags = f"--xla_force_host_platform_device_count={devices}"
             command = [sys.executable, "-c", TRAIN, str(tmp_path / "config.json"), str(tmp_path / name)]
@@ -177,7 +177,7 @@ def test_what_is_cut_along_which_axis() -> None:
 
 
 def test_meshes_that_cannot_be() -> None:
-    with pytest.raises(UserError, match=r"--parallel.fsdp 3 .* does not divide the 1 device"):
+    with pytest.raises(UserError, match=r"--mesh.fsdp 3 .* does not divide the 1 device"):
         layout_of(MeshConfig(fsdp=3))
-    with pytest.raises(UserError, match="--parallel.tensor must be at least 1"):
+    with pytest.raises(UserError, match="--mesh.tensor must be at least 1"):
         MeshConfig(tensor=0)

@@ -104,12 +104,12 @@ class Shards(Layout):
         size = config.fsdp * config.tensor
         if devices % size:
             raise UserError(
-                f"--parallel.fsdp {config.fsdp} times --parallel.tensor {config.tensor} does not divide the "
+                f"--mesh.fsdp {config.fsdp} times --mesh.tensor {config.tensor} does not divide the "
                 f"{devices} device(s) here: choose two whose product does"
             )
         if local % config.tensor:
             raise UserError(
-                f"--parallel.tensor {config.tensor} must divide the {local} device(s) of a host: what is cut "
+                f"--mesh.tensor {config.tensor} must divide the {local} device(s) of a host: what is cut "
                 "by tensor is sent at every layer"
             )
         shape = (devices // size, config.fsdp, config.tensor)
