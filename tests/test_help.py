@@ -57,6 +57,15 @@ def test_common_options_are_options(monkeypatch, capfd):
     assert all(option in everything for option in mentioned - short)
 
 
+def test_the_help_has_the_values_of_the_preset(monkeypatch, capfd):
+    _, out, _ = run(monkeypatch, capfd, "train", "tiny", "--help")
+    assert out.strip() == train_help("tiny")
+    assert "[value in preset tiny]" in out
+    assert re.search(r"--model.num-layers .*\[4\]", out)
+    for name in PRESETS:
+        assert max(map(len, train_help(name).splitlines())) <= 80
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_a_version(name, monkeypatch, capfd):
     status, out, _ = run(monkeypatch, capfd, name, "--help")

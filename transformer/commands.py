@@ -47,24 +47,12 @@ def version() -> str:
 
 def main() -> int:
     """`transformer COMMAND ...`."""
-    from transformer.cli.guard import guarded
-
     name, *rest = sys.argv[1:] or ["--help"]
     if name not in COMMANDS:
-        return guarded("transformer", _about)
+        from transformer.cli.about import about_main
+
+        return about_main()
     module, function, _ = COMMANDS[name]
     sys.argv = [f"{sys.argv[0]} {name}", *rest]
     status: int = getattr(importlib.import_module(module), function)()
     return status
-
-
-def _about(arguments: list[str]) -> None:
-    from transformer.errors import UserError, nearest
-
-    name = arguments[0] if arguments else "--help"
-    if name not in ("--help", "-h"):
-        raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
-    print("usage: transformer COMMAND [options]\n")
-    for command, (_, _, what) in COMMANDS.items():
-        print(f"  {command:9} {what}")
-    print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import select
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +16,13 @@ from typing import Annotated, Any, Literal, TextIO
 import tyro
 
 from transformer.cli.guard import guarded
+from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import fields_of
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
 from transformer.files import open_regular, parse_object
-
-PAUSE = 0.05  # seconds without a new line after which the lines so far are translated
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ def _translate_lines(given: DecodeArguments) -> None:
         """The lines to translate, in windows."""
         most = WINDOW * jax.process_count()
         if not given.input:
-            return _standard_input(most, patient=jax.process_count() > 1)
+            return standard_input(most, patient=jax.process_count() > 1)
         lines = read_lines(given.input)
         return iter(lambda: list(itertools.islice(lines, most)), [])
 
@@ -264,7 +262,7 @@ def _write_page(given: DecodeArguments) -> None:
     from transformer.decoding.translator import Translator
     from transformer.inspection.explorer import SENTENCES, explore
 
-    read = _standard_input(SENTENCES, patient=True)
+    read = standard_input(SENTENCES, patient=True)
     lines = read_lines(given.input) if given.input else itertools.chain.from_iterable(read)
     sources = list(itertools.islice(filter(str.strip, lines), SENTENCES))
     if not sources:
@@ -313,53 +311,6 @@ def _check_files(given: DecodeArguments) -> int | None:
         if total is not None and references != total:
             raise UserError(f"{given.input} has {total} lines but {given.reference} has {references}")
     return total
-
-
-def _standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
-    """Lines of standard input: those that have arrived or, if patient, `most` at a time."""
-    from transformer.data.corpora import text_of
-
-    number = 0
-    for lines in _arriving(most, patient):
-        window = []
-        for line in lines:
-            number += 1
-            try:
-                window.append(text_of(line, number))
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
-                ) from error
-        yield window
-
-
-def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
-    """Yields lines as they arrive: a typed line at once, piped lines many at a time."""
-    if sys.stdin is None:
-        raise UserError("standard input is closed: name a file with --input")
-    try:
-        descriptor = sys.stdin.fileno()
-    except OSError:  # another program replaced the stream by one without
-        yield from iter(lambda: list(itertools.islice(sys.stdin.buffer, most)), [])
-        return
-    if os.isatty(descriptor):
-        print("one sentence per line; Ctrl-D to end", file=sys.stderr, flush=True)
-    ended, rest = False, bytearray()
-    while not ended:
-        lines: list[bytes] = []
-        while not ended and len(lines) < most:
-            if lines and not patient and not select.select([descriptor], [], [], PAUSE)[0]:
-                break
-            read = os.read(descriptor, 2**16)
-            ended = not read
-            rest += read
-            if b"\n" in read:
-                *whole, rest = rest.split(b"\n")
-                lines += map(bytes, whole)
-        if ended and rest:
-            lines.append(bytes(rest))
-        if lines:
-            yield lines
 
 
 def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> list[str]:

@@ -1,8 +1,8 @@
-"""The text of `train.py --help`, which fits on one page, and of `--list-presets`."""
+"""The text of `train.py --help`, which fits on one page, of `--list-presets` and of `transformer --help`."""
 
 import textwrap
 
-from transformer.commands import called
+from transformer.commands import COMMANDS, called
 from transformer.config import Config
 from transformer.presets import GROUPS, PRESETS
 
@@ -26,8 +26,16 @@ COMMON = {
 """The options that most people need, and what they do."""
 
 
-def train_help() -> str:
-    """The short help: what the command does, examples, common options, presets by group."""
+def commands_help() -> str:
+    """What `transformer --help` prints."""
+    lines = [f"  {name:9} {what}" for name, (_, _, what) in COMMANDS.items()]
+    about = "For details: transformer COMMAND --help. For versions: transformer --version."
+    return "\n".join(["usage: transformer COMMAND [options]", "", *lines, "", about])
+
+
+def train_help(preset: str = "quickstart") -> str:
+    """The short help: what the command does, examples, common options with the preset's values, and the
+    presets by group."""
     train = called("train")
     files = "--data.train-source a.en --data.train-target a.de"
     lines = [
@@ -46,12 +54,12 @@ def train_help() -> str:
         f"  {train} --init-from runs/transformer-1 --data.train-source ...",
         "      fine-tune a trained or imported model",
         "",
-        "common options [default]:",
+        f"common options [value in preset {preset}]:",
     ]
     for name, what in COMMON.items():
         option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
         lines += textwrap.wrap(
-            f"{option:26} {what}{_default(name)}",
+            f"{option:26} {what}{_value(PRESETS[preset], name)}",
             80,
             initial_indent="  ",
             subsequent_indent=" " * 29,
@@ -69,8 +77,7 @@ def train_help() -> str:
     return "\n".join([*lines, "", "--help-all describes every option; --version prints versions."])
 
 
-def _default(name: str) -> str:
-    value: object = PRESETS["quickstart"]
+def _value(value: object, name: str) -> str:
     for part in name.split("."):
         value = getattr(value, part, None)
     return "" if value is None else f" [{value}]"

@@ -40,15 +40,17 @@ def train_main() -> int:
 
 
 def _train(arguments: list[str]) -> None:
-    for option, text in (("--help", train_help), ("-h", train_help), ("--list-presets", preset_table)):
-        if option in arguments:
-            print(text())
-            return
+    if "--list-presets" in arguments:
+        print(preset_table())
+        return
     preset = None
     if arguments and not arguments[0].startswith("-"):
         preset, *arguments = arguments
         if preset not in PRESETS:
             raise UserError(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
+    if {"--help", "-h"} & {*arguments}:
+        print(train_help(preset or "quickstart"))
+        return
     arguments = ["--help" if word == "--help-all" else word for word in arguments]
     arguments = [re.sub("^--init-from(?==|$)", "--training.init-from", word) for word in arguments]
     parent = _value_of("--training.init-from", arguments)

@@ -1,0 +1,18 @@
+"""`transformer --help`: the commands."""
+
+from transformer.cli.guard import guarded
+from transformer.cli.help import commands_help
+from transformer.commands import COMMANDS
+from transformer.errors import UserError, nearest
+
+
+def about_main() -> int:
+    """`transformer` without a command, or with one that does not exist."""
+    return guarded("transformer", _about)
+
+
+def _about(arguments: list[str]) -> None:
+    name = arguments[0] if arguments else "--help"
+    if name not in ("--help", "-h"):
+        raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
+    print(commands_help())
