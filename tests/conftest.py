@@ -97,3 +97,17 @@ def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformer.training.train import train
 
     return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
+
+
+@pytest.fixture
+def run_dir(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run, which a test may change."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of random parameters to decode with."""
+    from small_translator import small_translator, stored
+
+    return stored(small_translator(), tmp_path_factory.mktemp("decoder") / "run")

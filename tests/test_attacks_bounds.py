@@ -1,0 +1,164 @@
+"""Numbers, JSON, vocabularies and metrics beyond all bounds."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_run import WORDS, changed, quiet
+
+from transformer import Config, DecodingConfig, Run, Translator, UserError
+from transformer.checkpoints import MANIFEST
+from transformer.config import DataConfig
+from transformer.config_json import from_json
+from transformer.data.tokenizers import load_tokenizer
+from transformer.files import parse_json
+from transformer.report import write_report
+from transformer.training.train import train
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"buckets": (10**11,)}, "--decoding.buckets must be"),
+        ({"rows": 10_000, "buckets": (8, 100_000)}, "times the longest of --decoding.buckets"),
+        ({"max_length": 10**10}, "--decoding.max-length must be"),
+        ({"seed": 2**31}, "--decoding.seed must be"),
+    ],
+)
+def test_decoding_beyond_all_bounds(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DecodingConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_length": 10**7},
+        {"batch_tokens": 10**10},
+        {"vocab_size": 10**9},
+        {"built_in_size": 10**10},
+        {"buckets": (10**11,)},
+    ],
+)
+def test_data_beyond_all_bounds(changes: dict) -> None:
+    (name,) = changes
+    with pytest.raises(UserError, match=f"--data.{name.replace('_', '-')} must be at least"):
+        DataConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"model": {"window": 100000000000}}',
+        '{"model": {"num_layers": 10000000}}',
+        '{"model": {"special": {"pad": 100000000000}}}',
+        '{"model": {"special": {"pad": -5}}}',
+        '{"training": {"steps": 1' + 30 * "0" + "}}",
+        '{"optimizer": {"scale": 1' + 400 * "0" + "}}",
+        '{"optimizer": {"warmup_steps": Infinity}}',
+        '{"optimizer": {"peak": 1e999}}',
+        '{"data": ' + '{"a":' * 100_000,
+        "[" * 100_000,
+        "null",
+        '{"system": ["transformer"]}',
+    ],
+)
+def test_configs_beyond_all_bounds(text: str) -> None:
+    with pytest.raises(UserError):
+        from_json(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[Infinity]", "1e400", "1" * 5000, "9" * 19, "[" * 10**5, "", "'", '"\\ud800"']
+)
+def test_json_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"number|nested|Expecting|lone surrogate"):
+        parse_json(text)
+
+
+def test_json_that_is() -> None:
+    assert parse_json('[1, -2.5e3, 5e-324, 9223372036854775807, "x"]') == [1, -2500.0, 5e-324, 2**63 - 1, "x"]
+
+
+ODD_JSON = [
+    "[]",
+    "null",
+    "3",
+    "{}{",
+    "[" * 100_000,
+    '{"a":' * 100_000,
+    "",
+    "\x00",
+    '{"bleu": 1' + "0" * 400 + "}",
+]
+
+
+@pytest.mark.parametrize("text", ODD_JSON, ids=range(len(ODD_JSON)))
+def test_odd_json_anywhere_in_a_run(run_dir: Path, text: str) -> None:
+    checkpoint = run_dir / "checkpoints" / "12"
+    (checkpoint / "metrics" / "metrics").write_text(text)
+    assert Run(run_dir).best_step() != 12
+    for name in (MANIFEST, "model/_METADATA", "model/_sharding", "model/array_metadatas/process_0"):
+        ordinary = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_text(text)
+        with pytest.raises(UserError, match="12/.* is damaged"):
+            Translator.load(run_dir, 12)
+        (checkpoint / name).write_bytes(ordinary)
+        (checkpoint / MANIFEST).unlink(missing_ok=True)
+    (run_dir / "results.json").write_text(text)
+    write_report(run_dir)
+    (run_dir / "metrics.jsonl").write_text(text + "\n")
+    with pytest.raises(UserError, match="no metrics yet"):
+        write_report(run_dir)
+
+
+ODD_RECORDS = [
+    {"kind": "start", "step": 0, "data": {"lengths": [1, 2]}},
+    {"kind": "start", "step": 0, "data": {"lengths": {"source": 3, "target": {"8": "x"}, "both": {"8": -1}}}},
+    {"kind": "start", "step": 0, "data": {"lengths": {"source": {}}}},
+    {"kind": "start", "step": 0, "data": 7},
+    {"kind": "training", "step": 10**18, "nll": 1.0},
+    {"kind": "training", "step": 1, "nll": 5e-324},
+    {"kind": "training", "step": 1, "nll": 1.7e308, "tokens_per_second": -1e308},
+    {"kind": "training", "step": 0, "nll": 0},
+    {"kind": "training", "step": True, "nll": 1},
+    {"kind": "training", "step": 1.5},
+    {"kind": "evaluation", "step": 1, "bleu": "x"},
+    {"kind": "evaluation", "step": 1, "bleu": 1, "samples": [[1, 2, 3]]},
+    {"kind": "evaluation", "step": 1, "bleu": 1e308, "nll": None, "samples": {"a": 1}},
+    {"kind": ["start"], "step": 1},
+    {"kind": "start", "step": 2**31 - 1, "date": {"a": []}},
+]
+
+
+@pytest.mark.parametrize("record", ODD_RECORDS, ids=range(len(ODD_RECORDS)))
+def test_a_report_of_odd_metrics(run_dir: Path, record: dict) -> None:
+    lines = ['{"kind": "start", "step": 0}', json.dumps(record)]
+    (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert write_report(run_dir).read_text().endswith("</html>\n")
+
+
+def test_training_continues_beside_odd_metrics(config: Config, run_dir: Path) -> None:
+    with open(run_dir / "metrics.jsonl", "a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in ODD_RECORDS)
+        file.write("[" * 10**5 + "\n" + ODD_JSON[-1] + "\n")
+    train(changed(config, steps=14), run_dir, watch=quiet())
+    assert Run(run_dir).steps()[-1] == 14
+
+
+def test_a_tokenizer_of_another_size(decoder: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    for words in (WORDS[:-1], [*WORDS, "more"]):
+        saved = json.loads((decoder / "source.model").read_text()) | {"words": words}
+        (run_dir / "source.model").write_text(json.dumps(saved))
+        with pytest.raises(UserError, match=r"ids but config.json expects 13: they do not belong"):
+            Translator.load(run_dir)
+
+
+def test_words_that_are_no_text(tmp_path: Path) -> None:
+    for kind in ("word", "open-word", "whitespace"):
+        saved = {"kind": kind, "special": {"pad": 0, "bos": 1, "eos": 2, "unk": 3}, "words": ["a", "\ud800"]}
+        (tmp_path / "v").write_text(json.dumps(saved))
+        with pytest.raises(UserError, match="neither a SentencePiece model nor a saved vocabulary"):
+            load_tokenizer(tmp_path / "v")

@@ -1,0 +1,106 @@
+"""Files from strangers that name code or text: none of it is imported or read."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_command import command
+from small_run import changed, quiet
+
+from transformer import Config, Run, UserError
+from transformer.cli.train import _continued
+from transformer.config import DataConfig
+from transformer.config_json import to_json
+from transformer.data.corpora import open_corpus
+from transformer.training.train import train
+
+EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A prepared TFDS dataset whose feature class is in a module beside it; importing that leaves a mark."""
+    folder = tmp_path / "tfds" / "toy_translate" / "fr-en" / "1.0.0"
+    folder.mkdir(parents=True)
+    (tmp_path / "evil.py").write_text(EVIL.format(str(tmp_path / "executed")))
+    (folder / "features.json").write_text(json.dumps({"pythonClassName": "evil.Feature", "jsonFeature": {}}))
+    about = {"name": "toy_translate", "configName": "fr-en", "version": "1.0.0", "fileFormat": "array_record"}
+    (folder / "dataset_info.json").write_text(json.dumps(about))
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+PLAIN = {
+    "pythonClassName": "tensorflow_datasets.core.features.translation_feature.Translation",
+    "translation": {"languages": ["en", "fr"]},
+}
+
+
+@pytest.mark.parametrize("where", ["features", "info", "both"])
+def test_a_prepared_set_names_code_that_is_not_imported(poisoned: Path, tmp_path: Path, where: str) -> None:
+    if where != "features":
+        evil = {"pythonClassName": "evil.Feature", "jsonFeature": {}}
+        about = json.loads((poisoned / "dataset_info.json").read_text())
+        (poisoned / "dataset_info.json").write_text(json.dumps({**about, "features": evil}))
+    if where == "info":
+        (poisoned / "features.json").write_text(json.dumps(PLAIN))
+    with pytest.raises(UserError, match="is not that of a translation dataset"):
+        open_corpus(DataConfig(dataset="toy_translate/fr-en", cache_dir=tmp_path))
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "toy_translate/fr-en,data_dir=/tmp",
+        "toy_translate/fr-en/a=1",
+        "huggingface:evil",
+        "kaggle:evil/a",
+        "../run/toy_translate",
+        "toy_translate/../x",
+        "/etc",
+        "",
+    ],
+)
+def test_a_dataset_is_a_plain_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such TFDS dataset"):
+        open_corpus(DataConfig(dataset=name, cache_dir=tmp_path))
+
+
+def test_a_run_directory_does_not_say_where_text_is(
+    poisoned: Path, tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dataset in its own folder is not found, and the cache folder that it names is not created."""
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "mine"))
+    config = Run(run_dir).config
+    data = DataConfig(dataset="toy_translate/fr-en", tokenizer="whitespace", cache_dir=tmp_path)
+    (run_dir / "config.json").write_text(to_json(replace(config, data=data)))
+    given = _continued(["--run-dir", str(run_dir)], run_dir)
+    assert given.config.data.cache_dir is None
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "mine" / "tfds"))
+    with pytest.raises(UserError, match="no such TFDS dataset"):
+        train(given.config, run_dir, watch=quiet())
+    data = replace(config.data, cache_dir=tmp_path / "elsewhere")
+    (run_dir / "config.json").write_text(to_json(replace(config, data=data)))
+    done = command("train.py", "--run-dir", run_dir)
+    assert done.returncode == 2
+    assert "give --data.test-source, --data.test-target, --data.train-source" in done.stderr
+    assert f"--data.train-source {config.data.train_source}" in done.stderr
+    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "elsewhere").exists()
+    assert not list((tmp_path / "mine").glob("corpora/*"))
+
+
+def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:
+    """Tokenizers need not be given again, since the run has copies."""
+    stored = replace(Run(run_dir).config, data=replace(config.data, source_tokenizer=Path("/nowhere")))
+    (run_dir / "config.json").write_text(to_json(stored))
+    text = [
+        word
+        for split in ("train", "validation", "test")
+        for side in ("source", "target")
+        for word in (f"--data.{split}-{side}", str(getattr(config.data, f"{split}_{side}")))
+    ]
+    given = _continued(["--run-dir", str(run_dir), *text, "--training.steps", "14"], run_dir)
+    assert given.config == changed(replace(stored, data=replace(stored.data, cache_dir=None)), steps=14)

@@ -1,0 +1,172 @@
+"""Files that other processes change at the same time."""
+
+import fcntl
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_command import command
+from small_run import WORDS
+from small_translator import small_translator
+
+from transformer import Config, Run, Translator, UserError
+from transformer.cli import output as output_module
+from transformer.cli.decode import _translate_lines, parse_decode
+from transformer.cli.output import LongOutput
+from transformer.data import corpora
+from transformer.data.corpora import open_corpus
+from transformer.decoding.translator import model_shapes
+
+
+def test_a_new_average_is_another_model(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted output is not continued after the average has been recomputed."""
+    from transformer.decoding import translator as module
+
+    run = Run(shutil.copytree(finished, tmp_path / "run"))
+    shapes = model_shapes(run.config)
+    (tmp_path / "in").write_text("".join(f"{word} {other}\n" for word in WORDS for other in WORDS))
+    monkeypatch.setattr(module, "WINDOW", 4)
+    arguments = [
+        run.path,
+        "--checkpoint",
+        "average",
+        "--input",
+        tmp_path / "in",
+        "--output",
+        tmp_path / "out",
+    ]
+
+    def decode(*more: object) -> None:
+        _translate_lines(parse_decode([*map(str, [*arguments, *more])]))
+
+    run.store_average(run.averaged(run.steps()[:1], shapes))
+    ordinary, calls = Translator.search, iter(range(3))
+
+    def search(self: Translator, *given: object, **options: object) -> object:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return ordinary(self, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "search", search)
+        with pytest.raises(KeyboardInterrupt):
+            decode("--resume")
+    run.store_average(run.averaged(run.steps(), shapes))
+    decode("--resume")
+    expected = Translator.load(run.path, "average").translate((tmp_path / "in").read_text().splitlines())
+    assert (tmp_path / "out").read_text().splitlines() == expected
+
+
+def test_fingerprints_tell_models_apart() -> None:
+    same = {small_translator().fingerprint() for _ in range(2)}
+    others = {small_translator(seed=6).fingerprint(), small_translator(words=WORDS[::-1]).fingerprint()}
+    assert (len(same), len(same | others)) == (1, 3)
+
+
+def test_an_input_that_changes_while_it_is_translated(
+    decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_text("red\n")
+    ordinary = Translator.search
+
+    def search(self: Translator, *given: object, **options: object) -> object:
+        (tmp_path / "in").write_text("blue\n")
+        return ordinary(self, *given, **options)
+
+    monkeypatch.setattr(Translator, "search", search)
+    with pytest.raises(UserError, match="in changed while it was translated"):
+        _translate_lines(
+            parse_decode([str(decoder), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")])
+        )
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_a_text_that_is_replaced_while_it_is_stored(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text must not be stored under the hash of another."""
+    data = config.data
+    source = Path(shutil.copy(data.train_source, tmp_path / "train.in"))
+    data = replace(data, train_source=source, cache_dir=tmp_path / "cache")
+    ordinary = corpora.store.prepare
+
+    def prepare(*arguments: object) -> object:
+        source.write_text(source.read_text().replace("red", "green"))
+        return ordinary(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpora.store, "prepare", prepare)
+        with pytest.raises(UserError, match="text changed while it was read"):
+            open_corpus(data)
+    assert not list((tmp_path / "cache").rglob("*array_record*"))
+    shutil.copy(config.data.train_source, source)
+    expected = source.read_text().splitlines()
+    assert [pair[0] for pair in open_corpus(data).splits["train"]] == expected
+
+
+def test_a_pipe_as_training_text(config: Config, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=f"cannot read {path}: not a regular file"):
+            open_corpus(replace(config.data, train_source=path))
+
+
+def test_standard_input_as_training_text(config: Config) -> None:
+    files = ["--data.train-source", "/dev/stdin", "--data.train-target", str(config.data.train_target)]
+    files += ["--data.validation-tsv", str(config.data.train_target)]
+    done = command("train.py", *files, shell="< <(yes)")
+    assert (done.returncode, "cannot read /dev/stdin: not a regular file" in done.stderr) == (2, True)
+
+
+def test_a_lock_that_was_waited_for_is_compared_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process opens the partial file; before it has the lock, the other one completes it and renames it."""
+    path = tmp_path / "out"
+    first = LongOutput(path, "job", resume=False)
+    file = first.__enter__()
+    file.write("finished\n")
+    ordinary = fcntl.flock
+
+    def flock(*arguments: object) -> None:
+        monkeypatch.setattr(output_module.fcntl, "flock", ordinary)
+        first.__exit__(None, None, None)
+        ordinary(*arguments)
+
+    monkeypatch.setattr(output_module.fcntl, "flock", flock)
+    second = LongOutput(path, "job", resume=False)
+    other = second.__enter__()
+    assert path.read_text() == "finished\n"
+    other.write("again\n")
+    second.__exit__(None, None, None)
+    assert path.read_text() == "again\n"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_the_lock_is_held_until_the_output_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = os.replace
+
+    def replaced(partial: Path, path: Path) -> None:
+        with open(partial) as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ordinary(partial, path)
+
+    monkeypatch.setattr(output_module.os, "replace", replaced)
+    with LongOutput(tmp_path / "out", "job", resume=False) as file:
+        file.write("line\n")
+    assert (tmp_path / "out").read_text() == "line\n"
+
+
+def test_a_partial_output_is_not_written_through_a_link(tmp_path: Path) -> None:
+    long = LongOutput(tmp_path / "out", "job", resume=True)
+    (tmp_path / "precious").write_text("mine\n")
+    long._partial.symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match="cannot write --output"), long:
+        pass
+    assert (tmp_path / "precious").read_text() == "mine\n"
