@@ -139,7 +139,7 @@ def test_nonsense_is_refused(translator: Translator) -> None:
     found = translator.search(SOURCES[:1])[0]
     with pytest.raises(UserError, match="empty sentence"):
         attention_of(translator, " ", found)
-    with pytest.raises(UserError, match="without ids"):
+    with pytest.raises(UserError, match="has no ids"):
         attention_of(translator, SOURCES[0], [Hypothesis("red", ("red",), 0.0, 0.0)])
     assert attention_of(translator, SOURCES[0], []) == []
     with pytest.raises(UserError, match="only a beam search has a tree"):

@@ -1,4 +1,4 @@
-"""Parallel decoders: their inputs and losses, and searches compared with the papers, position by position."""
+"""Non-autoregressive decoders: inputs, losses and search, compared with the papers position by position."""
 
 import dataclasses
 import functools
@@ -15,9 +15,9 @@ from transformer.decoding.beam import chunks
 from transformer.errors import UserError
 from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
-from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
-from transformer.nonautoregressive.objective import draw_places, length_class, nonautoregressive_objective
-from transformer.nonautoregressive.search import cut_at_eos, draw_fertilities, nonautoregressive_search
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+from transformer.nonautoregressive.objective import length_class, nonautoregressive_objective, sample_mask
+from transformer.nonautoregressive.search import nonautoregressive_search, sample_fertilities, truncate_at_eos
 from transformer.training.step import init_state, make_train_step
 
 PAD, BOS, EOS = 0, 1, 2
@@ -52,20 +52,20 @@ def lengths_of(tokens):
     return (tokens != PAD).sum(axis=-1)
 
 
-# --- what the decoder is fed ---
+# --- decoder input ---
 
 
 def test_copies_follow_their_fertilities():
     source, fertility = jnp.asarray([[4, 5, 6, 2, 0]]), jnp.asarray([[2, 0, 1, 3, 0]])
     exactly = jnp.arange(8) < 6
-    copied = copied_places(source, fertility, exactly[None], PAD)
+    copied = copied_source(source, fertility, exactly[None], PAD)
     np.testing.assert_array_equal(copied, [[4, 4, 6, 2, 2, 2, 0, 0]])
-    # twice the positions: twice as many copies; half the positions: every other one
+    # with twice the positions each copy appears twice, with half of them every other copy
     np.testing.assert_array_equal(
-        copied_places(source, fertility, (jnp.arange(12) < 12)[None], PAD), [[4] * 4 + [6] * 2 + [2] * 6]
+        copied_source(source, fertility, (jnp.arange(12) < 12)[None], PAD), [[4] * 4 + [6] * 2 + [2] * 6]
     )
     np.testing.assert_array_equal(
-        copied_places(source, fertility, (jnp.arange(3) < 3)[None], PAD), [[4, 6, 2]]
+        copied_source(source, fertility, (jnp.arange(3) < 3)[None], PAD), [[4, 6, 2]]
     )
 
 
@@ -74,21 +74,21 @@ def test_copies_against_repetition(seed):
     rng = np.random.default_rng(seed)
     source, fertility = rng.integers(4, 99, 9), rng.integers(0, 4, 9)
     expected = np.repeat(source, fertility)
-    places = np.arange(30) < len(expected)
-    copied = copied_places(
-        jnp.asarray(source)[None], jnp.asarray(fertility)[None], jnp.asarray(places)[None], PAD
+    positions = np.arange(30) < len(expected)
+    copied = copied_source(
+        jnp.asarray(source)[None], jnp.asarray(fertility)[None], jnp.asarray(positions)[None], PAD
     )
     np.testing.assert_array_equal(np.asarray(copied)[0, : len(expected)], expected)
     assert (np.asarray(copied)[0, len(expected) :] == PAD).all()
 
 
 @every_model
-def test_every_place_sees_every_other_but_no_padding(name):
+def test_every_position_attends_to_all_but_padding(name):
     model, variables = MODELS[name], variables_of(name)
     draft = jnp.where(TARGET == PAD, PAD, BOS)
     memory = model.apply(variables, SOURCE, method="encode")
 
-    def first_place(extra):
+    def first_position(extra):
         def run(model):
             embed = "source_embedding" if name == "fertility" else "embed_target"
             ordinary = getattr(model, embed)
@@ -97,12 +97,12 @@ def test_every_place_sees_every_other_but_no_padding(name):
 
         return model.apply(variables, method=run)[:, 0].sum()
 
-    gradient = jax.jit(jax.grad(first_place))(jnp.zeros((*draft.shape, 16)))
+    gradient = jax.jit(jax.grad(first_position))(jnp.zeros((*draft.shape, 16)))
     felt = np.abs(np.asarray(gradient)).sum(axis=-1) > 0
     np.testing.assert_array_equal(felt, TARGET != PAD)
 
 
-# --- what they learn ---
+# --- training ---
 
 
 def objective_of(name, **changes):
@@ -113,7 +113,7 @@ def objective_of(name, **changes):
 
 
 @pytest.mark.parametrize("name", ["length", "bos", "masked"])
-def test_the_loss_is_that_of_the_open_places_and_of_the_plan(name):
+def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
     config = Config(
         system="nonautoregressive", model=CONFIGS[name], decoding=NonAutoregressiveDecodingConfig()
     )
@@ -144,7 +144,7 @@ def test_differences_beyond_the_span_are_its_ends():
 
 def test_masks_cover_every_number_of_words_evenly():
     words = jnp.tile(jnp.arange(7) < 5, (4000, 1))
-    masked = np.asarray(jax.jit(draw_places)(jax.random.key(0), words))
+    masked = np.asarray(jax.jit(sample_mask)(jax.random.key(0), words))
     assert not masked[:, 5:].any()
     counts = np.bincount(masked.sum(axis=1), minlength=8)
     assert counts[0] == counts[6] == counts[7] == 0
@@ -162,14 +162,14 @@ def test_only_masked_words_are_learned():
     batch = {"source": SOURCE, "target": TARGET}
     key = jax.random.key(3)
     loss, weight, *_ = objective(MODELS["masked"], variables, batch, key, step)
-    open_places = draw_places(jax.random.fold_in(key, 1), TARGET != PAD)
-    assert weight == open_places.sum()
+    masked = sample_mask(jax.random.fold_in(key, 1), TARGET != PAD)
+    assert weight == masked.sum()
     memory = MODELS["masked"].apply(variables, SOURCE, method="encode")
-    draft = jnp.where(open_places, BOS, TARGET)
+    draft = jnp.where(masked, BOS, TARGET)
     log_p = jax.nn.log_softmax(MODELS["masked"].apply(variables, memory, draft, method="logits"))
     chosen = jnp.take_along_axis(log_p, TARGET[..., None], axis=-1)[..., 0]
     others = (log_p.sum(axis=-1) - chosen) / (log_p.shape[-1] - 1)
-    expected = -((0.9 * chosen + 0.1 * others) * open_places).sum()
+    expected = -((0.9 * chosen + 0.1 * others) * masked).sum()
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -184,7 +184,7 @@ def test_one_update_teaches_every_parameter():
         assert all(jax.tree.leaves(moved)), moved
 
 
-# --- searching ---
+# --- search ---
 
 
 @every_model
@@ -222,7 +222,7 @@ def test_lengths_are_the_likeliest_and_can_be_scaled():
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 4])
-def test_mask_predict_place_by_place(iterations):
+def test_mask_predict_position_by_position(iterations):
     model, variables = MODELS["masked"], variables_of("masked")
     memory = model.apply(variables, SOURCE, method="encode")
     found, scores = find("masked", iterations=iterations)
@@ -231,20 +231,21 @@ def test_mask_predict_place_by_place(iterations):
         size = next(size for size in chunks(10) if size >= lengths_of(found[:, 0]).max())
         draft = np.where(np.arange(size) < length, BOS, PAD)
         log_p = np.zeros(size)
-        open_places = np.arange(length)
+        masked = np.arange(length)
         for turn in range(iterations):
             if turn:
                 number = length * (iterations - turn) // iterations
-                open_places = np.argsort(log_p[:length], kind="stable")[:number]
-                draft[open_places] = BOS
+                masked = np.argsort(log_p[:length], kind="stable")[:number]
+                draft[masked] = BOS
             one = jax.tree.map(lambda x, row=row: x[row : row + 1], memory)
-            said = np.asarray(
+            all_log_p = np.asarray(
                 jax.nn.log_softmax(model.apply(variables, one, jnp.asarray(draft)[None], method="logits"))[0]
             )
-            for place in open_places:
-                allowed = [EOS] if place == length - 1 else [i for i in range(13) if i not in (PAD, BOS, EOS)]
-                draft[place] = allowed[said[place, allowed].argmax()]
-                log_p[place] = said[place, draft[place]]
+            for position in masked:
+                words = [i for i in range(13) if i not in (PAD, BOS, EOS)]
+                allowed = [EOS] if position == length - 1 else words
+                draft[position] = allowed[all_log_p[position, allowed].argmax()]
+                log_p[position] = all_log_p[position, draft[position]]
         np.testing.assert_array_equal(found[row, 0, :length], draft[:length])
         assert scores[row, 0] == pytest.approx(log_p[:length].mean(), abs=1e-5)
 
@@ -252,22 +253,23 @@ def test_mask_predict_place_by_place(iterations):
 def test_the_first_fertilities_are_the_likeliest_and_the_others_drawn():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 4)), jnp.float32)
     words = jnp.asarray([[True] * 5, [True] * 3 + [False] * 2])
-    drawn = np.asarray(draw_fertilities(logits, words, jnp.asarray([1, 2]), 4000, jax.random.key(0)))
+    drawn = np.asarray(sample_fertilities(logits, words, jnp.asarray([1, 2]), 4000, jax.random.key(0)))
     np.testing.assert_array_equal(drawn[:, 0], np.where(words, logits.argmax(-1), 0))
     assert (drawn[1, :, 3:] == 0).all()
     share = np.stack([(drawn[0, 1:, 0] == value).mean() for value in range(4)])
     np.testing.assert_allclose(share, jax.nn.softmax(logits[0, 0]), atol=5 * np.sqrt(0.25 / 4000))
-    again = np.asarray(draw_fertilities(logits[1:], words[1:], jnp.asarray([2]), 4000, jax.random.key(0)))
+    again = np.asarray(sample_fertilities(logits[1:], words[1:], jnp.asarray([2]), 4000, jax.random.key(0)))
     np.testing.assert_array_equal(again[0], drawn[1])
 
 
 def test_text_ends_at_the_first_eos_or_at_the_limit():
     words = [[5, 2, 6, 2], [5, 6, 7, 8], [2, 5, 5, 5]]
     logits = jax.nn.one_hot(jnp.asarray(words), 13) * 9.0
-    tokens, log_p = cut_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
+    tokens, log_p = truncate_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
     np.testing.assert_array_equal(tokens, [[5, 2, 0, 0], [5, 6, 2, 0], [2, 0, 0, 0]])
     certain = float(jax.nn.log_softmax(logits[0, 0])[5])
-    np.testing.assert_allclose(log_p, [2 * certain, 3 * certain - 9, certain], atol=1e-6)  # 2 for a 7: 9 less
+    # in the second row <eos> replaces the 7, which makes its logit 9 less
+    np.testing.assert_allclose(log_p, [2 * certain, 3 * certain - 9, certain], atol=1e-6)
 
 
 @every_model
@@ -285,10 +287,10 @@ def test_attention_is_over_the_words_of_the_source(name):
     ("make", "message"),
     [
         (lambda: NonAutoregressiveDecodingConfig(iterations=0), "iterations must be"),
-        (lambda: find("length", iterations=3), "fed with length says everything once"),
-        (lambda: find("bos", length_scale=2.0), "fed with bos predicts no length"),
+        (lambda: find("length", iterations=3), "decoder-input length predicts all tokens in one iteration"),
+        (lambda: find("bos", length_scale=2.0), "decoder-input bos predicts no length"),
         (lambda: NonAutoregressiveDecodingConfig(length_scale=0.0), "length-scale must be"),
-        (lambda: NonAutoregressiveDecodingConfig(method="sample"), "all at once"),
+        (lambda: NonAutoregressiveDecodingConfig(method="sample"), "all tokens at once"),
         (lambda: NonAutoregressiveConfig(**SIZES, length_weight=-1.0), "must not be negative"),
         (
             lambda: NonAutoregressiveConfig(

@@ -1,8 +1,8 @@
-"""A job computes the same in any layout of devices and processes.
+"""Training gives the same results in any layout of devices and processes.
 
-Tolerances: sums of float32 in another order differ by about 1e-7 of their terms. Layouts are compared with an
-Adam epsilon of 1e-4: with 1e-9 the rounding error of an almost zero gradient would become a whole step. So
-parameters that moved up to 0.2 in 20 updates of 0.01 agree to 1e-6, losses to a relative 1e-6.
+Tolerances: float32 sums in another order differ by about 1e-7 of their terms. Adam's epsilon is 1e-4 here:
+with 1e-9 the rounding error of an almost zero gradient would become a whole step. Parameters, which move up
+to 0.2 in 20 updates of 0.01, agree to 1e-6, and losses to a relative 1e-6.
 """
 
 import functools
@@ -50,7 +50,7 @@ def free_port() -> int:
 
 
 def trained(layout: Layout, folder: Path) -> Found:
-    """The results of all processes, which must be equal."""
+    """Trains in a layout and returns the results, which must be equal in all processes."""
     processes, devices, cuts = layout
     tests = Path(__file__).parent
     environment = {
@@ -65,7 +65,7 @@ def trained(layout: Layout, folder: Path) -> Found:
     running = []
     for index in range(processes):
         mine = given | {"process": index, "output": str(folder / f"{index}.json")}
-        log = open(folder / f"{index}.log", "w")  # noqa: SIM115 (the process keeps it)
+        log = open(folder / f"{index}.log", "w")  # noqa: SIM115 (the process inherits it)
         command = [sys.executable, str(tests / "many_devices.py"), json.dumps(mine)]
         running.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
         log.close()
@@ -82,7 +82,7 @@ def trained(layout: Layout, folder: Path) -> Found:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """The results of the layout of a name."""
+    """Maps the name of a layout to its results."""
 
     @functools.cache
     def find(name: str) -> Found:
@@ -100,7 +100,7 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
     np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-6)
     for ours, theirs, before in zip(this["params"], one["params"], one["began"], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
-        assert np.abs(np.subtract(ours, before)).max() > 0.01  # they did move
+        assert np.abs(np.subtract(ours, before)).max() > 0.01  # the parameters changed
     assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
 
 
@@ -127,8 +127,8 @@ train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 
 @pytest.mark.slow
 def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
-    """One device, then four replicas, then a mesh, then two replicas, each after the end of the previous one:
-    the same batches, and finally the same parameters as on one device only."""
+    """Trains on one device, then resumes on four replicas, a mesh, and two replicas. Batches and final
+    parameters are those of a run on one device."""
     small = small_config(tmp_path)
     optimizer = replace(small.optimizer, epsilon=1e-4)
     small = replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""Configs with names: the paper's models (Table 3) and recipes that were run."""
+"""Named configs: the models of the paper (Table 3), and the configs of the recipes."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -18,7 +18,7 @@ from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAut
 
 
 def _quickstart() -> Config:
-    """A small model that learns the built-in corpus in minutes on two CPU cores."""
+    """A small model for the built-in corpus; it trains in minutes on two CPU cores."""
     return Config(
         model=TransformerConfig(num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.0),
         data=DataConfig(
@@ -26,7 +26,7 @@ def _quickstart() -> Config:
             vocab_size=1600,
             max_length=40,
             batch_tokens=1280,
-            batching="packed",  # one shape to compile, hardly any padding
+            batching="packed",  # one shape to compile, and little padding
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
         training=TrainingConfig(
@@ -37,7 +37,7 @@ def _quickstart() -> Config:
 
 
 def _tiny() -> Config:
-    """Multi30k en-de, presegmented: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
+    """Multi30k en-de, text already split into subwords: 4+4 layers, d_model 128 (docs/recipes/tiny.md)."""
     return Config(
         model=TransformerConfig(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.2),
         data=DataConfig(
@@ -55,7 +55,7 @@ def _tiny() -> Config:
 
 
 def _multi30k() -> Config:
-    """Multi30k from raw, cased text: `tiny` with its own subwords (docs/recipes/multi30k.md)."""
+    """Multi30k, raw cased text: `tiny` with a BPE vocabulary (docs/recipes/multi30k.md)."""
     tiny = _tiny()
     return replace(
         tiny,
@@ -65,8 +65,8 @@ def _multi30k() -> Config:
 
 
 def _tiny_published() -> Config:
-    """`tiny` with the published updates: four times as many tokens, a higher peak, more dropout
-    (docs/recipes/tiny.md)."""
+    """`tiny` with the published hyperparameters: four times the batch size, a higher peak learning rate, more
+    dropout (docs/recipes/tiny.md)."""
     tiny = _tiny()
     return replace(
         tiny,
@@ -78,7 +78,7 @@ def _tiny_published() -> Config:
 
 
 def _baseline(system: str, model: ModelConfig) -> Config:
-    """A baseline with as many parameters as `tiny`, trained like it."""
+    """A baseline with the number of parameters and the training of `tiny`."""
     tiny = _tiny()
     decoding = replace(tiny.decoding, rows=64)
     return replace(tiny, system=system, model=model, decoding=decoding)
@@ -91,7 +91,7 @@ def _recurrent(attention: Any) -> Config:
 
 
 def _nonautoregressive(base: Config, decoder_input: Any) -> Config:
-    """A non-autoregressive model of the base's sizes and training."""
+    """A non-autoregressive model with the sizes and the training of `base`."""
     shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
     search = {item.name: getattr(base.decoding, item.name) for item in fields(DecodingConfig)}
     masked = decoder_input == "masked"
@@ -113,7 +113,7 @@ _NONAUTOREGRESSIVE = {
 
 
 def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
-    """Answers to people who introduce themselves, whose names no vocabulary has."""
+    """Replies to introductions. Names are not in the vocabulary, so a model must copy them."""
     sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     return Config(
         system="copying" if copying else "transformer",
@@ -124,7 +124,7 @@ def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
             target_language=language,
             built_in_size=20_000,
             tokenizer="open-word" if copying else "word",
-            vocab_size=vocab_size,  # of the patterns' words, not of names
+            vocab_size=vocab_size,  # the words of the patterns, without names
             max_length=28,
             buckets=(12, 16, 20, 28),
             batch_tokens=1024,
@@ -157,7 +157,7 @@ _PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe"
 
 
 def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **model: Any) -> Config:
-    """The base model with some of Table 3's columns changed."""
+    """The base model with changed columns of Table 3."""
     return replace(
         _PAPER,
         model=replace(_PAPER.model, dropout=dropout, **model),
@@ -177,7 +177,7 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-dot": _recurrent("dot"),
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
-    "fine-tune": _FINE_TUNE,  # a model given with --init-from, which brings its own sizes
+    "fine-tune": _FINE_TUNE,  # with --init-from, which determines the sizes
     **_NONAUTOREGRESSIVE,
     **_DIALOGUES,
     "base": _row(),
@@ -202,41 +202,41 @@ PRESETS: dict[str, Config] = {
     "D-smoothing-0.2": _row(smoothing=0.2),
     "E-learned-positions": _row(positions="learned"),
 }
-"""Every named config. The paper's are for WMT 2014 English-German with a joint vocabulary of 37,000."""
+"""All presets. Those of the paper are for WMT 2014 English-German with a joint vocabulary of 37,000."""
 
 GROUPS: dict[str, dict[str, str]] = {
-    "to begin with": {
-        "quickstart": "small, on the built-in corpus: minutes on two CPU cores",
+    "getting started": {
+        "quickstart": "small, built-in corpus; minutes on two CPU cores",
     },
     "Multi30k": {
-        "tiny": "on text that is already split into subwords",
-        "tiny-published": "the same, with the published updates",
-        "multi30k": "on raw text, with its own vocabulary",
+        "tiny": "text already split into subwords",
+        "tiny-published": "tiny with the published hyperparameters",
+        "multi30k": "raw text, with its own BPE vocabulary",
     },
     "baselines": {
         "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
         "tiny-recurrent": "GRU with additive attention (Bahdanau et al. 2015)",
         "tiny-recurrent-dot": "with scaled dot-product attention",
-        "tiny-recurrent-hard": "with hard attention, trained by REINFORCE (Xu et al. 2015)",
-        "tiny-recurrent-fixed": "with one fixed vector (Sutskever et al. 2014)",
+        "tiny-recurrent-hard": "with hard attention, trained with REINFORCE (Xu et al. 2015)",
+        "tiny-recurrent-fixed": "with a fixed context vector (Sutskever et al. 2014)",
     },
     "non-autoregressive": {
         f"{base}-{kind}": f"{what}, {where}"
-        for base, where in (("quickstart", "on the built-in corpus"), ("tiny", "as tiny"))
+        for base, where in (("quickstart", "built-in corpus"), ("tiny", "as tiny"))
         for kind, what in (
-            ("length", "length predicted first"),
-            ("bos", "text ends at the first <eos>"),
-            ("fertility", "source words repeated (Gu et al. 2018)"),
+            ("length", "predicts the length first"),
+            ("bos", "ends at the first <eos>"),
+            ("fertility", "repeats source tokens (Gu et al. 2018)"),
             ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
         )
     },
     "copying names": {
-        f"dialogue-{language}{suffix}": f"answers in {name}, {what}"
+        f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
         for language, name in (("en", "English"), ("zh", "Chinese"))
-        for suffix, what in (("", "with a pointer to the source"), ("-plain", "without one"))
+        for suffix, what in (("", "pointer-generator"), ("-plain", "no pointer"))
     },
-    "your own model": {
-        "fine-tune": "sizes and vocabulary of the run that --init-from names",
+    "fine-tuning": {
+        "fine-tune": "with the sizes and vocabulary of the run given by --init-from",
     },
     "the paper, WMT 2014": {
         "base": "Table 2's base model",
@@ -251,4 +251,4 @@ GROUPS: dict[str, dict[str, str]] = {
         "E-learned-positions": "Table 3 (E): learned positions",
     },
 }
-"""What each preset is, by group, in the order in which to meet them."""
+"""Descriptions of the presets by group, in display order."""

@@ -56,7 +56,7 @@ from transformer.files import (
     write_whole,
 )
 from transformer.hosts import barrier, is_main_process
-from transformer.sharding import on_all_hosts
+from transformer.sharding import as_global_arrays
 from transformer.training.step import TrainState
 
 # Orbax logs a lot, and a full disk once per array; `_not_written` reports it once.
@@ -243,8 +243,8 @@ class Run:
           UserError: it could not be written; earlier checkpoints are unchanged.
         """
         items = ocp.args.Composite(
-            model=ocp.args.StandardSave(on_all_hosts(state.best_variables)),
-            training=ocp.args.StandardSave(on_all_hosts(_resume_items(state))),
+            model=ocp.args.StandardSave(as_global_arrays(state.best_variables)),
+            training=ocp.args.StandardSave(as_global_arrays(_resume_items(state))),
         )
         step, metrics = int(state.step), None if bleu is None else {"bleu": bleu}
         self.finish_saving()

@@ -28,7 +28,7 @@ from transformer.errors import UserError, nearest
 from transformer.forks import refuse_forked
 from transformer.model.int8 import in_int8
 from transformer.run import Run
-from transformer.sharding import deal_rows, on_this_host
+from transformer.sharding import on_local_devices, shard_rows
 from transformer.systems import System, find_system
 
 Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
@@ -77,7 +77,7 @@ class Translator:
 
     def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
         self.config, self.tokenizers = config, tokenizers
-        self.variables = on_this_host(variables)
+        self.variables = on_local_devices(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.programs: set[tuple[int, DecodingConfig]] = set()
@@ -224,7 +224,7 @@ class Translator:
         # the first batch compiles while the others wait; otherwise each would compile
         compiling = self._compiling.setdefault(program, threading.Lock())
         with nullcontext() if program in self.programs else compiling:
-            rows = deal_rows(batch, numbers)
+            rows = shard_rows(batch, numbers)
             result = self.system.search(self.model, self.variables, *rows, settings)
             self.programs.add(program)
         return jax.block_until_ready(result)  # type: ignore[no-any-return]
@@ -318,7 +318,7 @@ class Translator:
             source, target = (
                 self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
             )
-            found = _scored(self.system, self.model, self.variables, *deal_rows(source, target))
+            found = _scored(self.system, self.model, self.variables, *shard_rows(source, target))
             scores[rows] = np.asarray(found)[: len(rows)]
         return scores
 
@@ -416,7 +416,7 @@ class Translator:
         pad = self.config.model.special.pad
         for rank in range(tokens.shape[1]):
             weights = np.asarray(
-                _aligned(self.system, self.model, self.variables, *deal_rows(source, tokens[:, rank]))
+                _aligned(self.system, self.model, self.variables, *shard_rows(source, tokens[:, rank]))
             )
             for row, place in enumerate(places):
                 if rank < len(found[place]):

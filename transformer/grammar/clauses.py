@@ -1,7 +1,7 @@
-"""Clauses: what a verb needs is gathered once, and each language then puts it in its own order.
+"""Clauses: a verb and its arguments, which each language puts in its own order.
 
-`build` makes the parts of a clause, and `in_english` and `in_german` are all there is to word
-order: where the finite verb goes, what closes the clause, and what stands between.
+`build` makes the parts of a clause. `in_english` and `in_german` determine the word order: the position of
+the finite verb, the end of the clause, and everything between.
 """
 
 import random
@@ -34,10 +34,10 @@ from transformer.grammar.phrases import (
 
 
 class Clause(NamedTuple):
-    """The parts of one clause, before they are put in order.
+    """The parts of a clause, not yet in order.
 
-    `before` and `after` surround the time in the German middle field; `tail` is a relative clause
-    that follows the closing bracket.
+    `before` and `after` surround the time in the German middle field. `tail` is a relative clause after the
+    closing bracket.
     """
 
     subject: Phrase
@@ -52,7 +52,7 @@ class Clause(NamedTuple):
 
 
 def in_english(clause: Clause, front: str = "", *, question: bool = False) -> str:
-    """The clause in English order; a question puts its auxiliary before the subject."""
+    """The clause in English word order. In a question the auxiliary is before the subject."""
     form, subject = clause.form, clause.subject.english
     verb, auxiliary = form.plain, ""
     if question or clause.negated or not verb:
@@ -65,7 +65,7 @@ def in_english(clause: Clause, front: str = "", *, question: bool = False) -> st
 
 
 def in_german(clause: Clause, front: str = "", *, verb: Literal["first", "second", "last"] = "second") -> str:
-    """The clause in German order: the finite verb first, second (after `front`), or last."""
+    """The clause in German word order, with the finite verb first, second (after `front`), or last."""
     form, subject = clause.form, clause.subject.german
     middle = (*clause.before, clause.time[1], *clause.after)
     if verb == "last":
@@ -80,12 +80,12 @@ def in_german(clause: Clause, front: str = "", *, verb: Literal["first", "second
 
 
 def a_time(rng: random.Random) -> str:
-    """A time for a main clause: "now", "later" or "past"."""
+    """Samples the time of a main clause: "now", "later" or "past"."""
     return pick(rng, ("now", "now", "later", "past", "past"))
 
 
 def subject_of(rng: random.Random, verb: Verb) -> Phrase:
-    """Someone or something that can be the subject of the verb."""
+    """Samples a subject for the verb."""
     return participant(rng, verb.subjects, "nom") if verb.subjects else Phrase("it", "es")
 
 
@@ -101,11 +101,11 @@ def build(
     predicate: Pair = NOTHING,
     modified: bool = False,
 ) -> Clause:
-    """A clause around a verb; what is not given is drawn.
+    """A clause with a verb. Arguments that are not given are sampled.
 
-    `when` is "now", "later", "past", or "to" for an infinitive. The slot `gap` stays empty (its
-    phrase is asked for, or is a relative pronoun). `detail` scales how often there is a time or
-    another adjunct; `modified` gives the last object a relative clause.
+    `when` is "now", "later", "past", or "to" for an infinitive. The slot `gap` stays empty, because its
+    phrase is the question word or the relative pronoun. `detail` scales the probability of a time or
+    another adjunct; `modified` adds a relative clause to the last object.
     """
     subject = subject or subject_of(rng, verb)
     when = when or a_time(rng)
@@ -138,7 +138,7 @@ def build(
         if modified and last:
             phrase, tail = narrowed(rng, pick(rng, slot.nouns), slot.case)
         else:
-            # A recipient is definite: only the last object may turn "nicht" into "kein".
+            # A recipient is definite: only the last object may replace "nicht" by "kein".
             phrase = participant(
                 rng, slot.nouns, slot.case, heads, negated=negated, definite=slot.case == "dat" and not last
             )
@@ -165,7 +165,7 @@ def build(
             time = NOTHING  # "not every day" would negate the day
     rest.append(predicate[0])
     late.append(predicate[1])
-    # What is known comes early: pronouns, then definite objects, which "nicht" follows.
+    # Known information comes first: pronouns, then definite objects, then "nicht".
     before, known = objects["pronoun"], objects["definite"]
     if particle:
         before, known = before + known, []
@@ -182,11 +182,11 @@ def build(
     )
 
 
-# --- Which verb can say what, and relative clauses
+# --- Verbs by their slots, and relative clauses
 
 
 def _gap(verb: Verb) -> Slot | None:
-    """The slot whose phrase can be asked for: the last object, or else what a preposition leads."""
+    """The slot that a question can ask for: the last object, or else the last prepositional phrase."""
     single = [choices[0] for choices in verb.slots if len(choices) == 1]
     objects = [slot for slot in single if not slot.german]
     return (objects or single)[-1] if single else None
@@ -200,14 +200,14 @@ ASKABLE = tuple((verb, slot) for verb in HUMAN_ACTIONS if (slot := _gap(verb)))
 
 @cache
 def _roles(noun: Noun) -> list[list[tuple[Verb, Slot | None]]]:
-    """The verbs that a noun can be the subject of, and those with a slot for it."""
+    """The verbs that can have the noun as subject, and those that can have it in a slot."""
     as_subject: list[tuple[Verb, Slot | None]] = [(verb, None) for verb in ACTIONS if noun in verb.subjects]
     as_object: list[tuple[Verb, Slot | None]] = [(verb, slot) for verb, slot in ASKABLE if noun in slot.nouns]
     return [role for role in (as_subject, as_object) if role]
 
 
 def narrowed(rng: random.Random, noun: Noun, case: str) -> tuple[Phrase, str]:
-    """A noun with a relative clause; the German clause apart, as it may stand further on."""
+    """A noun with a relative clause. The German clause is returned separately, since it may come later."""
     phrase = noun_phrase(rng, noun, case, narrowed=True)
     verb, gap = pick(rng, pick(rng, _roles(noun)))
     gender = "p" if phrase.agreement == 3 else noun.gender

@@ -1,8 +1,7 @@
 """Words and their forms: nouns, adjectives, determiners, numbers and verbs of both languages.
 
-This file reads the tables of the lexicon and derives every form that the tables do not list. The
-facts of German are those of any reference grammar (such as Durrell, *Hammer's German Grammar and
-Usage*).
+Derives all forms that the tables of the lexicon do not list. For the rules of German see any reference
+grammar, such as Durrell, *Hammer's German Grammar and Usage*.
 """
 
 import re
@@ -16,14 +15,14 @@ Pair = tuple[str, str]  # English and German
 NOTHING = ("", "")
 
 
-# --- Nouns and what agrees with them
+# --- Nouns, adjectives, determiners
 
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A noun with its plural ("" if it has none), its gender "m", "f" or "n", and its classes.
+    """A noun with its plural ("" if it has none), its gender ("m", "f" or "n"), and its classes.
 
-    `kind` is the class that says what it is, and which adjectives suit it.
+    `kind` is its main class, which determines the adjectives that can modify it.
     """
 
     english: str
@@ -36,7 +35,7 @@ class Noun:
     prepositions: list[str]
 
     def inflect(self, case: str, plural: bool) -> Pair:
-        """The English and the German form in case "nom", "acc", "dat" or "gen"."""
+        """The English and the German form. `case` is "nom", "acc", "dat" or "gen"."""
         if plural:
             needs_n = case == "dat" and self.german_plural[-1] not in "ns"
             return self.english_plural, self.german_plural + "n" * needs_n
@@ -49,7 +48,7 @@ class Noun:
 
     @cached_property
     def adjectives(self) -> list["Adjective"]:
-        """The adjectives that suit the noun."""
+        """The adjectives that can modify the noun."""
         senseless = {"old", "young"} if "young" in self.classes else set()
         return [
             adjective
@@ -59,7 +58,7 @@ class Noun:
 
 
 class Adjective(NamedTuple):
-    """An adjective; `stem` takes the endings, the comparatives are "" where none is used."""
+    """An adjective. Endings are added to `stem`; a comparative that is not used is ""."""
 
     english: str
     english_comparative: str
@@ -102,12 +101,12 @@ ALL_ADJECTIVES = tuple(_adjective(*row) for row in lexicon.ADJECTIVES)
 
 @cache
 def nouns_of(classes: str) -> tuple[Noun, ...]:
-    """The nouns that are, or belong to, any of the classes in a comma-separated list."""
+    """The nouns that are named, or whose class is named, in a comma-separated list."""
     wanted = set(classes.split(","))
     return tuple(noun for noun in ALL_NOUNS if wanted & noun.classes)
 
 
-# The strong endings by gender, and "p" for the plural of all genders.
+# The strong endings by case and gender; "p" is the plural of all genders.
 ENDINGS = {
     case: dict(zip("mnfp", endings.split(), strict=True))
     for case, endings in {
@@ -122,11 +121,11 @@ EIN_WORDS = {"ein", "kein", *lexicon.POSSESSIVES.values()}
 
 @cache
 def determiner(stem: str, case: str, gender: str) -> Pair:
-    """A German determiner inflected, and the ending of an adjective that follows it.
+    """The inflected German determiner, and the ending of an adjective after it.
 
-    The noun phrase shows its case once: where the determiner bears the strong ending the adjective
-    is weak, where it bears none (no determiner, a number, "ein" in three forms) it is strong. The
-    mixed declension after "ein" needs no table of its own.
+    A noun phrase marks its case once. After a determiner with a strong ending the adjective is weak. After
+    one without an ending (no determiner, a number, "ein" in three forms) it is strong. So the mixed
+    declension after "ein" needs no table.
     """
     strong = ENDINGS[case][gender]
     direct = case == "nom" or (case == "acc" and gender != "m")
@@ -142,7 +141,7 @@ def determiner(stem: str, case: str, gender: str) -> Pair:
 
 
 def relative_pronoun(case: str, gender: str) -> str:
-    """The article, except in the dative plural."""
+    """The German relative pronoun: the article, except in the dative plural."""
     return "denen" if (case, gender) == ("dat", "p") else determiner("d", case, gender)[0]
 
 
@@ -172,7 +171,7 @@ def number(n: int) -> Pair:
 
 @cache
 def ordinal(n: int) -> Pair:
-    """An ordinal from 1 to 31; the German one without its ending: 3 is ("third", "dritt")."""
+    """An ordinal from 1 to 31. The German one has no ending: 3 is ("third", "dritt")."""
     english, german = number(n)
     head, hyphen, last = english.rpartition("-")
     last = lexicon.ENGLISH_ORDINALS.get(last) or last + "th"
@@ -182,7 +181,7 @@ def ordinal(n: int) -> Pair:
 
 @cache
 def year(n: int) -> Pair:
-    """A year from 1910 to 1999 read in hundreds, or from 2000 on read as a number."""
+    """A year in words: from 1910 to 1999 in hundreds, from 2000 as a number."""
     if n >= 2000:
         return number(n)
     (century, jahrhundert), (rest, jahr) = number(n // 100), number(n % 100)
@@ -193,7 +192,7 @@ def year(n: int) -> Pair:
 
 
 class Slot(NamedTuple):
-    """A place that a verb keeps for a phrase; a preposition "*" is the one the noun names."""
+    """A slot of a verb for a phrase. The preposition "*" is determined by the noun."""
 
     english: str
     german: str
@@ -203,11 +202,11 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb: its principal parts, the company it keeps, and the tenses it may take.
+    """A verb: its principal parts, its subjects and slots, and its tenses.
 
-    `present` and `past` are the finite German forms by agreement (as for `conjugate`), the past
-    that of the auxiliary where there is a participle. Each of `slots` is a choice of one; `rules`
-    names what only some sentences can supply.
+    `present` and `past` are the finite German forms by agreement (as in `conjugate`); with a participle,
+    `past` is the auxiliary. Each item of `slots` is a choice of one slot; `rules` names parts that only
+    some sentence types add.
     """
 
     english: str
@@ -235,7 +234,7 @@ PHRASES = {name: _slot(text) for name, text in lexicon.PHRASES.items()}
 
 
 def _english_form(verb: str, suffix: Literal["s", "ed", "ing"]) -> str:
-    # Of a verb in several words ("fall asleep") the first is inflected.
+    # In a verb of several words ("fall asleep") the first is inflected.
     word, space, particle = verb.partition(" ")
     if (word, suffix) == ("have", "s"):
         word = "ha"
@@ -256,7 +255,7 @@ def _verb(english: str, german: str, subjects: str, complements: str, adjuncts: 
     prefix, _, infinitive = infinitive.rpartition("-")
     stem = re.sub("e?n$", "", infinitive)
     third = stem + ("et" if stem[-1] in "td" else "t")
-    # No ge- where the stress is not on the first syllable: besuchen, verkaufen, reparieren.
+    # No ge- if the first syllable is unstressed: besuchen, verkaufen, reparieren.
     unstressed = re.search("^(be|ver)|ier$", stem)
     third, participle = irregular or (third, prefix + ("" if unstressed else "ge") + third)
     with_sein, _, participle = participle.rpartition("+")
@@ -293,10 +292,10 @@ VERBS = {verb.english: verb for verb in (_verb(*row) for row in lexicon.VERBS)}
 
 
 class Form(NamedTuple):
-    """One verb in one tense and person, in the parts that the order of words moves about.
+    """A verb in one tense and person, split into the parts that word order separates.
 
-    English says `plain` where it can, and `auxiliary` + `bare` in questions, before "not", and
-    where there is no plain form. German brackets the clause with `finite` and `final`.
+    English uses `plain` where possible, and `auxiliary` + `bare` in questions, before "not", and if there
+    is no plain form. In German, `finite` and `final` enclose the clause.
     """
 
     auxiliary: str
@@ -309,7 +308,7 @@ class Form(NamedTuple):
 
 @cache
 def conjugate(verb: Verb, tense: str, agreement: int) -> Form:
-    """The form of a verb in a tense of `lexicon.TENSES`, or "to" (an infinitive with "zu").
+    """A verb in a tense of `lexicon.TENSES`, or "to" (an infinitive with "zu").
 
     `agreement` is 0 for "I", 1 for "you", 2 for the third person singular, 3 for the plural.
     """

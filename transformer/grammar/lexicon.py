@@ -1,7 +1,7 @@
 """The words of the built-in corpus, as tables.
 
-Each word has exactly one translation, so that the German of a sentence follows from its English.
-Only what a dictionary would list (plurals, principal parts) is here; the grammar derives the rest.
+Each word has exactly one translation, so the German of a sentence is a function of its English. The tables
+have only what a dictionary lists (plurals, principal parts); the grammar derives the rest.
 """
 
 
@@ -12,7 +12,7 @@ def _table(text: str, columns: int) -> list[list[str]]:
 
 # kind, more classes | prepositions of place | english [plural] article singular plural ("-": none), ...
 # "weak" takes -n in every case but the nominative (n-declension); "mass" is not counted;
-# "public" is never owned ("my man" would be a husband); "young" bounds an age.
+# "public" has no possessive ("my man" would be a husband); "young" limits the age.
 NOUNS = _table(
     """
 person public | | man men der Mann Männer, woman women die Frau Frauen
@@ -52,7 +52,7 @@ area place inside open public | in | village das Dorf Dörfer, forest der Wald W
     3,
 )
 
-# english [comparative] | german [comparative [stem that takes endings]] | kinds of noun it suits
+# english [comparative] | german [comparative [stem for endings]] | kinds of noun that it can modify
 ADJECTIVES = _table(
     """
 old older | alt älter | person animal text thing garment furniture part vehicle room building area
@@ -87,7 +87,7 @@ dirty dirtier | schmutzig schmutziger | garment vehicle
     3,
 )
 
-PASSING = {"tired", "happy", "sick", "warm", "cold", "quiet", "dirty"}  # today, not for ever
+PASSING = {"tired", "happy", "sick", "warm", "cold", "quiet", "dirty"}  # temporary states
 PLEASANT = {
     "good",
     "fresh",
@@ -98,12 +98,12 @@ PLEASANT = {
     "clever",
     "happy",
     "new",
-}  # never too much
+}  # never with "too"
 
 # english[, past] | german [third person, participle ("ist+" where the auxiliary is sein)]
 #   | subjects | complements | adjuncts, and a key of TENSES where the verb lacks some tenses
 # A separable prefix ends in "-". A complement is "[preposition/preposition/]case:nouns", a choice
-# of PHRASES (joined by "+"), or one of RULES: what the sentences with this verb supply.
+# of PHRASES (joined by "+"), or one of RULES: a part that the sentence type adds.
 RULES = {"that", "infinitive", "price", "predicate"}
 VERBS = _table(
     """
@@ -168,7 +168,7 @@ be, was | sein ist ist+gewesen | any | predicate | event
     5,
 )
 
-# english/german/case:nouns; "*" stands for a preposition of place that the noun itself names
+# english/german/case:nouns; "*": a preposition of place that the noun determines
 PHRASES = {
     "with": "with/mit/dat:person",
     "for": "for/für/acc:person",
@@ -212,7 +212,7 @@ NAMES = ("Anna", "Maria", "Julia", "Clara", "Peter", "Paul", "Martin", "Simon")
 POSSESSIVES = {"my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr"}
 
 # Agreement, in both languages: 0 "I", 1 "you" (always the informal singular), 2 third person
-# singular, 3 plural. The last column keeps "I help me" and "we help me" from being built.
+# singular, 3 plural. The last column prevents "I help me" and "we help me".
 PRONOUNS = (
     ("I", "me", {"nom": "ich", "acc": "mich", "dat": "mir"}, 0, "speaker"),
     ("you", "you", {"nom": "du", "acc": "dich", "dat": "dir"}, 1, "hearer"),
@@ -228,14 +228,14 @@ PRESENT = {
     "sein": ("bin", "bist", "ist", "sind"),
     "wissen": ("weiß", "weißt", "weiß", "wissen"),
 }
-# Spoken German keeps the simple past of these verbs, and uses the perfect for all others.
+# Spoken German uses the simple past of these verbs, and the perfect of all others.
 PRETERITE = {
     "haben": ("hatte", "hattest", "hatte", "hatten"),
     "sein": ("war", "warst", "war", "waren"),
     "wissen": ("wusste", "wusstest", "wusste", "wussten"),
 }
-# German modals (and the future) of English auxiliaries, and of English verbs with "to": what
-# stands after "do", and the form that is inflected.
+# German modals (and the future) of English auxiliaries, and of English verbs with "to": the form
+# after "do", and the inflected form.
 AUXILIARIES = {
     "will": ("werde", "wirst", "wird", "werden"),
     "can": ("kann", "kannst", "kann", "können"),
@@ -249,7 +249,7 @@ SEMI_MODALS = {
     "want to": ("want to", "wants to", ("will", "willst", "will", "wollen")),
     "wanted to": ("want to", "wanted to", ("wollte", "wolltest", "wollte", "wollten")),
 }
-# The tenses a verb may take, by key; repeated to be likelier. Where it has none, "now" stands in.
+# The tenses a verb can have, by key; more likely ones are repeated. If there are none, those of "now".
 _ALL_TENSES = {
     "now": (*3 * ["present"], "progressive"),
     "later": ("will", "can", "may", "have to", "want to", "should"),
@@ -264,7 +264,7 @@ TENSES: dict[str, dict[str, tuple[str, ...]]] = {
     "timeless": {"now": ("present",)},
 }
 
-# english | german | the kinds of tense it goes with
+# english | german | the times that it fits
 TIMES = _table(
     """
 today | heute | now later
@@ -282,7 +282,7 @@ in the evening | am Abend | now later past
 """,
     3,
 )
-# "Half past seven" is "halb acht": the last column is the hour that German counts.
+# "Half past seven" is "halb acht": the last column is added to the hour in German.
 CLOCK = (
     ("{} o'clock", "{} Uhr", 0),
     ("{} o'clock", "{} Uhr", 0),
@@ -339,7 +339,7 @@ ENGLISH_ORDINALS = {
 }
 GERMAN_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
-# english, german, when the subordinate clause happens, when the main clause happens
+# english, german, time of the subordinate clause, time of the main clause
 CONJUNCTIONS = (
     ("because", "weil", "now", "now"),
     ("because", "weil", "past", "past"),

@@ -1,8 +1,8 @@
-"""Phrases, drawn at random in both languages at once: noun phrases, prepositions, times.
+"""Random phrases in both languages: noun phrases, prepositional phrases, times.
 
-A phrase is complete but for its place in the clause: its words are inflected and its German case
-is the one that was asked for. It carries what the clause must know: its agreement, whether it is
-a pronoun or indefinite (German moves these), and whom it names.
+A phrase is fully inflected, in the German case that the caller asks for. It has the features that the
+clause needs: its agreement, whether it is a pronoun or indefinite (German word order depends on it), and
+whom it names.
 """
 
 import random
@@ -17,12 +17,12 @@ Choice = TypeVar("Choice")
 
 
 def pick(rng: random.Random, options: Sequence[Choice]) -> Choice:
-    """One of the options; only random() is promised to stay the same in every Python version."""
+    """Samples one of the options. Uses random() alone, which is reproducible across Python versions."""
     return options[int(rng.random() * len(options))]
 
 
 def join(*parts: str) -> str:
-    """The parts that are not empty, with spaces between them."""
+    """The non-empty parts, separated by spaces."""
     return " ".join(filter(None, parts))
 
 
@@ -30,9 +30,9 @@ def join(*parts: str) -> str:
 
 
 class Phrase(NamedTuple):
-    """A phrase in both languages, with what the clause around it must know of it.
+    """A phrase in both languages, with the features that its clause needs.
 
-    `agreement` is as for `conjugate`; no two phrases of a clause may share one of `heads`.
+    `agreement` is as in `conjugate`. Two phrases of a clause must not share any of `heads`.
     """
 
     english: str
@@ -43,7 +43,7 @@ class Phrase(NamedTuple):
 
 
 class Determiner(NamedTuple):
-    """The English forms for singular and plural, and the German stem."""
+    """The English singular and plural forms, and the German stem."""
 
     singular: str
     plural: str
@@ -58,12 +58,12 @@ BARE = Determiner("", "", "", False)
 MANY = Determiner("", "many", "viel", False)
 POSSESSIVES = tuple(Determiner(word, word, stem) for word, stem in lexicon.POSSESSIVES.items())
 NAMES = tuple(Phrase(name, name, heads=(name,)) for name in lexicon.NAMES)
-UNOWNED = {"person", "public", "mass"}  # in the genitive; "my friend" is well, "Anna's man" is not
+UNOWNED = {"person", "public", "mass"}  # in the genitive: "my friend" is fine, "Anna's man" is not
 
 
 @cache
 def _determiners(noun: Noun) -> tuple[Determiner, ...]:
-    """The determiners that suit a noun, the likelier ones more than once."""
+    """The determiners that a noun can have; more likely ones are repeated."""
     if "kin" in noun.classes:
         return (THE, THE, *POSSESSIVES, *POSSESSIVES, *([A] if noun.english_plural else []))
     return (
@@ -77,13 +77,13 @@ def _determiners(noun: Noun) -> tuple[Determiner, ...]:
 
 @cache
 def inflected(noun: Noun, stem: str, case: str, plural: bool) -> tuple[str, str, str, str]:
-    """German determiner, ending of the adjective, English noun, German noun."""
+    """German determiner, German adjective ending, English noun, German noun."""
     gender = "p" if plural else noun.gender
     return *determiner(stem, case, gender), *noun.inflect(case, plural)
 
 
 def _owners() -> list[tuple[str, str, str]]:
-    """Possessors: the English determiner, the German one, and what German puts after the noun."""
+    """Possessors: the English determiner, the German one, and the German genitive after the noun."""
     owners = [(f"{name}'s", f"{name}s", "") for name in lexicon.NAMES]
     for noun in nouns_of("person"):
         for article in _determiners(noun):
@@ -105,11 +105,10 @@ def noun_phrase(
     negated: bool = False,
     narrowed: bool = False,
 ) -> Phrase:
-    """A noun with its determiner and perhaps an adjective.
+    """A noun with a determiner and possibly an adjective.
 
-    `definite` asks for a definite one (and of a place for just one), `negated` for one under
-    "not", where an indefinite phrase gets "kein", and `narrowed` for one that a relative clause
-    can narrow.
+    `definite` makes the phrase definite (and a place singular). `negated` puts it in the scope of "not",
+    where an indefinite phrase gets "kein". `narrowed` makes a phrase that a relative clause can modify.
     """
     article = pick(rng, _determiners(noun))
     if narrowed:
@@ -168,9 +167,9 @@ def participant(
     definite: bool = False,
     negated: bool = False,
 ) -> Phrase:
-    """One of the nouns as a phrase; for a person also a pronoun, a name, or two joined by "and".
+    """A phrase with one of the nouns. For a person also a pronoun, a name, or two joined by "and".
 
-    `others` are the heads of the phrases that it must differ from.
+    `others` are the heads of phrases from which it must differ.
     """
     while True:
         noun = pick(rng, nouns)
@@ -205,13 +204,13 @@ def _preposition(rng: random.Random, slot: Slot, noun: Noun) -> Pair:
 
 
 def led(rng: random.Random, slot: Slot, noun: Noun, word: str, wort: str) -> Pair:
-    """A relative pronoun or question word, led by the preposition of the slot that it fills."""
+    """A relative pronoun or question word, after the preposition of the slot that it fills."""
     english, german = _preposition(rng, slot, noun)
     return join(english, word), join(german, wort)
 
 
 def prepositional(rng: random.Random, slot: Slot, others: tuple[str, ...] = ()) -> Pair:
-    """A phrase with its preposition, contracted with the article where German does so."""
+    """A prepositional phrase. The German preposition is contracted with the article where possible."""
     noun = slot.nouns[0]
     if slot.german == "*":
         noun = pick(rng, slot.nouns)
@@ -261,7 +260,7 @@ def _year(rng: random.Random) -> Pair:
 
 
 def time_of(rng: random.Random, when: str) -> Pair:
-    """When it happens ("now", "later", "past"): a day, an hour, a date, a year, a span ago."""
+    """Samples a time that fits "now", "later" or "past": a day, an hour, a date, a year, a time ago."""
     choice = rng.random()
     if choice < 0.15:
         return _clock(rng)

@@ -1,6 +1,6 @@
-"""Sentences: statements, questions, and clauses joined to others, in the shares of `SENTENCES`.
+"""Sentences: statements, questions, and combined clauses, with the frequencies in `SENTENCES`.
 
-Each function makes one type of sentence in both languages, without its first capital.
+Each function samples one type of sentence in both languages, not yet capitalised.
 """
 
 import random
@@ -46,7 +46,7 @@ TRYING = tuple(verb for verb in VERBS.values() if "infinitive" in verb.rules)
 
 
 def _told(rng: random.Random, clause: Clause) -> Pair:
-    """A statement; its time comes first now and then, and the German subject after the verb."""
+    """A statement. Sometimes the time comes first, and the German subject after the verb."""
     front = NOTHING
     if clause.time[0] and rng.random() < 0.4:
         front, clause = clause.time, clause._replace(time=NOTHING)
@@ -72,7 +72,7 @@ def _statement_with_relative_subject(rng: random.Random) -> Pair:
 
 
 def _description(rng: random.Random, noun: Noun, subject: Phrase, negated: bool | None = None) -> Clause:
-    """A noun and "to be" with an adjective, a comparison or an age."""
+    """A noun with "to be" and an adjective, a comparison or an age."""
     choice = rng.random()
     adjective = pick(rng, noun.adjectives)
     while adjective.english in subject.english.split():
@@ -153,7 +153,7 @@ def _who_question(rng: random.Random) -> Pair:
 
 
 def _object_question(rng: random.Random) -> Pair:
-    """Whom, what, where, which, how many: the gap of the clause is asked for."""
+    """Asks for the gap of the clause: whom, what, where, which, how many."""
     verb, gap = pick(rng, ASKABLE)
     clause = build(rng, verb, gap=gap, negated=False, detail=0.6)
     noun = pick(rng, gap.nouns)
@@ -169,7 +169,7 @@ def _object_question(rng: random.Random) -> Pair:
     elif "person" in noun.classes:
         front = "whom", {"acc": "wen", "dat": "wem"}[gap.case]
     elif gap.german or gap.case == "dat":
-        return _object_question(rng)  # "worauf" and the like are left out
+        return _object_question(rng)  # "worauf" and the like are not in the grammar
     else:
         front = "what", "was"
     return _asked(clause, led(rng, gap, noun, *front))
@@ -230,7 +230,7 @@ def _that_clause(rng: random.Random) -> Pair:
     subject = subject_of(rng, verb)
     when = pick(rng, ("now", "now", "past"))
     main = build(rng, verb, subject, when, detail=0.0)
-    # Past with past, so that English does not shift the tense where German does not.
+    # Past goes with past: otherwise English would shift the tense and German would not.
     clause = build(rng, pick(rng, ACTIONS), when="past" if when == "past" else a_time(rng), detail=0.7)
     unsure = verb is VERBS["know"] and main.negated
     that, dass = ("whether", "ob") if unsure else ("that", "dass")
@@ -250,7 +250,7 @@ def _infinitive(rng: random.Random) -> Pair:
     )
 
 
-# The sentence types, by how many in a hundred are of it.
+# The sentence types, with their frequencies in percent.
 SENTENCES: tuple[tuple[int, Callable[[random.Random], Pair]], ...] = (
     (28, _statement),
     (5, _statement_with_relative_object),

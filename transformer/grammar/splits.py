@@ -1,4 +1,4 @@
-"""Endless sentence pairs, and which of them are held out of training for ever."""
+"""An infinite stream of sentence pairs, and a fixed split into training, validation and test."""
 
 import random
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ def _split(fingerprint: int) -> Literal["train", "validation", "test"]:
 
 
 def split_of(english: str) -> Literal["train", "validation", "test"]:
-    """The split a sentence belongs to for ever, by a hash of its text.
+    """The split of a sentence. It depends only on a hash of the text, so it never changes.
 
-    `HELD_OUT_PERCENT` of all sentences are for validation, and as many for the test.
+    `HELD_OUT_PERCENT` percent of all sentences are for validation, and as many for the test.
     """
     return _split(_fingerprint(english))
 
 
 def pairs(seed: int, split: str) -> Iterator[Pair]:
-    """Endless distinct (English, German) pairs of one split, a function of `seed` and `split`.
+    """An infinite stream of distinct (English, German) pairs of a split, determined by `seed` and `split`.
 
     Raises:
         UserError: `split` is not "train", "validation" or "test".

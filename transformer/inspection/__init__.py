@@ -1,5 +1,5 @@
-"""Looking into a model: what its words looked at, what its search threw away, as arrays, as pictures
-and as a page. Nothing else in the package imports this."""
+"""Inspection of attention weights and beam searches, as arrays, pictures and a page. Within the package, only
+`decode.py --explore` imports this."""
 
 from transformer.inspection.attention import Attention, attention_of
 from transformer.inspection.explorer import Explorer, explore

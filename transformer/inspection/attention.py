@@ -1,5 +1,5 @@
-"""Every attention weight of a translation, of all kinds, layers and heads: one pass with teacher forcing
-computes them, so that the search need not keep them."""
+"""All attention weights of a translation: of every kind, layer and head. They are computed in one pass with
+teacher forcing, so the search does not have to store them."""
 
 import functools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Attention:
     source: tuple[str, ...]
     """The source's subwords, then </s>."""
     target: tuple[str, ...]
-    """The translation's subwords, then </s>: the rows of decoder and cross, one for each prediction."""
+    """The translation's subwords, then </s>: one row of decoder and cross for each predicted token."""
     given: tuple[str, ...]
     """The decoder's input: <s>, then the target without its last token."""
     encoder: Float[np.ndarray, "layers heads source source"]
@@ -38,7 +38,7 @@ class Attention:
     cross: Float[np.ndarray, "layers heads target source"]
 
     def words(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The queries and the keys of a kind: the names of its rows and columns.
+        """The query and the key tokens of a kind, which label its rows and columns.
 
         Raises:
           UserError: there is no such kind.
@@ -50,7 +50,7 @@ class Attention:
     def weights(
         self, kind: Kind, layer: int | None = None, head: int | None = None
     ) -> Float[np.ndarray, "queries keys"]:
-        """One head's weights; layers and heads count from 0, and None is the mean over all of them.
+        """The weights of one head. Layers and heads are counted from 0; None averages over all of them.
 
         Raises:
           UserError: there is no such kind, layer or head.
@@ -67,12 +67,12 @@ class Attention:
 def attention_of(
     translator: Translator, source: str, hypotheses: Sequence[Hypothesis], **options: Any
 ) -> list[Attention]:
-    """The attention of translations that the translator has found for a source sentence.
+    """The attention weights of translations of a source sentence.
 
     Args:
       source: the sentence.
       hypotheses: some of `translator.search([source])[0]`.
-      options: fields of `DecodingConfig`, those of the search.
+      options: fields of `DecodingConfig`, as passed to the search.
 
     Raises:
       UserError: the model is not an autoregressive Transformer, the sentence is empty, or a hypothesis
@@ -80,15 +80,14 @@ def attention_of(
     """
     check_inspectable(translator, source)
     if not all(hypothesis.ids for hypothesis in hypotheses):
-        raise UserError("a hypothesis without ids: take those that Translator.search returns")
+        raise UserError("a hypothesis has no ids: pass hypotheses that Translator.search returned")
     if not hypotheses:
         return []
     special = translator.model.config.special  # type: ignore[attr-defined]
     row = translator.source_row(source, **options)
     time = max(len(hypothesis.ids) for hypothesis in hypotheses)
-    target = np.full(
-        (len(hypotheses), time + -time % 16), special.pad, np.int32
-    )  # few lengths, so few compilations
+    padded = time + -time % 16  # few lengths, so few compilations
+    target = np.full((len(hypotheses), padded), special.pad, np.int32)
     for index, hypothesis in enumerate(hypotheses):
         target[index, : len(hypothesis.ids)] = hypothesis.ids
     found = _all_weights(translator.model, translator.variables, np.repeat(row, len(target), axis=0), target)
@@ -115,7 +114,7 @@ def attention_of(
 
 
 def check_inspectable(translator: Translator, source: str | None = None) -> None:
-    """Raises UserError if the model is of another kind or the source is empty."""
+    """Raises UserError if the model is not an autoregressive Transformer, or the source is empty."""
     model = translator.model
     if not isinstance(model, Transformer) or isinstance(model, NonAutoregressiveTransformer):
         raise UserError(
@@ -123,7 +122,7 @@ def check_inspectable(translator: Translator, source: str | None = None) -> None
             "Transformer, such as system transformer"
         )
     if source is not None and not source.strip():
-        raise UserError("an empty sentence has no attention: give one with words")
+        raise UserError("an empty sentence has no attention: give one with text")
 
 
 def _check_kind(kind: str) -> None:
@@ -135,7 +134,7 @@ def _check_kind(kind: str) -> None:
 def _all_weights(
     model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> tuple[Weights, Weights, Weights]:
-    """Of the encoder, of the decoder, and of the decoder to the encoder."""
+    """The weights of encoder self-attention, decoder self-attention and cross-attention."""
     config = model.config  # type: ignore[attr-defined]
     given = shift_right(target, config.special.bos)
     _, sown = model.apply(variables, source, given, mutable=["intermediates"])

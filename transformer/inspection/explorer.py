@@ -14,21 +14,21 @@ from transformer.errors import UserError
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 
-SENTENCES = 5  # the most that `decode.py --explore` shows, so that the page opens at once
+SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
 SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")
-UNIT = 10_000  # weights are stored as integers, in ten-thousandths: half the size
+UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
 
 @dataclass(frozen=True)
 class Explorer:
-    """A page, `html`, that a notebook shows and any browser opens; it loads nothing from the network."""
+    """An HTML page, which notebooks and browsers display. It loads nothing from the network."""
 
     html: str = field(repr=False)
     sentences: int
     hypotheses: int
 
     def _repr_html_(self) -> str:
-        # in a frame of its own, so that neither the page's styles nor the notebook's reach the other
+        # the frame separates the styles of the page from those of the notebook
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" title="Attention explorer" '
             'style="width: 100%; height: 56rem; border: 0"></iframe>'
@@ -38,17 +38,17 @@ class Explorer:
 def explore(
     translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Any
 ) -> Explorer:
-    """The translations of some sentences as a page: attention of every kind, layer and head, and the tree
-    of the beam search, if it was one.
+    """A page with the translations of some sentences: attention of every kind, layer and head, and for beam
+    search the search tree.
 
     Args:
-      sources: sentences with words in them.
-      n_best: how many translations of each; None: as many as the search keeps.
+      sources: non-empty sentences.
+      n_best: number of translations of each sentence. None: all that the search returns.
       options: any field of `DecodingConfig`.
 
     Raises:
-      UserError: there is no sentence or an empty one, the model has no such attention, or an option
-        has no sensible value.
+      UserError: there is no sentence, a sentence is empty, the model is not an autoregressive Transformer, or
+        an option has an invalid value.
     """
     check_inspectable(translator)
     if isinstance(sources, str) or not sources:
@@ -82,7 +82,7 @@ def explore(
 
 
 def _origin(translator: Translator) -> str:
-    """The run, the checkpoint and the languages."""
+    """Run, checkpoint and languages."""
     data = translator.config.data
     languages = f"{data.source_language} to {data.target_language}"
     return f"{translator.origin}, {languages}" if translator.origin else languages
@@ -94,7 +94,7 @@ def _decoder(attention: Attention) -> dict[str, Any]:
 
 
 def _whole(weights: np.ndarray) -> list[Any]:
-    """Weights in whole units, nested as the array's axes are."""
+    """Weights as nested lists of integers, in units of 1 / UNIT."""
     units: list[Any] = np.rint(weights * UNIT).astype(int).tolist()
     return units
 
@@ -117,7 +117,7 @@ def _tree(tree: SearchTree) -> list[dict[str, Any]]:
 
 
 def _page(data: dict[str, Any]) -> str:
-    """The page's parts in one file. Data goes in last: what stands in it is never a placeholder."""
+    """The page as one file. The data is inserted last, so text in it is never taken for a placeholder."""
     folder = importlib.resources.files("transformer.inspection") / "page"
     page, style, *scripts = (
         (folder / name).read_text(encoding="utf-8") for name in ("explorer.html", "explorer.css", *SCRIPTS)
@@ -127,8 +127,8 @@ def _page(data: dict[str, Any]) -> str:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor open a comment there."""
+    """JSON that can neither end its script element nor open a comment in it."""
     text = json.dumps(data, separators=(",", ":"))
-    for character in "<>&":  # only ever inside strings
+    for character in "<>&":  # they occur only inside strings
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

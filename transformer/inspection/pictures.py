@@ -1,6 +1,6 @@
-"""Pictures as functions: they take arrays, a `Hypothesis` or a run's files, and return a matplotlib figure.
+"""Pictures of attention, positions, schedules, learning curves and beam searches, as matplotlib figures.
 
-A notebook shows what they return; `figure.savefig("name.png")` writes it.
+A notebook displays the returned figure; `figure.savefig("name.png")` saves it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from transformer.training.schedule import learning_rate
 
 COLOURS = "Blues"
 WIDEST = 12.0  # inches
-COLUMNS = 7  # the steps of a beam search side by side, after the first column of a row
+COLUMNS = 7  # steps of a beam search in one row of the picture, after its first column
 ACCENT, FINISHED, FAINT = "#1d56ad", "#17724a", "#8a8f98"
 
 
@@ -33,16 +33,16 @@ def draw_attention(
     keys: Sequence[str],
     title: str = "",
 ) -> Any:
-    """Attention weights as a map, or as a map for every head.
+    """Attention weights as a heatmap, or as one heatmap per head.
 
     Args:
-      weights: of one head, or of several, a panel for each, four to a row.
-      queries: the tokens of the rows.
-      keys: the tokens of the columns.
-      title: what is written above.
+      weights: of one head, or of several: one panel per head, four panels per row.
+      queries: tokens of the rows.
+      keys: tokens of the columns.
+      title: title of the figure.
 
     Raises:
-      UserError: there are not as many tokens as weights, or matplotlib is missing.
+      UserError: the weights do not have the shape of the tokens, or matplotlib is missing.
     """
     shape = (len(queries), len(keys))
     if weights.ndim not in (2, 3) or weights.shape[-2:] != shape:
@@ -50,7 +50,7 @@ def draw_attention(
     panels = weights.reshape(-1, *shape)
     across = min(len(panels), 4)
     down = -(-len(panels) // across)
-    # the maps share the labels: rows on the left, columns below
+    # the panels share their labels: rows on the left, columns at the bottom
     margins = [0.07 * max(map(len, names), default=0) for names in (queries, keys)]
     width, height = (0.3 * len(names) + 0.4 for names in (keys, queries))
     scale = min(1.0, (WIDEST - 1.5) / (margins[0] + across * width))
@@ -86,12 +86,12 @@ def draw_attention(
 
 
 def draw_layer(attention: Attention, kind: Kind, layer: int) -> Any:
-    """All heads of one layer (counted from 0), a panel each.
+    """All heads of a layer (counted from 0), one panel per head.
 
     Raises:
       UserError: as `Attention.weights` and `draw_attention`.
     """
-    attention.weights(kind, layer)  # refuses a kind or a layer that does not exist
+    attention.weights(kind, layer)  # raises if the kind or the layer does not exist
     heads = getattr(attention, kind)[layer]
     names = {
         "cross": "cross-attention",
@@ -102,14 +102,14 @@ def draw_layer(attention: Attention, kind: Kind, layer: int) -> Any:
 
 
 def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
-    """The cross-attention of each token of a translation, the mean over layers and heads.
+    """The cross-attention of each token of a translation, averaged over layers and heads.
 
     Args:
-      hypothesis: found with `alignments=True`.
-      source: the source as the model sees it, `Translator.subwords`.
+      hypothesis: a hypothesis of a search with `alignments=True`.
+      source: the subwords of the source, from `Translator.subwords`.
 
     Raises:
-      UserError: the hypothesis has no alignment, or one with another source; or as `draw_attention`.
+      UserError: the hypothesis has no alignment, or that of another source; or as `draw_attention`.
     """
     if hypothesis.alignment is None:
         raise UserError("this hypothesis has no alignment: search with alignments=True")
@@ -119,7 +119,7 @@ def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
 
 
 def draw_positions(length: int = 64, d_model: int = 128) -> Any:
-    """The sinusoidal positional encodings (section 3.5): a row for each position.
+    """The sinusoidal positional encodings (section 3.5), one row per position.
 
     Raises:
       UserError: matplotlib is missing.
@@ -127,18 +127,18 @@ def draw_positions(length: int = 64, d_model: int = 128) -> Any:
     figure, axes = _figure(1, 1, (8, 4.5))
     encodings = np.asarray(sinusoids(jnp.arange(length), d_model))
     image = axes[0, 0].imshow(encodings, cmap="RdBu", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
-    axes[0, 0].set(xlabel="dimension, sines and cosines in turn", ylabel="position")
+    axes[0, 0].set(xlabel="dimension (sines and cosines alternate)", ylabel="position")
     figure.colorbar(image, ax=axes, label="value")
     return figure
 
 
 def draw_schedule(schedules: Mapping[str, OptimizerConfig], d_model: int, steps: int) -> Any:
-    """The learning rate of each step, from 1 on (Eq. 3 and others).
+    """The learning rate of each step, from step 1 (Eq. 3 and others).
 
     Args:
-      schedules: the options of each curve, by its name.
-      d_model: the width of the model, which the paper's schedule depends on.
-      steps: how many updates.
+      schedules: the options of each curve, by its label.
+      d_model: width of the model, on which the paper's schedule depends.
+      steps: number of updates.
 
     Raises:
       UserError: matplotlib is missing.
@@ -155,33 +155,32 @@ def draw_schedule(schedules: Mapping[str, OptimizerConfig], d_model: int, steps:
 
 
 def draw_learning_curve(run_dir: Path | str) -> Any:
-    """Losses, and BLEU on the validation text, against the steps of a run.
+    """Training loss, validation loss and validation BLEU by step.
 
     Args:
-      run_dir: what training wrote, with its `metrics.jsonl`.
+      run_dir: run directory with a `metrics.jsonl`.
 
     Raises:
-      UserError: there is no such file, it is not what training writes, it is empty, or matplotlib is
-        missing.
+      UserError: that file is missing, malformed or empty, or matplotlib is missing.
     """
     path = Path(run_dir) / "metrics.jsonl"
     points: dict[str, list[tuple[float, ...]]] = {"training": [], "evaluation": []}
     for number, line in enumerate(read_lines(path), start=1):
         try:
             record = parse_object(line)
-            if record["kind"] not in points:  # where and on what it was trained
+            if record["kind"] not in points:  # other records, such as device and versions
                 continue
             kept = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")
             points[record["kind"]].append(tuple(float(record[key]) for key in kept))
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number}: not a line that training writes") from error
+            raise UserError(f"{path}, line {number}: not a line of metrics that training wrote") from error
     if not any(points.values()):
-        raise UserError(f"{path} tells of no step yet: train on")
+        raise UserError(f"{path} has no step yet: continue training")
     figure, axes = _figure(2, 1, (8, 6.5), sharex=True)
     for kind, name, marker in (("training", "training", ""), ("evaluation", "validation", "o")):
         axes[0, 0].plot(*_columns(points[kind], 0, 1), label=name, marker=marker)
     axes[1, 0].plot(*_columns(points["evaluation"], 0, 2), marker="o", color=FINISHED)
-    axes[0, 0].set(ylabel="nats a token")
+    axes[0, 0].set(ylabel="loss (nats per token)")
     axes[1, 0].set(xlabel="step", ylabel="validation BLEU")
     axes[1, 0].set_ylim(bottom=0)
     for axis in axes.flat:
@@ -191,19 +190,18 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
 
 
 def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
-    """A beam search: a column for each step, its candidates from the most probable down, each with its
-    log-probability; pruned ones are grey and dashed, those that became hypotheses are numbered.
-    Long searches continue below.
+    """A beam search, with one column per step. Candidates are sorted by log-probability, which is shown.
+    Pruned ones are grey and dashed; hypotheses are numbered. Long searches continue in further rows.
 
     Args:
       tree: from `search_tree`.
-      pruned: whether to show the pruned candidates.
+      pruned: whether to show pruned candidates.
 
     Raises:
       UserError: the tree is empty, or matplotlib is missing.
     """
     if not tree.candidates:
-        raise UserError("a search tree without candidates has no picture")
+        raise UserError("cannot draw a search tree without candidates")
     rows = _rows(tree, pruned)
     steps, depth = max(each.step for each in tree.candidates), max(rows.values()) + 1
     across = min(steps, COLUMNS)
@@ -212,7 +210,7 @@ def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
     figure, axes = _figure(len(bands), 1, size)
     best = {id(each) for each in tree.path(tree.hypotheses()[0])}
     for axis, start in zip(axes[:, 0], bands, strict=True):
-        columns = range(start - 1, start + across)  # the first repeats the last of the band above
+        columns = range(start - 1, start + across)  # the first repeats the last of the row above
         for index, row in rows.items():
             each = tree.candidates[index]
             if each.step in columns:
@@ -231,7 +229,7 @@ def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
 
 
 def _rows(tree: SearchTree, pruned: bool) -> dict[int, int]:
-    """The row of each candidate that is drawn, by its index: without the pruned ones, the others move up."""
+    """The row of each drawn candidate, by its index. Without pruned candidates the others move up."""
     rows: dict[int, int] = {}
     below: dict[int, int] = {}
     for index, candidate in enumerate(tree.candidates):
@@ -270,7 +268,7 @@ def _columns(points: list[tuple[float, ...]], *which: int) -> list[list[float]]:
 
 
 def _name(piece: str) -> str:
-    """A subword as a label: matplotlib reads text between two dollar signs as a formula."""
+    """A subword as a label: matplotlib would typeset text between two dollar signs as a formula."""
     return piece.replace("$", r"\$")
 
 
@@ -281,8 +279,8 @@ def _names(pieces: Sequence[str]) -> list[str]:
 def _figure(
     down: int, across: int, size: tuple[float, float], layout: str = "constrained", **options: Any
 ) -> tuple[Any, Any]:
-    """A figure and its axes, [down, across]. It is closed in pyplot, so a notebook shows it only once, as the
-    value of its cell."""
+    """A figure and its axes, [down, across]. It is closed in pyplot, so a notebook displays it only once,
+    as the value of the cell."""
     try:
         from matplotlib import pyplot
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The beam search of one sentence, repeated step by step on the host, with what it threw away.
+"""The beam search of one sentence, repeated step by step on the host, with all candidates.
 
-`beam_search` is compiled whole and keeps only what it needs; this asks the same model the same
-questions and writes everything down. Both find the same hypotheses, as a test shows.
+`beam_search` is one compiled program and stores only what it needs. This search runs the same model step by
+step and records everything. Both return the same hypotheses, as a test shows.
 """
 
 import dataclasses
@@ -27,30 +27,31 @@ Fate = Literal["live", "finished", "pruned"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of the continuations that a step of the search weighed against each other."""
+    """A continuation of a live beam that a step of the search considered."""
 
     step: int
-    """How long it is in tokens, <eos> counted: from 1."""
+    """Its length in tokens, counting <eos>; from 1."""
     rank: int
-    """Its place among the candidates of its step, from 0."""
+    """Its rank among the candidates of its step, from 0."""
     parent: int | None
-    """The index, in the tree, of what it continues; None: <s>."""
+    """Index in the tree of the candidate that it continues. None: <s>."""
     token: str
     log_p: float
     """log P of all its tokens, in nats."""
     gained: float
-    """log P of the last one alone, given those before."""
+    """log P of its last token, given the previous ones, in nats."""
     fate: Fate
-    """live: the search went on from it; finished: it ends in <eos>, in time; pruned: others were better."""
+    """live: the search continues it; finished: it ends in <eos> and is among the beam_size best of its step;
+    pruned: others were better."""
     score: float | None = None
-    """What is finished is judged by this: log_p, divided by the length penalty."""
+    """log_p divided by the length penalty, for finished candidates."""
     place: int | None = None
-    """Which hypothesis it is in the end, from 0, if it is among those kept."""
+    """Rank among the returned hypotheses, from 0. None: it is not one of them."""
 
 
 @dataclass(frozen=True)
 class SearchTree:
-    """All that a beam search considered, step by step, each step's best first."""
+    """All candidates of a beam search, step by step, best first in each step."""
 
     candidates: tuple[Candidate, ...]
     beam_size: int
@@ -61,7 +62,7 @@ class SearchTree:
         return sorted(kept, key=lambda candidate: candidate.place or 0)
 
     def path(self, candidate: Candidate) -> list[Candidate]:
-        """From the first token to this candidate."""
+        """The candidates from the first token to this one."""
         path = [candidate]
         while path[-1].parent is not None:
             path.append(self.candidates[path[-1].parent])
@@ -69,8 +70,8 @@ class SearchTree:
 
 
 @dataclass
-class _Weighed:
-    """A step's candidates that are possible at all, best first."""
+class _Expanded:
+    """The candidates of a step with finite log-probability, best first."""
 
     log_p: Float[np.ndarray, " c"]
     gained: Float[np.ndarray, " c"]
@@ -86,7 +87,7 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
       options: any field of `DecodingConfig`.
 
     Raises:
-      UserError: as `attention_of`, or the options ask for another search.
+      UserError: as `attention_of`; or the options select another search method.
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
@@ -94,7 +95,7 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
         raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
     config = translator.model.config  # type: ignore[attr-defined]
     special, n = config.special, settings.beam_size
-    penalty: Any = length_penalty(settings)  # of a plain number it is one
+    penalty: Any = length_penalty(settings)  # given a plain number, it returns one
     row = jnp.asarray(translator.source_row(source, **options))
     limits, longest = length_limits(row, special.pad, settings.extra_length, settings.max_length)
     limit = int(limits[0])
@@ -102,7 +103,7 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     cache = _begin(translator.model, as_variables(translator.variables), row, n, longest)
     live, newest = np.full(n, -np.inf, np.float32), np.full((1, n), special.bos, np.int32)
     live[0] = 0.0
-    above: list[int | None] = [None] * n  # the index of each beam's own candidate
+    above: list[int | None] = [None] * n  # the index of the candidate of each beam
     candidates: list[Candidate] = []
     tokens: list[int] = []
     kept: list[int] = []  # the indices of the finished hypotheses, best first
@@ -110,40 +111,43 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
         step = _step(translator.model, as_variables(translator.variables), cache, newest)
         (logits, log_normaliser), cache = (np.asarray(x)[0] for x in step[:2]), step[2]
         only = special.eos if length == limit else None
-        weighed = _weigh(logits, log_normaliser, live, (special.pad, special.bos), only)
+        expanded = _expand(logits, log_normaliser, live, (special.pad, special.bos), only)
         going_on: list[int] = []
-        for rank, token in enumerate(weighed.token):
-            # an <eos> counts only where a search of n candidates would have seen it
+        for rank, token in enumerate(expanded.token):
+            # <eos> counts only among the n best candidates
             fate: Fate = "pruned"
             score = None
             if token == special.eos and rank < n:
-                fate, score = "finished", float(weighed.log_p[rank] / penalty(length))
+                fate, score = "finished", float(expanded.log_p[rank] / penalty(length))
             elif token != special.eos and len(going_on) < n:
                 fate = "live"
                 going_on.append(rank)
-            beam = weighed.beam[rank]
-            log_p, gained = float(weighed.log_p[rank]), float(weighed.gained[rank])
+            beam = expanded.beam[rank]
+            log_p, gained = float(expanded.log_p[rank]), float(expanded.gained[rank])
             candidates.append(Candidate(length, rank, above[beam], "", log_p, gained, fate, score))
             tokens.append(int(token))
             if fate == "finished":
                 kept.append(len(candidates) - 1)
-        first = len(candidates) - len(weighed.token)
-        # of equals, the older; a stable sort keeps them in order
+        first = len(candidates) - len(expanded.token)
+        # ties go to the older; the sort is stable
         kept = sorted(kept, key=lambda index: -_score(candidates[index]))[:n]
         parents = np.zeros((1, n), np.int32)
         live, above = np.full(n, -np.inf, np.float32), [None] * n
         for beam, rank in enumerate(going_on):
-            live[beam], above[beam] = weighed.log_p[rank], first + rank
-            parents[0, beam], newest[0, beam] = weighed.beam[rank], weighed.token[rank]
+            live[beam], above[beam] = expanded.log_p[rank], first + rank
+            parents[0, beam], newest[0, beam] = expanded.beam[rank], expanded.token[rank]
         worst = _score(candidates[kept[-1]]) if len(kept) == n else -np.inf
         if _enough(settings.stop, worst, live, length, limit, penalty):
             break
         cache = cache.select(jnp.asarray(parents))
     if not kept:
-        raise UserError("the model gives no probabilities, its parameters are not finite")
+        raise UserError(
+            "the model's parameters are not finite, so it gives no probabilities: choose an "
+            "earlier checkpoint"
+        )
 
     ids = np.array(tokens, np.int32)
-    if (ids >= config.output_size).any():  # words that were copied are places of the source so far
+    if (ids >= config.output_size).any():  # copied words are still positions of the source
         ids = np.asarray(named(jnp.asarray(ids)[None, None], row, config.output_size))[0, 0]
     pieces = translator.tokenizers[1].for_source(source).pieces([int(index) for index in ids])
     places = {index: place for place, index in enumerate(kept)}
@@ -156,25 +160,25 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     )
 
 
-def _weigh(
+def _expand(
     logits: Float[np.ndarray, "n v"],
     log_normaliser: Float[np.ndarray, "n 1"],
     live: Float[np.ndarray, " n"],
     never: tuple[int, int],
     only: int | None,
-) -> _Weighed:
-    """The 2n likeliest continuations of n live beams; `only` one token at the limit."""
+) -> _Expanded:
+    """The 2n most likely continuations of n live beams. At the maximum length, `only` is the only token."""
     allowed = np.full(logits.shape[1], only is None)
     allowed[list(never)] = False
     if only is not None:
         allowed[only] = True
-    # in the order of beam_search, so that rounding is the same
+    # the same order of operations as in beam_search, for the same rounding
     log_p = live[:, None] + np.where(allowed, logits, -np.inf) - log_normaliser
     flat = log_p.reshape(-1)
     chosen = np.argsort(-flat, kind="stable")[: 2 * len(live)]
     chosen = chosen[np.isfinite(flat[chosen])]
     beam, token = np.divmod(chosen, logits.shape[1])
-    return _Weighed(flat[chosen], logits[beam, token] - log_normaliser[beam, 0], beam, token)
+    return _Expanded(flat[chosen], logits[beam, token] - log_normaliser[beam, 0], beam, token)
 
 
 def _score(candidate: Candidate) -> float:
@@ -182,7 +186,7 @@ def _score(candidate: Candidate) -> float:
 
 
 def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, penalty: Any) -> bool:
-    """Whether what is finished will do, as `DecodingConfig.stop` has it."""
+    """Whether the search can stop, by the criterion `DecodingConfig.stop`."""
     if stop == "full":
         return worst > -np.inf
     lengths = [length] if stop == "present" else [length + 1, max(limit, length + 1)]
@@ -200,6 +204,6 @@ def _begin(model: nn.Module, variables: Any, source: Int[Array, "1 s"], beam_siz
 def _step(
     model: nn.Module, variables: Any, cache: Any, tokens: Int[Array, "1 n"]
 ) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Any]:
-    """Logits of what may follow each beam, the logarithms of their sums, and the cache."""
+    """The logits of the next token of each beam, their log-normalisers (logsumexp), and the cache."""
     logits, cache = model.apply(variables, cache, tokens, method="decode_step")
     return logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True), cache

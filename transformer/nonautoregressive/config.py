@@ -1,4 +1,4 @@
-"""The choices of non-autoregressive models, and of searching with them."""
+"""Options of non-autoregressive models and of their search."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,29 +10,26 @@ from transformer.errors import UserError
 
 @dataclass(frozen=True)
 class NonAutoregressiveConfig(TransformerConfig):
-    """A Transformer whose decoder sees the whole target's places at once.
-
-    A place where nothing is decided yet holds <bos>.
-    """
+    """A Transformer whose decoder predicts all target tokens at once. Masked positions hold <bos>."""
 
     decoder_input: Literal["length", "bos", "fertility", "masked"] = "masked"
-    """The decoder's input. length: as many <bos> as a classifier predicts; bos: always
-    `bos_length` of them, and the text ends at the first <eos>; fertility: every source token as often
-    as predicted (Gu et al. 2018); masked: a draft with some words masked, again and again
-    (mask-predict, Ghazvininejad et al. 2019)."""
+    """The decoder's input. length: <bos> at as many positions as a classifier predicts; bos: <bos> at
+    `bos_length` positions, and the translation ends at the first <eos>; fertility: each source token,
+    repeated as often as predicted (Gu et al. 2018); masked: a draft with masked tokens, refined in
+    iterations (mask-predict, Ghazvininejad et al. 2019)."""
     bos_length: int = 300
-    """bos: number of <bos> in the input."""
+    """bos: number of positions of the decoder's input, all <bos>."""
     length_span: int = 32
-    """length, masked: the classifier tells target from source length up to this difference."""
+    """length, masked: largest difference of target and source length that the classifier predicts."""
     length_weight: float = 1.0
-    """length, masked: weight of the classifier's loss, which counts once a sentence."""
+    """length, masked: weight of the classifier's loss, which is added once per sentence."""
     max_fertility: int = 8
-    """fertility: no source token is copied more often."""
+    """fertility: maximum number of copies of a source token."""
     fertility_weight: float = 1.0
-    """fertility: weight of the classifier's loss, which counts once a source token."""
+    """fertility: weight of the classifier's loss, which is added once per source token."""
     teacher: Path | None = None
-    """fertility, in training: run directory of an autoregressive model with the same vocabulary,
-    whose cross-attention says which source token each target token came from."""
+    """fertility, training only: run directory of an autoregressive model with the same vocabulary, whose
+    cross-attention aligns target tokens to source tokens."""
 
     _RANGES: ClassVar[Ranges] = {
         **TransformerConfig._RANGES,
@@ -49,21 +46,21 @@ class NonAutoregressiveConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class NonAutoregressiveDecodingConfig(DecodingConfig):
-    """How translations are found in parallel. beam_size is the number of candidates, of the likeliest
-    lengths or of drawn fertilities; the model's own mean log-probability chooses among them, or
-    another model (decode.py --rescore)."""
+    """Non-autoregressive search. beam_size is the number of candidates: of the most likely lengths, or of
+    sampled fertilities. They are ranked by the model's own mean log-probability, or re-ranked by another
+    model (decode.py --rescore)."""
 
     beam_size: int = 1
-    """Candidates decoded side by side: of the likeliest lengths, or of drawn fertilities."""
+    """Number of candidates, decoded in parallel: of the most likely lengths, or of sampled fertilities."""
     iterations: int = 1
-    """masked: how often the least certain words are said anew, the first draft counted."""
+    """masked: number of iterations. The first predicts all tokens, the others repredict the least certain."""
     length_scale: float = 1.0
-    """Factor on the predicted length: 0.5 shortens, 2.0 stretches. (bos predicts none.)"""
+    """Factor on the predicted length: 0.5 halves it, 2.0 doubles it. Not for bos."""
 
     length_penalty: float = 1.0
-    """alpha of what log-probabilities are divided by: 1 with power gives the mean of the words."""
+    """alpha of the length penalty. 1 with penalty power: the score is the mean log-probability per token."""
     penalty: Literal["wu", "power"] = "power"
-    """As for other systems; here power, so that candidates are compared by the mean of their words."""
+    """As for other systems. Default power: candidates are ranked by their mean log-probability per token."""
 
     _RANGES: ClassVar[Ranges] = {**DecodingConfig._RANGES, "iterations": (1, 1000)}
 
@@ -72,4 +69,7 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
         if not 0.05 <= self.length_scale <= 20:
             raise UserError("--decoding.length-scale must be from 0.05 to 20")
         if self.method == "sample":
-            raise UserError("--decoding.method sample: draws word after word, this model says all at once")
+            raise UserError(
+                "--decoding.method sample needs an autoregressive model, and this one predicts all tokens at "
+                "once: choose beam or greedy"
+            )

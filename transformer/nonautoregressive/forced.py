@@ -1,4 +1,4 @@
-"""What a parallel decoder makes of a given translation: its log-probability, and where it looked."""
+"""Log-probabilities and cross-attention of given translations."""
 
 from typing import Any
 
@@ -7,31 +7,33 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.model.transformer import cross_attention
-from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.training.cross_entropy import cross_entropy
 
 
-def undecided_draft(
+def initial_draft(
     model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Int[Array, "b _"]:
-    """The first draft of a translation as long as the target: no word is decided."""
+    """The decoder's input in the first iteration, for translations as long as the target: it has no target
+    tokens yet."""
     c = model.config
-    words = target != c.special.pad
+    is_token = target != c.special.pad
     if c.decoder_input == "bos":
         return jnp.full((target.shape[0], max(c.bos_length, target.shape[1])), c.special.bos)
     if c.decoder_input == "fertility":
         memory = model.apply(variables, source, method="encode")
         fertility = jnp.asarray(model.apply(variables, memory, method="plan")).argmax(axis=-1)
         fertility = jnp.where(source != c.special.pad, fertility, 0)
-        return copied_places(source, fertility, words, c.special.pad)
-    return jnp.where(words, c.special.bos, c.special.pad)
+        return copied_source(source, fertility, is_token, c.special.pad)
+    return jnp.where(is_token, c.special.bos, c.special.pad)
 
 
 def nonautoregressive_scores(
     model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
-    """log P of all words of the target at once, in nats, given how many there are."""
-    draft = undecided_draft(model, variables, source, target)
+    """log P of each target in nats, with all tokens predicted at once. Its length is given, except for
+    decoder input bos."""
+    draft = initial_draft(model, variables, source, target)
     logits = jnp.asarray(model.apply(variables, source, draft))[:, : target.shape[1]]
     return -(cross_entropy(logits, target) * (target != model.config.special.pad)).sum(axis=1)
 
@@ -39,10 +41,10 @@ def nonautoregressive_scores(
 def nonautoregressive_attention(
     model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
-    """How much each place looked at each source position: the mean over layers and heads, of a
-    masked decoder with all words decided, of others with none."""
+    """Cross-attention weights of each target position, averaged over layers and heads. The input of a masked
+    decoder is the target, that of the others the initial draft."""
     draft = target
     if model.config.decoder_input != "masked":
-        draft = undecided_draft(model, variables, source, target)
+        draft = initial_draft(model, variables, source, target)
     weights = cross_attention(model, variables, source, draft)[:, : target.shape[1]]
     return jax.lax.stop_gradient(weights)

@@ -1,4 +1,4 @@
-"""The Transformer with a decoder that looks both ways: all places of the target at once."""
+"""A Transformer whose decoder self-attention is bidirectional: it predicts all target positions at once."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,10 +11,11 @@ from transformer.nonautoregressive.config import NonAutoregressiveConfig
 
 
 class NonAutoregressiveTransformer(Transformer):
-    """Encoder and layers are the Transformer's; the decoder is fed a draft, not the words before.
+    """Encoder and layers are those of the Transformer. The decoder's input is a draft of the target instead
+    of the previous tokens.
 
-    In `__call__` and `hidden` the target is that draft: <bos> where nothing is decided, <pad>
-    beyond the end, source tokens where it was made by copying.
+    In `__call__` and `hidden`, `target` is that draft: <bos> at masked positions, <pad> after the end; with
+    fertilities, copied source tokens.
     """
 
     config: NonAutoregressiveConfig
@@ -48,41 +49,46 @@ class NonAutoregressiveTransformer(Transformer):
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last states, at every place of the draft."""
+        """The decoder's final states at every position of the draft."""
         copied = self.config.decoder_input == "fertility"
         embedded = self.source_embedding(target) if copied else self.embed_target(target)
-        places = target.shape[1]
-        mask = padding_mask(target, self.config.special.pad) & window_mask(places, self.config.window)
-        x = self.target_positions(embedded, jnp.arange(places), deterministic)
+        length = target.shape[1]
+        mask = padding_mask(target, self.config.special.pad) & window_mask(length, self.config.window)
+        x = self.target_positions(embedded, jnp.arange(length), deterministic)
         for layer in self.decoder:
             x = layer(x, memory.states, mask, memory.mask, deterministic)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def logits(self, memory: Memory, target: Int[Array, "b t"]) -> Float[Array, "b t v"]:
-        """Of every word at every place of the draft."""
+        """Logits over the vocabulary at every position of the draft."""
         return self.output(self.decode(memory, target))
 
     def plan(self, memory: Memory) -> Float[Array, "b *_"] | None:
-        """What is predicted before any word, as logits: `[b, 2 length_span + 1]` of target minus
-        source length; `[b, s, max_fertility + 1]` of each source token's fertility; or nothing."""
+        """Logits of what is predicted before any token: target minus source length, `[b, 2 length_span + 1]`,
+        or the fertility of each source token, `[b, s, max_fertility + 1]`. None for decoder input bos."""
         states = memory.states.astype(jnp.float32)
         if self.config.decoder_input == "fertility":
             return self.fertility(states)
         if self.config.decoder_input == "bos":
             return None
-        words = memory.mask[:, 0, 0, :, None]
-        return self.length(jnp.where(words, states, 0).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1))
+        is_token = memory.mask[:, 0, 0, :, None]
+        return self.length(jnp.where(is_token, states, 0).sum(axis=1) / jnp.maximum(is_token.sum(axis=1), 1))
 
 
-def copied_places(
-    source: Int[Array, "*b s"], fertility: Int[Array, "*b s"], places: Bool[Array, "*b t"], pad: int
+def copied_source(
+    source: Int[Array, "*b s"], fertility: Int[Array, "*b s"], positions: Bool[Array, "*b t"], pad: int
 ) -> Int[Array, "*b t"]:
-    """Each source token as often as its fertility says, in order, spread evenly over as many places
-    as there are (Gu et al. 2018, section 3.1); <pad> beyond them."""
+    """The decoder's input from fertilities: each source token is repeated as often as its fertility, in order
+    (Gu et al. 2018, section 3.1).
+
+    Args:
+      positions: True at the positions to fill, over which the copies are spread evenly. The other positions
+        are <pad>.
+    """
     ends = jnp.cumsum(fertility, axis=-1)
-    many = places.sum(axis=-1, keepdims=True)
-    # place j of many stands at (j + 1/2) / many of the way through the copies
-    through = (jnp.arange(places.shape[-1]) + 0.5) * ends[..., -1:] / jnp.maximum(many, 1)
-    origin = (through[..., :, None] > ends[..., None, :]).sum(axis=-1)
+    length = positions.sum(axis=-1, keepdims=True)
+    # the centre of position j, (j + 1/2) / length, as a number of copies
+    copies = (jnp.arange(positions.shape[-1]) + 0.5) * ends[..., -1:] / jnp.maximum(length, 1)
+    origin = (copies[..., :, None] > ends[..., None, :]).sum(axis=-1)
     origin = jnp.minimum(origin, source.shape[-1] - 1)
-    return jnp.where(places, jnp.take_along_axis(source, origin, axis=-1), pad)
+    return jnp.where(positions, jnp.take_along_axis(source, origin, axis=-1), pad)

@@ -1,4 +1,5 @@
-"""Finding translations with parallel decoders: plan, draft, and for masks refine again and again."""
+"""Non-autoregressive search: predicts the length or the fertilities, then all tokens. A masked decoder
+refines them in iterations."""
 
 import functools
 from collections.abc import Callable
@@ -22,10 +23,10 @@ from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.model.transformer import Memory
 from transformer.nonautoregressive.config import NonAutoregressiveDecodingConfig
-from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_places
+from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 
 Apply = Callable[..., Any]
-"""A method of the model, by name, on its variables."""
+"""Calls a method of the model, given its name, with the model's variables."""
 
 
 def nonautoregressive_search(
@@ -35,12 +36,15 @@ def nonautoregressive_search(
     lines: Int[Array, " b"],
     options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
-    """Translations of every sentence, the candidates in order of score. A log-probability is the sum
-    over the words, each as likely as when it was decided.
+    """Translations of each sentence, best first. The log-probability is the sum over the tokens; that of a
+    token comes from the iteration that predicted it last.
 
     Args:
       source: ids, each sentence closed by <eos>, then <pad>.
-      lines: the numbers of the input lines, folded into the key that draws fertilities.
+      lines: numbers of the input lines, folded into the random key that samples fertilities.
+
+    Raises:
+      UserError: several iterations without a masked decoder, or a length_scale with decoder input bos.
     """
     key = jax.random.key(options.seed)
     return _search(model, params, source, lines, key, options.static())
@@ -58,20 +62,23 @@ def _search(
     variables, c = as_variables(params), model.config
     penalty = length_penalty(options)
     if options.iterations > 1 and c.decoder_input != "masked":
-        raise UserError(f"--decoding.iterations: a decoder fed with {c.decoder_input} says everything once")
+        raise UserError(
+            f"--decoding.iterations {options.iterations}: a model with --model.decoder-input "
+            f"{c.decoder_input} predicts all tokens in one iteration"
+        )
     if options.length_scale != 1 and c.decoder_input == "bos":
-        raise UserError("--decoding.length-scale: a decoder fed with bos predicts no length")
+        raise UserError("--decoding.length-scale: a model with --model.decoder-input bos predicts no length")
     apply: Any = functools.partial(model.apply, variables)
     limits, longest = length_limits(source, c.special.pad, options.extra_length, options.max_length)
     memory = apply(source, method="encode")
     if c.decoder_input == "bos":
         draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
-        tokens, log_p = cut_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
+        tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
         return in_order(tokens[:, None], log_p[:, None], penalty, c.special.pad)
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
     if c.decoder_input == "fertility":
-        fertilities = draw_fertilities(plan, source != c.special.pad, lines, n, key)
+        fertilities = sample_fertilities(plan, source != c.special.pad, lines, n, key)
         lengths = fertilities.sum(axis=-1)
     else:
         fertilities = None
@@ -81,49 +88,50 @@ def _search(
     lengths = jnp.clip(jnp.round(lengths * options.length_scale).astype(jnp.int32), 1, limits[:, None])
     lengths = jnp.where(empty_rows(source, c.special.pad)[:, None], 1, lengths)
 
-    # candidates become rows: the decoder knows nothing of beams
+    # the decoder has no beam axis: each candidate is a row
     batch = source.shape[0]
     rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), memory)
     lengths = lengths.reshape(-1)
 
-    def draft_of(size: int) -> Any:
-        places = jnp.arange(size) < lengths[:, None]
+    def decode(size: int) -> Any:
+        """All candidates, with a decoder input of `size` positions."""
+        positions = jnp.arange(size) < lengths[:, None]
         if fertilities is None:
-            draft = jnp.where(places, c.special.bos, c.special.pad)
+            draft = jnp.where(positions, c.special.bos, c.special.pad)
         else:
-            draft = copied_places(
-                jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), places, c.special.pad
+            draft = copied_source(
+                jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), positions, c.special.pad
             )
-        tokens, log_p = predict(apply, c.special, rows, draft, lengths)
+        tokens, log_p = predict_tokens(apply, c.special, rows, draft, lengths)
         if c.decoder_input == "masked":
             tokens, log_p = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
-        return padded, (log_p * places).sum(axis=1)
+        return padded, (log_p * positions).sum(axis=1)
 
-    # as many places as the longest candidate needs, not as any sentence might
+    # as many positions as the longest candidate of this batch needs
     sizes = chunks(longest)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
-    tokens, log_p = jax.lax.switch(needed, [functools.partial(draft_of, size) for size in sizes])
+    tokens, log_p = jax.lax.switch(needed, [functools.partial(decode, size) for size in sizes])
     return in_order(tokens.reshape(batch, n, -1), log_p.reshape(batch, n), penalty, c.special.pad)
 
 
-def predict(
+def predict_tokens(
     apply: Apply,
     special: SpecialIds,
     memory: Memory,
     draft: Int[Array, "b t"],
     lengths: Int[Array, " b"],
 ) -> tuple[Int[Array, "b t"], Float[Array, "b t"]]:
-    """The likeliest word at every place of the draft, and its log-probability: <eos> at the last
-    place, a word before it, <pad> after it."""
+    """The most likely token at every position of the draft, and its log-probability: <eos> at the last
+    position, another token before it, <pad> after it."""
     logits = apply(memory, draft, method="logits")
-    vocabulary, at = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
-    silent = (vocabulary == special.pad) | (vocabulary == special.bos)
-    last = (at == lengths[:, None] - 1)[..., None]
-    allowed = jnp.where(last, vocabulary == special.eos, ~silent & (vocabulary != special.eos))
+    vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
+    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    last = (position == lengths[:, None] - 1)[..., None]
+    allowed = jnp.where(last, vocabulary == special.eos, ~never & (vocabulary != special.eos))
     tokens = jnp.where(allowed, logits, NEVER).argmax(axis=-1)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
-    return jnp.where(at < lengths[:, None], tokens, special.pad), log_p
+    return jnp.where(position < lengths[:, None], tokens, special.pad), log_p
 
 
 def refine(
@@ -135,49 +143,49 @@ def refine(
     lengths: Int[Array, " b"],
     iterations: int,
 ) -> tuple[Int[Array, "b t"], Float[Array, "b t"]]:
-    """Mask-predict (Ghazvininejad et al. 2019, section 3): the least certain words are masked and
-    said anew, fewer each time: N (T - t) / T of N words in iteration t of T."""
-    places = jnp.arange(tokens.shape[1]) < lengths[:, None]
+    """Mask-predict (Ghazvininejad et al. 2019, section 3): masks the least certain tokens and predicts them
+    again. Iteration t of T (from 0) masks N (T - t) / T of N tokens. `tokens` are those of iteration 0."""
+    positions = jnp.arange(tokens.shape[1]) < lengths[:, None]
 
-    def again(t: Array, drafted: tuple[Array, Array]) -> tuple[Array, Array]:
+    def iteration(t: Array, drafted: tuple[Array, Array]) -> tuple[Array, Array]:
         tokens, log_p = drafted
         number = lengths * (iterations - t) // iterations
-        rank = jnp.argsort(jnp.argsort(jnp.where(places, log_p, jnp.inf), axis=1), axis=1)
-        masked: Bool[Array, "b t"] = places & (rank < number[:, None])
+        rank = jnp.argsort(jnp.argsort(jnp.where(positions, log_p, jnp.inf), axis=1), axis=1)
+        masked: Bool[Array, "b t"] = positions & (rank < number[:, None])
         draft = jnp.where(masked, special.bos, tokens)
-        said, said_log_p = predict(apply, special, memory, draft, lengths)
-        return jnp.where(masked, said, tokens), jnp.where(masked, said_log_p, log_p)
+        predicted, predicted_log_p = predict_tokens(apply, special, memory, draft, lengths)
+        return jnp.where(masked, predicted, tokens), jnp.where(masked, predicted_log_p, log_p)
 
-    return jax.lax.fori_loop(1, iterations, again, (tokens, log_p))
+    return jax.lax.fori_loop(1, iterations, iteration, (tokens, log_p))
 
 
-def draw_fertilities(
+def sample_fertilities(
     logits: Float[Array, "b s f"],
-    words: Bool[Array, "b s"],
+    is_token: Bool[Array, "b s"],
     lines: Int[Array, " b"],
     n: int,
     key: Array,
 ) -> Int[Array, "b n s"]:
-    """The likeliest fertilities, and n - 1 times drawn ones (Gu et al. 2018, section 4.2)."""
+    """The most likely fertilities of each source token, then n - 1 samples (Gu et al. 2018, section 4.2)."""
 
-    def draw(line: Array, logits: Array) -> Array:
-        mine = jax.random.fold_in(key, line)
-        return jax.random.categorical(mine, logits, shape=(n - 1, logits.shape[0]))
+    def sample(line: Array, logits: Array) -> Array:
+        line_key = jax.random.fold_in(key, line)
+        return jax.random.categorical(line_key, logits, shape=(n - 1, logits.shape[0]))
 
     likeliest = logits.argmax(axis=-1)[:, None, :]
-    drawn = jnp.concatenate([likeliest, jax.vmap(draw)(lines, logits)], axis=1)
-    return jnp.where(words[:, None, :], drawn, 0)
+    fertilities = jnp.concatenate([likeliest, jax.vmap(sample)(lines, logits)], axis=1)
+    return jnp.where(is_token[:, None, :], fertilities, 0)
 
 
-def cut_at_eos(
+def truncate_at_eos(
     logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds
 ) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
-    """The likeliest word at every place up to the first <eos>, and the sum of their log-probabilities."""
-    vocabulary, at = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
-    silent = (vocabulary == special.pad) | (vocabulary == special.bos)
-    tokens = jnp.where(silent, NEVER, logits).argmax(axis=-1)
-    tokens = jnp.where(at >= jnp.minimum(limits, at.size)[:, None] - 1, special.eos, tokens)
+    """The most likely token at every position up to the first <eos>, and their total log-probability."""
+    vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
+    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    tokens = jnp.where(never, NEVER, logits).argmax(axis=-1)
+    tokens = jnp.where(position >= jnp.minimum(limits, position.size)[:, None] - 1, special.eos, tokens)
     lengths = (tokens == special.eos).argmax(axis=1) + 1
-    inside = at < lengths[:, None]
+    inside = position < lengths[:, None]
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
     return jnp.where(inside, tokens, special.pad), (log_p * inside).sum(axis=1)
