@@ -83,7 +83,7 @@ def training(given: argparse.Namespace, size: str) -> list[Row]:
 def sentences(run_dir: Path, count: int) -> list[str]:
     """Test sentences of mixed lengths, at equal distances in the run's test set."""
     from transformer import Run
-    from transformer.data.corpora import open_corpus
+    from transformer.data.sources.corpora import open_corpus
 
     splits = open_corpus(Run(run_dir).config.data).splits
     pairs = list(splits.get("test", splits["validation"]))

@@ -18,7 +18,7 @@ from rich.progress import track
 
 from benchmarks.command import needs, positive, run
 from benchmarks.measure import keep, machine, script
-from transformer.grammar import pairs
+from transformer.data.sources.built_in import pairs
 
 MIB = 2**20
 PARTS = 5

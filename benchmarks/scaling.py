@@ -164,7 +164,7 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     from benchmarks.training import batch_of, network
     from transformer import Config, OptimizerConfig, Transformer
     from transformer.config import MeshConfig
-    from transformer.sharding import Shards, layout_of
+    from transformer.runtime.sharding import Shards, layout_of
     from transformer.training import cross_entropy
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer

@@ -25,11 +25,11 @@ from rich.table import Table
 from benchmarks.command import positive, run
 from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train
-from transformer.data.corpora import open_corpus
-from transformer.decoding.rescoring import rescored
-from transformer.decoding.translator import model_shapes
-from transformer.distill import distill
-from transformer.evaluation import bleu
+from transformer.data.sources.corpora import open_corpus
+from transformer.evaluation.scores import bleu
+from transformer.translator.distill import distill
+from transformer.translator.rescoring import rescored
+from transformer.translator.translator import model_shapes
 
 TEACHER, DISTILLED = "teacher", "distilled"
 KINDS = ("length", "bos", "fertility", "masked")

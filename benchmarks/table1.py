@@ -24,11 +24,11 @@ from rich.table import Table
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
-from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
-from transformer.baselines.convolutional import GatedConvolution, reach
-from transformer.baselines.recurrent import make_cell
 from transformer.config import TransformerConfig
+from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.model.attention import MultiHeadAttention, window_mask
+from transformer.systems.convolutional.model import GatedConvolution, reach
+from transformer.systems.recurrent.model import make_cell
 
 LENGTHS, WIDTHS = (16, 32, 64, 128, 256, 512, 1024), (64, 128, 256, 512)
 LENGTH, WIDTH, ROWS = 128, 128, 4  # fixed while the other grows; batch size

@@ -118,7 +118,7 @@ def jax_step(case: Case) -> Callable[[], float]:
 
     from transformer import Transformer
     from transformer.config import Config, OptimizerConfig
-    from transformer.sharding import Replicas
+    from transformer.runtime.sharding import Replicas
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step

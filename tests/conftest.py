@@ -42,9 +42,9 @@ install_import_hook(
         "transformer.training",
         "transformer.decoding",
         "transformer.data.batching",
-        "transformer.baselines",
-        "transformer.nonautoregressive",
-        "transformer.copying",
+        "transformer.systems",
+        "transformer.trainer",
+        "transformer.translator",
     ],
     f"{__name__}.check_signature",
 )
@@ -94,7 +94,7 @@ def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
-    from transformer.training.train import train
+    from transformer.trainer.train import train
 
     return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
 

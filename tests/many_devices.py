@@ -19,7 +19,7 @@ from toy_batches import WORDS, a_batch, state_of
 
 from transformer.config import MeshConfig, TransformerConfig
 from transformer.model.transformer import Transformer
-from transformer.sharding import Layout, Shards, layout_of
+from transformer.runtime.sharding import Layout, Shards, layout_of
 from transformer.training.objective import translation_objective
 from transformer.training.step import make_eval_step, make_train_step
 

@@ -8,11 +8,11 @@ from reference_search import random_variables
 from small_run import WORDS
 
 from transformer import Config, DecodingConfig, Run, TransformerConfig, Translator
-from transformer.baselines.config import RecurrentConfig
-from transformer.copying.config import CopyingConfig
-from transformer.data.tokenizers import train_tokenizer
-from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.systems import find_system
+from transformer.config.baselines import RecurrentConfig
+from transformer.config.copying import CopyingConfig
+from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.data.features.tokenizers import train_tokenizer
+from transformer.systems.registry import find_system
 
 SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
 DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)

@@ -8,13 +8,13 @@ import pytest
 from small_run import WORDS, changed, quiet
 
 from transformer import Config, DecodingConfig, Run, Translator, UserError
-from transformer.checkpoints import MANIFEST
 from transformer.config import DataConfig
-from transformer.config_json import from_json
-from transformer.data.tokenizers import load_tokenizer
+from transformer.config.json import from_json
+from transformer.data.features.tokenizers import load_tokenizer
 from transformer.files import parse_json
-from transformer.report import write_report
-from transformer.training.train import train
+from transformer.runs.checkpoints import MANIFEST
+from transformer.runs.report import write_report
+from transformer.trainer.train import train
 
 
 @pytest.mark.parametrize(

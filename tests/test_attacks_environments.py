@@ -17,18 +17,19 @@ import pytest
 from run_command import ROOT, command, contents
 from small_run import changed, quiet
 
-from transformer import Config, Run, Translator, UserError, checkpoint_bounds
+from transformer import Config, Run, Translator, UserError
 from transformer.cli import guarded
 from transformer.cli.decode import _translate_lines, parse_decode
 from transformer.cli.output import LongOutput
 from transformer.config import DataConfig
-from transformer.data import corpora
-from transformer.decoding.translator import model_shapes
+from transformer.data.sources import corpora
 from transformer.files import read_bytes
 from transformer.interop.folders import import_marian
-from transformer.report import write_report
-from transformer.training import loop
-from transformer.training.train import train
+from transformer.runs import checkpoint_bounds
+from transformer.runs.report import write_report
+from transformer.trainer import loop
+from transformer.trainer.train import train
+from transformer.translator.translator import model_shapes
 
 MARIAN = Path(__file__).parent / "data" / "marian"
 
@@ -72,11 +73,10 @@ def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
 
 
 def test_a_full_device_as_standard_output(run_dir: Path) -> None:
-    for module in ("transformer.report", "transformer.average"):
-        done = command("-m", module, run_dir, shell="> /dev/full")
+    for name in ("report", "average"):
+        done = command("-m", "transformer", name, run_dir, shell="> /dev/full")
         assert done.returncode == 2
-        program = module.rpartition(".")[2]
-        assert done.stderr == f"transformer {program}: No space left on device: standard output, or a file\n"
+        assert done.stderr == f"transformer {name}: No space left on device: standard output, or a file\n"
     assert "</html>" in (run_dir / "report.html").read_text()
     assert (run_dir / "average").is_dir()
     done = command("train.py", "--help", shell="> /dev/full")
@@ -119,10 +119,10 @@ def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path)
         ["decode.py", "RUN", "--input", "x" * 300],
         ["decode.py", "RUN", "--input", __file__, "--output", "x" * 300],
         ["decode.py", "RUN", "--checkpoint", "9" * 5000],
-        ["-m", "transformer.average", "x" * 300],
-        ["-m", "transformer.interop", "import", "x" * 300, "y"],
+        ["-m", "transformer", "average", "x" * 300],
+        ["-m", "transformer", "import", "x" * 300, "y"],
         ["train.py", "--run-dir", "x" * 300, "--init-from", "RUN"],
-        ["-m", "transformer.report", b"\xff"],
+        ["-m", "transformer", "report", b"\xff"],
         ["decode.py", b"\xff"],
     ],
     ids=range(9),

@@ -10,8 +10,8 @@ from run_command import command, contents
 from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
-from transformer.report import write_report
-from transformer.training.train import train
+from transformer.runs.report import write_report
+from transformer.trainer.train import train
 
 LINKED = ["lock", "metrics.jsonl", "checkpoints", "tensorboard", "average", "damaged", "results.json"]
 
@@ -68,7 +68,7 @@ def test_a_link_made_while_it_trains_is_not_written_through(run_dir: Path, tmp_p
 def test_an_average_is_not_written_through_a_link(run_dir: Path, tmp_path: Path) -> None:
     target = linked(run_dir, "average", tmp_path / "outside")
     before = contents(target)
-    done = command("-m", "transformer.average", run_dir)
+    done = command("-m", "transformer", "average", run_dir)
     assert (done.returncode, contents(target)) == (2, before)
     assert "average is a link" in done.stderr
 

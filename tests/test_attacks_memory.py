@@ -13,7 +13,7 @@ import tensorstore
 from run_command import command
 
 from transformer import Translator, UserError
-from transformer.checkpoints import MANIFEST, read
+from transformer.runs.checkpoints import MANIFEST, read
 
 PEAK = """
 import os, resource, sys

@@ -15,16 +15,16 @@ from transformer import Config, Run, Translator, UserError
 from transformer.cli import output as output_module
 from transformer.cli.decode import _translate_lines, parse_decode
 from transformer.cli.output import LongOutput
-from transformer.data import corpora
-from transformer.data.corpora import open_corpus
-from transformer.decoding.translator import model_shapes
+from transformer.data.sources import corpora
+from transformer.data.sources.corpora import open_corpus
+from transformer.translator.translator import model_shapes
 
 
 def test_a_new_average_is_another_model(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted output is not continued after the average has been recomputed."""
-    from transformer.decoding import translator as module
+    from transformer.translator import translator as module
 
     run = Run(shutil.copytree(finished, tmp_path / "run"))
     shapes = model_shapes(run.config)

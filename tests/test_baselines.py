@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 
-from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
-from transformer.baselines.convolutional import Convolutional
-from transformer.baselines.hard_attention import hard_attention_objective
-from transformer.baselines.recurrent import Recurrent
 from transformer.config import Config
+from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
+from transformer.config.presets import PRESETS
 from transformer.decoding import beam
 from transformer.decoding.beam import beam_search, wu_penalty
 from transformer.decoding.sampling import greedy_search
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
-from transformer.presets import PRESETS
-from transformer.systems import check_system, find_system
+from transformer.systems.convolutional.model import Convolutional
+from transformer.systems.recurrent.hard_attention import hard_attention_objective
+from transformer.systems.recurrent.model import Recurrent
+from transformer.systems.registry import check_system, find_system
 from transformer.training.objective import translation_objective
 
 SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}

@@ -9,9 +9,9 @@ import pytest
 
 from transformer.config import DataConfig
 from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
-from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from transformer.data.sources.built_in import inflection, lexicon, pairs, sentence_pair, sentences, split_of
+from transformer.data.sources.built_in.inflection import number
 from transformer.errors import UserError
-from transformer.grammar import inflection, lexicon, pairs, sentence_pair, sentences, split_of
-from transformer.grammar.inflection import number
 
 
 @pytest.fixture(scope="module")

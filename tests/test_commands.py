@@ -19,8 +19,8 @@ from transformer import Config, DataConfig, DecodingConfig, Run, Transformer, Tr
 from transformer.cli import average_main, decode_main, train_main
 from transformer.cli.train import announced
 from transformer.config import differences, flatten
-from transformer.data.tokenizers import train_tokenizer
-from transformer.presets import PRESETS
+from transformer.config.presets import PRESETS
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.training.step import TrainState
 
 ROOT = Path(__file__).parent.parent
@@ -180,7 +180,7 @@ def test_average_command(run_dir, command):
     assert status == 0
     assert "Averaged steps 1, 2" in out
     run = Run(run_dir)
-    from transformer.decoding.translator import model_shapes
+    from transformer.translator.translator import model_shapes
 
     like = model_shapes(run.config)
     table = {

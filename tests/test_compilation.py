@@ -11,7 +11,7 @@ PROGRAM = """
 import logging, sys
 import jax, jax.numpy as jnp
 logging.basicConfig(stream=sys.stdout)
-from transformer import compilation
+from transformer.runtime import compilation
 compilation.WORTH_KEEPING = 0.0
 print(compilation.keep_programs())
 jax.monitoring.register_event_listener(lambda event, **_: print(event))

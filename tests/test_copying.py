@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 from reference_search import hypotheses, random_variables, slow_search
 
-from transformer import Config, Translator, UserError, dialogue
+from transformer import Config, Translator, UserError
 from transformer.config import SpecialIds
-from transformer.copying.config import CopyingConfig
-from transformer.copying.model import CopyingTransformer, extended_ids
-from transformer.copying.objective import copying_objective, forced
-from transformer.copying.search import copying_scores, named, pointers
-from transformer.data.tokenizers import load_tokenizer, train_tokenizer
-from transformer.data.words import OpenWordTokenizer, WordTokenizer
+from transformer.config.copying import CopyingConfig
+from transformer.config.presets import PRESETS
+from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.features.words import OpenWordTokenizer, WordTokenizer
+from transformer.data.sources import dialogue
 from transformer.decoding import beam
 from transformer.decoding.beam import beam_search, wu_penalty
 from transformer.model.encoder_decoder import shift_right
-from transformer.presets import PRESETS
-from transformer.training.train import train
-from transformer.training.watch import Watch
+from transformer.systems.copying.model import CopyingTransformer, extended_ids
+from transformer.systems.copying.objective import copying_objective, forced
+from transformer.systems.copying.search import copying_scores, named, pointers
+from transformer.trainer.train import train
+from transformer.trainer.watch import Watch
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SIZE = 8

@@ -8,7 +8,7 @@ import pytest
 
 from transformer.config import DataConfig
 from transformer.data import store
-from transformer.data.corpora import open_corpus, read_lines
+from transformer.data.sources.corpora import open_corpus, read_lines
 from transformer.errors import UserError
 
 AWKWARD = [
@@ -191,10 +191,10 @@ def test_tensorflow_is_never_imported(tmp_path):
     config = text_config(tmp_path)
     program = (
         "import sys\nfrom pathlib import PosixPath\nfrom transformer.config import DataConfig, SpecialIds\n"
-        "from transformer.data.corpora import open_corpus\n"
+        "from transformer.data.sources.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
-        "import transformer.training.train, transformer.decoding.translator\n"
+        "import transformer.trainer.train, transformer.translator.translator\n"
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

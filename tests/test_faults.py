@@ -25,12 +25,12 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli import guard
-from transformer.config_json import to_json
-from transformer.decoding.translator import model_shapes
+from transformer.config.json import to_json
+from transformer.config.locations import as_options, locations
 from transformer.errors import UserError
-from transformer.locations import as_options, locations
-from transformer.training.train import train
-from transformer.training.watch import Watch
+from transformer.trainer.train import train
+from transformer.trainer.watch import Watch
+from transformer.translator.translator import model_shapes
 
 
 def cut_short(file: Path) -> None:
@@ -94,11 +94,11 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
 
 FULL_DISK = """
 import resource, signal, sys
-from transformer.config_json import from_json
+from transformer.config.json import from_json
 from transformer.errors import UserError
-from transformer.training import loop
-from transformer.training.train import train
-from transformer.training.watch import Watch
+from transformer.trainer import loop
+from transformer.trainer.train import train
+from transformer.trainer.watch import Watch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 ordinary = loop.Loop._keep
@@ -152,7 +152,7 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
 
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
-        "import sys; from transformer.cli import train_main; import transformer.training.loop as l\n"
+        "import sys; from transformer.cli import train_main; import transformer.trainer.loop as l\n"
         "import time; l.Loop._keep = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))
@@ -230,8 +230,8 @@ ROOT = Path(__file__).parent.parent
 KILLS = 50
 TRAIN = """
 import sys
-from transformer.config_json import from_json
-from transformer.training.train import train
+from transformer.config.json import from_json
+from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

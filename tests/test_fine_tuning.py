@@ -14,10 +14,10 @@ from small_run import small_config
 
 from transformer import PRESETS, Run, UserError, train
 from transformer.cli import train_main
-from transformer.config_json import from_json, to_json
-from transformer.decoding.translator import model_shapes
+from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
-from transformer.training.watch import Watch
+from transformer.trainer.watch import Watch
+from transformer.translator.translator import model_shapes
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_an_imported_model_is_not_trained_in_its_own_place(config, parent):
 
 def test_the_command_takes_the_parents_network(parent, monkeypatch):
     asked = []
-    monkeypatch.setattr("transformer.training.train.train", lambda config, run_dir, **_: asked.append(config))
+    monkeypatch.setattr("transformer.trainer.train.train", lambda config, run_dir, **_: asked.append(config))
     for option in ([f"--init-from={parent.path}"], ["fine-tune", "--init-from", str(parent.path)]):
         monkeypatch.setattr(
             sys, "argv", ["train.py", *option, "--model.dropout", "0.3", "--data.train-tsv", "a"]

@@ -27,11 +27,11 @@ from small_translator import small_translator, stored
 from transformer import PRESETS, Config, Run, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.config import flatten
-from transformer.config_json import from_json, to_json
+from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
-from transformer.report import write_report
-from transformer.systems import find_system
-from transformer.training import train as training
+from transformer.runs.report import write_report
+from transformer.systems.registry import find_system
+from transformer.trainer import train as training
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 

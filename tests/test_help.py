@@ -13,8 +13,8 @@ import transformer
 from transformer.cli.help import COMMON, preset_table, train_help
 from transformer.commands import COMMANDS, called, main
 from transformer.config import HostsConfig, flatten
+from transformer.config.presets import GROUPS, PRESETS
 from transformer.errors import nearest
-from transformer.presets import GROUPS, PRESETS
 
 ROOT = Path(__file__).parent.parent
 

@@ -17,23 +17,24 @@ import pytest
 from small_run import WORDS, small_config
 from small_translator import small_translator, stored
 
-from transformer import Config, Run, UserError, hosts
+from transformer import Config, Run, UserError
 from transformer.cli.train import parse_train
 from transformer.config import HostsConfig
-from transformer.config_json import to_json
-from transformer.decoding.translator import model_shapes
-from transformer.supervision import LOST, lost_processes
-from transformer.training.train import train
-from transformer.training.watch import Watch
+from transformer.config.json import to_json
+from transformer.runtime import hosts
+from transformer.runtime.supervision import LOST, lost_processes
+from transformer.trainer.train import train
+from transformer.trainer.watch import Watch
+from transformer.translator.translator import model_shapes
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
 from transformer.config import HostsConfig
-from transformer.config_json import from_json
-from transformer.hosts import join
+from transformer.config.json import from_json
+from transformer.runtime.hosts import join
 from transformer.cli.guard import guarded
-from transformer.training.train import train
+from transformer.trainer.train import train
 config, run_dir, port, count, index = sys.argv[1:]
 def command(_):
     join(HostsConfig(f"localhost:{port}", int(count), int(index), heartbeat=10))

@@ -16,11 +16,11 @@ from small_translator import small_translator
 
 from transformer import Run, UserError
 from transformer.cli import decode_main
-from transformer.decoding.translator import Hypothesis, Translator
 from transformer.inspection import attention_of, explore, search_tree
 from transformer.inspection.attention import KINDS, Kind
 from transformer.model.layers import sinusoids
 from transformer.training.step import TrainState
+from transformer.translator.translator import Hypothesis, Translator
 
 SOURCES = ["red cat runs", "blue dog sings green bird sleeps"]
 

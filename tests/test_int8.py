@@ -9,7 +9,7 @@ from small_translator import small_translator, stored
 
 from transformer import Translator
 from transformer.model.int8 import INT8, quantized
-from transformer.systems import SYSTEMS
+from transformer.systems.registry import SYSTEMS
 
 MATRICES = 2 * 6 + 10 + 1  # of two layers of the encoder, one of the decoder, one embedding
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from transformer.cli.interop import export_command, import_command
 from transformer.config import Config, DataConfig, DecodingConfig, TransformerConfig
-from transformer.data.tokenizers import train_tokenizer
-from transformer.decoding.translator import Translator
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
-from transformer.interop.__main__ import main
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
 from transformer.model.transformer import Transformer
-from transformer.run import Run
+from transformer.runs.run import Run
+from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"
 STOP = {False: "present", True: "full", "never": "exact"}
@@ -169,8 +169,8 @@ def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
 
 
 def test_commands(tmp_path, capsys):
-    main(["import", str(DATA / "marian"), str(tmp_path / "run")])
-    main(["export", str(tmp_path / "run"), str(tmp_path / "out")])
+    import_command([str(DATA / "marian"), str(tmp_path / "run")])
+    export_command([str(tmp_path / "run"), str(tmp_path / "out")])
     said = capsys.readouterr().out
     assert f"Written to {tmp_path / 'run'}" in said
     assert f"Written to {tmp_path / 'out'}" in said
@@ -203,12 +203,12 @@ def test_options_of_the_search_are_honoured_or_reported(folder, capsys):
             }
         )
     )
-    main(["import", str(folder), str(folder.parent / "run")])
+    import_command([str(folder), str(folder.parent / "run")])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ignored"))
     assert line.endswith(": no_repeat_ngram_size 3, suppress_tokens [7, 9], bad_words_ids [8, 9]")
     config = Run(folder.parent / "run").config.decoding
     assert (config.beam_size, config.stop, config.max_length) == (6, "full", 20)
-    main(["import", str(DATA / "marian"), str(folder.parent / "another")])
+    import_command([str(DATA / "marian"), str(folder.parent / "another")])
     assert "Ignored" not in capsys.readouterr().out
 
 

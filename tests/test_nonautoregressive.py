@@ -11,13 +11,21 @@ import pytest
 from reference_search import random_variables
 
 from transformer.config import Config
+from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.decoding.beam import chunks
 from transformer.errors import UserError
-from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
-from transformer.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
-from transformer.nonautoregressive.objective import length_class, nonautoregressive_objective, sample_mask
-from transformer.nonautoregressive.search import nonautoregressive_search, sample_fertilities, truncate_at_eos
+from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
+from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+from transformer.systems.nonautoregressive.objective import (
+    length_class,
+    nonautoregressive_objective,
+    sample_mask,
+)
+from transformer.systems.nonautoregressive.search import (
+    nonautoregressive_search,
+    sample_fertilities,
+    truncate_at_eos,
+)
 from transformer.training.step import init_state, make_train_step
 
 PAD, BOS, EOS = 0, 1, 2

@@ -8,8 +8,8 @@ import pytest
 
 from transformer.cli.decode import parse_decode
 from transformer.cli.train import parse_train
-from transformer.presets import PRESETS
-from transformer.systems import check_system, find_system
+from transformer.config.presets import PRESETS
+from transformer.systems.registry import check_system, find_system
 
 CARDS = sorted(path for path in Path("docs/recipes").glob("*.md") if path.name != "README.md")
 

@@ -11,10 +11,10 @@ import pytest
 
 from transformer import Run, UserError
 from transformer.cli.report import report_main
-from transformer.presets import PRESETS
-from transformer.report import write_comparison, write_report
-from transformer.report.charts import WIDTH, bar_chart, line_chart
-from transformer.report.logged import changed, duration
+from transformer.config.presets import PRESETS
+from transformer.runs.report import write_comparison, write_report
+from transformer.runs.report.charts import WIDTH, bar_chart, line_chart
+from transformer.runs.report.logged import changed, duration
 
 
 class Balanced(HTMLParser):

@@ -21,12 +21,12 @@ from transformer import (
     Translator,
 )
 from transformer.config import differences
-from transformer.config_json import from_json, to_json
-from transformer.decoding.translator import model_shapes
+from transformer.config.json import from_json, to_json
+from transformer.config.presets import PRESETS
 from transformer.errors import Stopped, UserError
-from transformer.presets import PRESETS
-from transformer.training import evaluator, loop
-from transformer.training.train import train
+from transformer.trainer import evaluator, loop
+from transformer.trainer.train import train
+from transformer.translator.translator import model_shapes
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:

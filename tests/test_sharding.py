@@ -24,9 +24,9 @@ from small_run import small_config
 
 from transformer import Run, Transformer, TransformerConfig, UserError
 from transformer.config import MeshConfig
-from transformer.config_json import to_json
-from transformer.decoding.translator import model_shapes
-from transformer.sharding import Shards, layout_of
+from transformer.config.json import to_json
+from transformer.runtime.sharding import Shards, layout_of
+from transformer.translator.translator import model_shapes
 
 REPLICAS = (1, 1)
 Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
@@ -119,8 +119,8 @@ def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found
 
 TRAIN = """
 import sys
-from transformer.config_json import from_json
-from transformer.training.train import train
+from transformer.config.json import from_json
+from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer.baselines import config as baselines
-from transformer.config import Config, HostsConfig, SpecialIds
-from transformer.copying.config import CopyingConfig
-from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.presets import PRESETS
+from transformer.config import Config, HostsConfig, SpecialIds, baselines
+from transformer.config.copying import CopyingConfig
+from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.config.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")

@@ -9,9 +9,9 @@ import pytest
 import sentencepiece
 from invented_text import LINES, UNSEEN
 
-from transformer.data.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizers import train_tokenizer
+from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 

@@ -18,18 +18,18 @@ import pytest
 from small_run import WORDS, small_config
 
 from transformer import Config, Run, Translator, UserError
-from transformer.baselines.config import ConvolutionalConfig, RecurrentConfig
 from transformer.cli import train_main
-from transformer.config_json import to_json
-from transformer.copying.config import CopyingConfig
-from transformer.decoding.rescoring import rescored
-from transformer.decoding.translator import Hypothesis, model_shapes
-from transformer.distill import ABOUT, _write_side, distill
-from transformer.locations import as_options, locations
-from transformer.nonautoregressive.config import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.systems import find_system
-from transformer.training.train import train
-from transformer.training.watch import Watch
+from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
+from transformer.config.copying import CopyingConfig
+from transformer.config.json import to_json
+from transformer.config.locations import as_options, locations
+from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.systems.registry import find_system
+from transformer.trainer.train import train
+from transformer.trainer.watch import Watch
+from transformer.translator.distill import ABOUT, _write_side, distill
+from transformer.translator.rescoring import rescored
+from transformer.translator.translator import Hypothesis, model_shapes
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
 LAYER = {"d_ff": 32, "num_heads": 2}
@@ -96,7 +96,7 @@ def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
     (tmp_path / "config.json").write_text(to_json(config_of(name, base, teacher)))
     program = (
         "import jax; from pathlib import Path; from transformer import train\n"
-        "from transformer.config_json import from_json\n"
+        "from transformer.config.json import from_json\n"
         "assert jax.device_count() == 2\n"
         f"train(from_json(Path({str(tmp_path / 'config.json')!r}).read_text()), {str(tmp_path / 'run')!r})"
     )
@@ -343,7 +343,7 @@ def test_rescoring_and_distilling_as_commands(teacher, tmp_path):
     )
     assert decoded.returncode == 0, decoded.stderr
     assert len(decoded.stdout.splitlines()) == 2
-    bare = [sys.executable, "-m", "transformer.distill", str(teacher), str(tmp_path / "new")]
+    bare = [sys.executable, "-m", "transformer", "distill", str(teacher), str(tmp_path / "new")]
     refused = subprocess.run(bare, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "give --data.test-source, --data.test-target" in refused.stderr

@@ -17,7 +17,7 @@ from toy_batches import BOS, EOS, a_batch, state_of
 from transformer.config import Config, OptimizerConfig
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
-from transformer.sharding import Replicas
+from transformer.runtime.sharding import Replicas
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer

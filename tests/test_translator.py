@@ -17,15 +17,15 @@ from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
 
 from transformer.config import Config, DecodingConfig, TransformerConfig
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizers import train_tokenizer
-from transformer.decoding import translator as module
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
-from transformer.decoding.rescoring import rescored
-from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
-from transformer.run import Run
+from transformer.runs.run import Run
+from transformer.translator import translator as module
+from transformer.translator.rescoring import rescored
+from transformer.translator.translator import Hypothesis, Translator
 
 SIZE = 300
 MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from invented_text import LINES
 
-from transformer.data import vocabulary
-from transformer.data.tokenizers import train_tokenizer
+from transformer.data.features import vocabulary
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
@@ -21,7 +21,7 @@ TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
 from transformer.config import SpecialIds
-from transformer.data import vocabulary
+from transformer.data.features import vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):
         model = vocabulary.train_sentencepiece(iter(LINES), kind, 400, SpecialIds())

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from transformer.config import SpecialIds as SpecialIds
     from transformer.config import TrainingConfig as TrainingConfig
     from transformer.config import TransformerConfig as TransformerConfig
+    from transformer.config.presets import PRESETS as PRESETS
     from transformer.decoding.beam import SearchResult as SearchResult
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
-    from transformer.decoding.translator import Hypothesis as Hypothesis
-    from transformer.decoding.translator import Translator as Translator
     from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
-    from transformer.presets import PRESETS as PRESETS
-    from transformer.run import Run as Run
-    from transformer.training.train import train as train
+    from transformer.runs.run import Run as Run
+    from transformer.trainer.train import train as train
+    from transformer.translator.translator import Hypothesis as Hypothesis
+    from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
     "config": (
@@ -39,12 +39,12 @@ _HOMES = {
     ),
     "decoding.beam": ("SearchResult", "beam_search"),
     "decoding.sampling": ("greedy_search", "sample"),
-    "decoding.translator": ("Hypothesis", "Translator"),
+    "translator.translator": ("Hypothesis", "Translator"),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),
-    "presets": ("PRESETS",),
-    "run": ("Run",),
-    "training.train": ("train",),
+    "config.presets": ("PRESETS",),
+    "runs.run": ("Run",),
+    "trainer.train": ("train",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,12 +9,12 @@ COMMANDS = {
     "decode": ("transformer.cli.decode", "decode_main", "translate lines, score them, explore the attention"),
     "average": ("transformer.cli.average", "average_main", "average the last checkpoints of a run"),
     "distill": (
-        "transformer.distill",
+        "transformer.cli.distill",
         "distill_main",
         "translate a model's training text for distillation",
     ),
-    "import": ("transformer.interop.__main__", "import_main", "import a Marian (OPUS-MT) model as a run"),
-    "export": ("transformer.interop.__main__", "export_main", "export to transformers and CTranslate2"),
+    "import": ("transformer.cli.interop", "import_main", "import a Marian (OPUS-MT) model as a run"),
+    "export": ("transformer.cli.interop", "export_main", "export to transformers and CTranslate2"),
     "report": ("transformer.cli.report", "report_main", "write the page of a run, compare several runs"),
 }
 """Name: module, function, what it does."""

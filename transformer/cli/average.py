@@ -1,4 +1,4 @@
-"""`python -m transformer.average`: checkpoint averaging."""
+"""`python -m transformer average`: checkpoint averaging."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ class AverageArguments:
 
 
 def average_main() -> int:
-    """`python -m transformer.average RUN [--last K | --steps ...]`."""
+    """`python -m transformer average RUN [--last K | --steps ...]`."""
     return guarded(program("average"), _average)
 
 
@@ -31,8 +31,8 @@ def _average(arguments: list[str]) -> None:
     if given.last is not None and (given.last < 1 or given.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
-    from transformer.decoding.translator import model_shapes
-    from transformer.run import Run
+    from transformer.runs.run import Run
+    from transformer.translator.translator import model_shapes
 
     run = Run(given.run_dir)
     if given.last is not None and given.last > len(run.steps()):

@@ -71,7 +71,7 @@ def decode_main() -> int:
 
 
 def _decode(arguments: list[str]) -> None:
-    from transformer.hosts import join
+    from transformer.runtime.hosts import join
 
     with short_options():
         given = parse_decode(arguments)
@@ -109,7 +109,7 @@ def run_defaults(arguments: list[str]) -> Config:
     run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
     if run_dir is None:
         return Config()
-    from transformer.run import Run
+    from transformer.runs.run import Run
 
     return Run(run_dir).config
 
@@ -117,11 +117,11 @@ def run_defaults(arguments: list[str]) -> Config:
 def _translate_lines(given: DecodeArguments) -> None:
     import jax
 
-    from transformer.data.corpora import read_lines
-    from transformer.decoding.rescoring import rescored
-    from transformer.decoding.translator import WINDOW, Translator
-    from transformer.hosts import by_turns, gathered, is_main_process
-    from transformer.training.watch import SteadyConsole, Watch
+    from transformer.data.sources.corpora import read_lines
+    from transformer.runtime.hosts import by_turns, gathered, is_main_process
+    from transformer.trainer.watch import SteadyConsole, Watch
+    from transformer.translator.rescoring import rescored
+    from transformer.translator.translator import WINDOW, Translator
 
     if given.alignments and given.format != "json":
         raise UserError("--alignments needs --format json: the text formats do not have them")
@@ -258,9 +258,9 @@ def _write_page(given: DecodeArguments) -> None:
         raise UserError(f"--format {given.format} is for lines, --explore writes a page: leave one out")
     _check_files(given)
 
-    from transformer.data.corpora import read_lines
-    from transformer.decoding.translator import Translator
+    from transformer.data.sources.corpora import read_lines
     from transformer.inspection.explorer import SENTENCES, explore
+    from transformer.translator.translator import Translator
 
     read = standard_input(SENTENCES, patient=True)
     lines = read_lines(given.input) if given.input else itertools.chain.from_iterable(read)
@@ -278,7 +278,7 @@ def _write_page(given: DecodeArguments) -> None:
 
 
 def _programs(translator: Any) -> str:
-    from transformer.compilation import keep_programs
+    from transformer.runtime.compilation import keep_programs
 
     lengths = sorted({length for length, _ in translator.programs})
     kept = keep_programs()
@@ -290,7 +290,7 @@ def _programs(translator: Any) -> str:
 
 def _check_files(given: DecodeArguments) -> int | None:
     """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
-    from transformer.data.corpora import read_lines
+    from transformer.data.sources.corpora import read_lines
 
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
     if output and not is_device(output):
@@ -337,7 +337,7 @@ def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Seque
 
 
 def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
-    from transformer.data.corpora import one_line
+    from transformer.data.sources.corpora import one_line
 
     # always n_best lines: the only translation of an empty sentence is repeated
     hypotheses = list(hypotheses) + [hypotheses[-1]] * ((given.n_best or 1) - len(hypotheses))
@@ -350,8 +350,8 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
 
 def _scores(translations: list[str], given: DecodeArguments, translator: Any) -> list[str]:
     """The scores of the translations by --reference, one line each."""
-    from transformer.data.corpora import read_lines
-    from transformer.evaluation import bleu, chrf, exact_match
+    from transformer.data.sources.corpora import read_lines
+    from transformer.evaluation.scores import bleu, chrf, exact_match
 
     assert given.reference
     references = [translator.tokenizers[1].plain(line) for line in read_lines(given.reference)]

@@ -4,7 +4,7 @@ import textwrap
 
 from transformer.commands import COMMANDS, called
 from transformer.config import Config
-from transformer.presets import GROUPS, PRESETS
+from transformer.config.presets import GROUPS, PRESETS
 
 COMMON = {
     "run_dir": "run directory; an existing run is resumed [a new one under runs/]",

@@ -17,7 +17,7 @@ def standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
     Raises:
       UserError: standard input is closed, or a line is not UTF-8.
     """
-    from transformer.data.corpora import text_of
+    from transformer.data.sources.corpora import text_of
 
     number = 0
     for lines in _arriving(most, patient):

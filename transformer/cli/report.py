@@ -1,4 +1,4 @@
-"""`python -m transformer.report`: the page of a run, or of several side by side."""
+"""`python -m transformer report`: the page of a run, or of several side by side."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,13 @@ class ReportArguments:
 
 
 def report_main() -> int:
-    """`python -m transformer.report RUN ... [--output PAGE]`."""
+    """`python -m transformer report RUN ... [--output PAGE]`."""
     return guarded(program("report"), _report)
 
 
 def _report(arguments: list[str]) -> None:
     given = tyro.cli(ReportArguments, args=arguments, prog=program("report"))
-    from transformer.report import write_comparison, write_report
+    from transformer.runs.report import write_comparison, write_report
 
     if not given.run_dirs:
         raise UserError(f"no run directory: {program('report')} RUN [RUN ...]")

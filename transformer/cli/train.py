@@ -14,8 +14,8 @@ from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, flatten
+from transformer.config.presets import PRESETS
 from transformer.errors import UserError, nearest
-from transformer.presets import PRESETS
 
 FINE_TUNE = "fine-tune"
 TEXT = ("--data.train-", "--data.dataset")  # options that select the training text
@@ -71,23 +71,23 @@ def _train(arguments: list[str]) -> None:
         given = _continued(arguments, given.run_dir)
         about = f"Resuming {given.run_dir}"
 
-    from transformer.config_json import to_json
-    from transformer.hosts import join
+    from transformer.config.json import to_json
+    from transformer.runtime.hosts import join
 
     join(given.hosts)
     if given.verbose:
         about += "\n" + printable(to_json(given.config))
 
-    from transformer.training.train import train
+    from transformer.trainer.train import train
 
     train(given.config, given.run_dir, about=about)
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
     """Parses the command line of a resumed run, with the run's options as defaults, except for paths that
-    training opens (see `transformer.locations`)."""
-    from transformer.locations import completed, without_locations
-    from transformer.run import Run
+    training opens (see `transformer.config.locations`)."""
+    from transformer.config.locations import completed, without_locations
+    from transformer.runs.run import Run
 
     run = Run(run_dir)
     given = parse_train(arguments, without_locations(run.config))
@@ -107,7 +107,7 @@ def _value_of(option: str, arguments: list[str]) -> str | None:
 def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     """The config with the vocabulary of the run to initialise from and, if requested, its network and search
     options."""
-    from transformer.run import Run
+    from transformer.runs.run import Run
 
     parent = Run(run_dir).config
     data = dataclasses.replace(default.data, **{name: getattr(parent.data, name) for name in VOCABULARY})

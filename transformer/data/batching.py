@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config import DataConfig
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.plans import Lengths, Plan, Sentences, plan_of
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
-from transformer.data.tokenizer import Tokenizer
 from transformer.errors import UserError
 from transformer.files import open_whole
 

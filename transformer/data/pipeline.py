@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from transformer.config import DataConfig, SpecialIds
 from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
-from transformer.data.corpora import Corpus
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
 from transformer.data.plans import Lengths
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.sources.corpora import Corpus
 from transformer.errors import UserError
 
 Progress = Callable[[str, Iterable, int | None], Iterable]

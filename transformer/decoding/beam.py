@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.sharding import on_one_cpu
+from transformer.runtime.sharding import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CHUNKS = (32, 128, 512)  # lengths at which the cache grows; each makes a program larger and slower to compile

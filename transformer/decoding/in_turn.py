@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from transformer.sharding import on_one_cpu
+from transformer.runtime.sharding import on_one_cpu
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.translator import Hypothesis, Translator
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
-from transformer.nonautoregressive.model import NonAutoregressiveTransformer
+from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
+from transformer.translator.translator import Hypothesis, Translator
 
 Kind = Literal["cross", "encoder", "decoder"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
+from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
 SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")

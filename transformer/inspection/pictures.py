@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import OptimizerConfig
-from transformer.data.corpora import read_lines
-from transformer.decoding.translator import Hypothesis
+from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.inspection.attention import Attention, Kind
 from transformer.inspection.tree import Candidate, SearchTree
 from transformer.model.layers import sinusoids
 from transformer.training.schedule import learning_rate
+from transformer.translator.translator import Hypothesis
 
 COLOURS = "Blues"
 WIDEST = 12.0  # inches

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.copying.search import named
 from transformer.decoding.beam import as_variables, length_limits
 from transformer.decoding.search import length_penalty
-from transformer.decoding.translator import Translator
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
+from transformer.systems.copying.search import named
+from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
 

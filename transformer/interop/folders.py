@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig
-from transformer.data.marian import MarianTokenizer
-from transformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.data.features.marian import MarianTokenizer
+from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
 from transformer.files import folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
@@ -23,7 +23,7 @@ from transformer.interop.marian import (
     params_from_marian,
     params_to_marian,
 )
-from transformer.run import Run
+from transformer.runs.run import Run
 
 POSITIONS = 1024  # maximum sentence length of an exported model
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
@@ -139,7 +139,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     Raises:
       UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
-    from transformer.decoding.translator import model_shapes
+    from transformer.translator.translator import model_shapes
 
     run, folder = Run(run_dir), Path(folder)
     config, tokenizers = run.config.model, run.tokenizers

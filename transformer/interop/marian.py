@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import Config, SpecialIds, TransformerConfig
-from transformer.decoding.translator import model_shapes
 from transformer.errors import UserError
 from transformer.model.layers import sinusoids
+from transformer.translator.translator import model_shapes
 
 Tensors = dict[str, np.ndarray]
 NEVER_SAID = -1e4  # logit of ids that are never generated: zero after a softmax, and within float16

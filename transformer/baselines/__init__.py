@@ -1,1 +1,0 @@
-"""Baselines: recurrent and convolutional sequence-to-sequence models."""

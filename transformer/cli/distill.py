@@ -1,0 +1,54 @@
+"""`python -m transformer distill`: a new corpus of a teacher's translations."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer.cli.decode import run_defaults, short_options
+from transformer.cli.guard import guarded
+from transformer.commands import program
+from transformer.config import DataConfig, DecodingConfig
+from transformer.config.locations import without_locations
+from transformer.translator.distill import distill
+
+
+@dataclass(frozen=True)
+class DistillArguments:
+    """Translate a run's training text into a new corpus."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory of the teacher."""
+    folder: tyro.conf.Positional[Path]
+    """Folder for the new corpus."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    data: DataConfig
+    """The training text, if it came from files: paths stored in a run directory are not opened by default."""
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+
+
+def distill_main() -> int:
+    """`python -m transformer distill RUN FOLDER [options]`."""
+    return guarded(program("distill"), _distill)
+
+
+def _distill(arguments: list[str]) -> None:
+    given = tyro.cli(
+        DistillArguments,
+        args=arguments,
+        default=DistillArguments(
+            tyro.MISSING_NONPROP,
+            tyro.MISSING_NONPROP,
+            run_defaults(arguments).decoding,
+            without_locations(run_defaults(arguments).data),
+        ),
+        prog=program("distill"),
+        description=(
+            "Translate the text that a model was trained on into a new corpus, for students that learn "
+            "the teacher's translations instead of the originals. If interrupted, the same command continues."
+        ),
+    )
+    with short_options():
+        distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)

@@ -1,0 +1,66 @@
+"""`python -m transformer import|export`: the import and export commands."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from transformer.cli.guard import guarded
+from transformer.commands import called, program
+
+
+@dataclass(frozen=True)
+class Import:
+    """Import a Marian (OPUS-MT) model in Hugging Face's format as a run directory."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder with config.json, model.safetensors, vocab.json, source.spm and target.spm."""
+    run_dir: tyro.conf.Positional[Path]
+    """New run directory, for decode.py, Translator.load and train.py --init-from."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export a model as a folder that Hugging Face's transformers loads as a Marian model."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory."""
+    folder: tyro.conf.Positional[Path]
+    """New folder."""
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+
+
+def import_command(arguments: list[str]) -> None:
+    given = tyro.cli(Import, args=arguments, prog=program("import"))
+    from transformer.interop.folders import ignored_options, import_marian
+
+    run = import_marian(given.folder, given.run_dir)
+    if ignored := ignored_options(given.folder):
+        print(f"Ignored, since not supported here: {', '.join(ignored)}")
+    print(f"Written to {run.path}")
+    print(f'Try: echo "..." | {called("decode")} {run.path}')
+
+
+def export_command(arguments: list[str]) -> None:
+    given = tyro.cli(Export, args=arguments, prog=program("export"))
+    from transformer.interop.folders import CTRANSLATE2, export_marian
+
+    folder = export_marian(given.run_dir, given.folder, given.checkpoint)
+    print(f"Written to {folder}")
+    print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
+    if (folder / CTRANSLATE2[0]).exists():
+        print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
+        names = " ".join(CTRANSLATE2)
+        print(f"  ct2-transformers-converter --model {folder} --output_dir NEW --copy_files {names}")
+        print("  rm NEW/shared_vocabulary.json")
+
+
+def import_main() -> int:
+    """`transformer import FOLDER RUN`."""
+    return guarded(program("import"), import_command)
+
+
+def export_main() -> int:
+    """`transformer export RUN FOLDER`."""
+    return guarded(program("export"), export_command)

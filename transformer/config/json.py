@@ -1,0 +1,73 @@
+"""A config as JSON text and back."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from transformer.config import Config
+from transformer.errors import UserError
+from transformer.files import parse_object
+from transformer.systems.registry import find_system
+
+
+def to_json(config: Any) -> str:
+    """A config dataclass as indented JSON text; `from_json` is its inverse."""
+    return json.dumps(dataclasses.asdict(config), indent=2, default=str) + "\n"
+
+
+def from_json(text: str) -> Config:
+    """The config that `to_json` wrote.
+
+    Raises:
+      UserError: the text is not JSON, or has a field that this version does not know.
+    """
+    try:
+        values = parse_object(text)
+        name = values.get("system", "transformer")
+        values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
+        system = find_system(values["system"])
+        for name, kind in {"model": system.model_config, "decoding": system.decoding_config}.items():
+            if isinstance(values.get(name), dict):
+                values[name] = _build(kind, values[name])
+        return _build(Config, values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"not a config of this version: {error}") from error
+
+
+# options as earlier versions stored them
+_GONE = {"baseline_decay"}
+_RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
+_RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
+
+
+def _build(cls: type, values: dict[str, Any]) -> Any:
+    hints = get_type_hints(cls)
+    values = {_RENAMED.get(name, name): value for name, value in values.items() if name not in _GONE}
+    unknown = sorted(values.keys() - hints.keys())
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(unknown)}")
+
+    return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
+
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    """A JSON value as the type that a field has."""
+    kinds = get_args(hint) or (hint,)
+    if dataclasses.is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return _build(hint, value)  # type: ignore[arg-type]
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_convert(name, kinds[0], item) for item in value)
+    if get_origin(hint) is Literal and value in kinds:
+        return value
+    if value is None and type(None) in kinds:
+        return None
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if float in kinds and type(value) in (int, float):
+        return float(value)
+    if type(value) in kinds:
+        return value
+    raise ValueError(f"{name} cannot be {value!r}")

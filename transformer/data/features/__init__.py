@@ -1,0 +1,1 @@
+"""Features of text: tokenizers and vocabularies."""

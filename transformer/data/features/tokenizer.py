@@ -1,0 +1,193 @@
+"""The interface of tokenizers, and SentencePiece models.
+
+With a model trained here `decode(encode(text)) == text` for every Unicode string, and no text, not even a
+literal `</s>`, becomes a special id. Tokenizers are immutable and hold no random generator, so threads may
+share them.
+"""
+
+import contextlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from transformer.config import SpecialIds
+from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
+from transformer.errors import UserError
+from transformer.files import write_whole
+
+_STANDARD_IDS = SpecialIds()
+_CANDIDATES = 64
+_WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
+
+
+class Tokenizer(ABC):
+    """The interface of all tokenizers."""
+
+    special: SpecialIds
+    """The ids that are not text."""
+    vocab_size: int
+    """Number of ids, including the special ones."""
+    presegmented: bool = False
+    """Whether its text is already split into subwords, which `decode` joins."""
+
+    one_language: bool = False
+    """Whether it is for one of the two languages only, so that the other one needs another."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of one line, without special ids except `special.unk`.
+
+        Raises UserError for a lone surrogate, which is not text.
+        """
+
+    @abstractmethod
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        """Samples a segmentation of the line; all randomness comes from `rng`.
+
+        `strength` 0 is `encode`. A unigram model samples among its 64 best segmentations X in proportion to
+        P(X)^strength: 0.1 or 0.2 is usual; higher values are closer to `encode` (Kudo 2018, section 3.2). A
+        BPE model drops each merge with probability `strength` at every step: 0.1 is usual; 1 leaves
+        characters (Provilkov et al. 2020, algorithm 1). A character model has only one segmentation. Raises
+        UserError for an invalid strength, and if the tokenizer cannot sample.
+        """
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of all ids, also after eos; pad, bos and eos themselves are skipped.
+
+        Raises ValueError for an id outside the vocabulary.
+        """
+
+    @abstractmethod
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id, for display; the special ones as <pad> <s> </s> <unk>.
+
+        Raises ValueError for an id outside the vocabulary.
+        """
+
+    def for_source(self, source: str) -> "Tokenizer":
+        """This tokenizer, able to decode the out-of-vocabulary words of a source sentence."""
+        return self
+
+    def save(self, path: Path) -> None:
+        """Writes the tokenizer to a file, atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, self.content())
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """The file that `save` writes."""
+
+    def plain(self, text: str) -> str:
+        """Text as `decode` writes it, for references: presegmented text is joined."""
+        return text
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        checked = [int(index) for index in ids]
+        if outside := [index for index in checked if not 0 <= index < self.vocab_size]:
+            raise ValueError(f"ids outside the vocabulary of {self.vocab_size}: {outside[:10]}")
+        return checked
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, from the content of its file.
+
+    Models trained here are lossless; others may normalise text. Raises RuntimeError if the content is not a
+    model.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(model)
+        self.special = SpecialIds(
+            processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
+        )
+        self.vocab_size = processor.GetPieceSize()
+        self._model = model
+        self._processor = processor
+        self._scores: list[float] = processor.GetScore(list(range(self.vocab_size)))
+        self._text_ids: dict[str, int] = {}
+        self._byte_ids: dict[int, int] = {}
+        self._surfaces: list[bytes] = []
+        for index in range(self.vocab_size):
+            piece = processor.IdToPiece(index)
+            surface = piece.encode()
+            if processor.IsByte(index):
+                surface = bytes([int(piece[1:-1], 16)])
+                self._byte_ids[surface[0]] = index
+            elif processor.IsControl(index):
+                surface = b""
+            elif processor.IsUnknown(index):
+                surface = " \u2047 ".encode()
+            elif not processor.IsUnused(index):
+                self._text_ids[piece] = index
+            self._surfaces.append(surface)
+        self._adds_space = processor.Normalize("a") == f"{SPACE}a"
+        self._kind = _kind(processor)
+        # The scores of a BPE model are the order in which it learned its merges.
+        self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
+        within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
+        self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if within_words else ".+", re.S)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._processor.Encode(self._prepared(text))
+        return ids
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength < 0 or (strength > 1 and self._kind == "bpe"):
+            raise UserError(
+                f"--data.subword-sampling {strength}: at least 0; with bpe a probability, at most 1"
+            )
+        if strength == 0 or self._kind == "char":
+            return self.encode(text)
+        draw = self._sample_unigram if self._kind == "unigram" else self._sample_bpe
+        return draw(self._prepared(text), rng, strength)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        surfaces = b"".join(self._surfaces[index] for index in self._checked(ids))
+        # A space without its own piece is spelled in bytes: replace it only now.
+        text = surfaces.decode(errors="replace").replace(SPACE, " ")
+        return unescape(text.removeprefix(" ") if self._adds_space else text)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        pieces: list[str] = self._processor.IdToPiece(self._checked(ids))
+        return pieces
+
+    def content(self) -> bytes:
+        return self._model
+
+    def _prepared(self, text: str) -> bytes:
+        return to_utf8(escape(text) if self._byte_ids else text)
+
+    def _sample_unigram(self, text: bytes, rng: np.random.Generator, alpha: float) -> list[int]:
+        candidates: list[list[int]] = self._processor.NBestEncode(text, nbest_size=_CANDIDATES)
+        # Unknown characters weigh the same in every candidate: the known pieces' sum is enough.
+        log_p = [sum(map(self._scores.__getitem__, ids)) for ids in candidates]
+        return candidates[choose_candidate(log_p, alpha, rng)]
+
+    def _sample_bpe(self, text: bytes, rng: np.random.Generator, dropout: float) -> list[int]:
+        draws = uniform_draws(rng)
+        ids: list[int] = []
+        for word in self._words.findall(self._processor.Normalize(text).decode()):
+            for symbol in merge_with_dropout(word, self._merge_scores, dropout, draws):
+                if symbol in self._text_ids:
+                    ids.append(self._text_ids[symbol])
+                elif self._byte_ids:
+                    ids.extend(self._byte_ids[byte] for byte in symbol.encode())
+                elif ids[-1:] != [self.special.unk]:  # one unk for a run of them, as in the library
+                    ids.append(self.special.unk)
+        return ids
+
+
+def _kind(processor: sentencepiece.SentencePieceProcessor) -> str:
+    """The kind of a model, inferred from what it supports, since the library does not expose it."""
+    for kind, attempt in (("unigram", processor.NBestEncode), ("bpe", processor.SampleEncodeAsIds)):
+        with contextlib.suppress(RuntimeError):  # older releases return nothing instead
+            if attempt("a", nbest_size=2):
+                return kind
+    return "char"  # or whole words: either has one segmentation

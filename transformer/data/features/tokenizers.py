@@ -1,0 +1,66 @@
+"""Trains and loads tokenizers."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+from transformer.config import SpecialIds
+from transformer.data.features.marian import MarianTokenizer
+from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.data.features.vocabulary import train_sentencepiece
+from transformer.data.features.words import KINDS, read_vocabulary
+from transformer.errors import UserError
+from transformer.files import parse_object, read_bytes
+
+_STANDARD_IDS = SpecialIds()
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    special: SpecialIds = _STANDARD_IDS,
+) -> Tokenizer:
+    """Trains a vocabulary of `vocab_size` ids (of characters and words: at most that many) on lines.
+
+    Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson 2018), with byte
+    fallback for rare characters. The same lines give the same vocabulary. Raises UserError for an empty
+    corpus, text that is not Unicode, and an impossible size.
+    """
+    if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
+        raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
+    if kind in KINDS:
+        return KINDS[kind].train(texts, vocab_size, special)
+    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special))
+
+
+def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:
+    """Loads a tokenizer from a file: any SentencePiece model, or a vocabulary saved by this package.
+
+    Raises UserError if the file is missing, is something else, or has other ids than `special`.
+    """
+    try:
+        content = read_bytes(path)
+    except OSError as error:
+        raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
+    try:
+        tokenizer = _read(content)
+    except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError):
+        raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
+    if tokenizer.special != special:
+        raise UserError(
+            f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but must be "
+            f"{_listed(special)}: train a tokenizer here, or elsewhere with these ids"
+        )
+    return tokenizer
+
+
+def _read(content: bytes) -> Tokenizer:
+    if not content.startswith(b"{"):
+        return SentencePieceTokenizer(content)
+    saved = parse_object(content.decode())
+    return MarianTokenizer.read(saved) if saved["kind"] == MarianTokenizer.kind else read_vocabulary(saved)
+
+
+def _listed(special: SpecialIds) -> str:
+    return ", ".join(f"{name} {index}" for name, index in asdict(special).items())

@@ -1,0 +1,192 @@
+"""Vocabularies of whole words, for presegmented text or for plain text.
+
+Plain text is split into words and punctuation, Chinese and Japanese into characters.
+"""
+
+import copy
+import hashlib
+import itertools
+import json
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from typing import Any
+
+import numpy as np
+
+from transformer.config import SpecialIds
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.vocabulary import to_utf8
+from transformer.errors import UserError
+
+_WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
+_CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PIECE = re.compile(rf"[{_CHARACTER}]|[^\W{_CHARACTER}]+(?:['’-][^\W{_CHARACTER}]+)*|.", re.DOTALL)
+_SPELLED = re.compile(rf"[^\W{_CHARACTER}]|<unk>")
+_SIGNS = frozenset(",.;:!?")
+_GLUE = "<glue>"  # marks a missing space where one is expected; differs from all pieces of text
+_NAMES = 2**24
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A list of words, most frequent first, with one id each. Subclasses split and join text."""
+
+    kind: str
+
+    def __init__(self, words: list[str], special: SpecialIds) -> None:
+        self.special = special
+        self.vocab_size = len(words) + 4
+        self._words = words
+        names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
+        if len(names) < 4 or not all(0 <= index < self.vocab_size for index in names):
+            raise UserError(
+                f"{special}: special ids must be different and below {self.vocab_size}, "
+                "the size of this vocabulary"
+            )
+        free = [index for index in range(self.vocab_size) if index not in names]
+        self._ids = dict(zip(words, free, strict=True))
+        self._pieces: dict[int, str] = names | dict(zip(free, words, strict=True))
+
+    @classmethod
+    @abstractmethod
+    def cut(cls, text: str) -> list[str]:
+        """The words of a line."""
+
+    @abstractmethod
+    def join(self, words: list[str]) -> str:
+        """The line of the words."""
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "VocabularyTokenizer":
+        """The most frequent words of the text; ties are in the order of first appearance."""
+        counts = Counter(word for text in texts for word in cls._checked_cut(text))
+        if not counts:
+            raise UserError("the training text is empty: a tokenizer needs lines to learn from")
+        if vocab_size < 5:
+            raise UserError(
+                f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: "
+                "set it to at least 5"
+            )
+        return cls([word for word, _ in counts.most_common(vocab_size - 4)], special)
+
+    @classmethod
+    def _checked_cut(cls, text: str) -> list[str]:
+        to_utf8(text)
+        return cls.cut(text)
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.get(word, self.special.unk) for word in self._checked_cut(text)]
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        raise UserError(
+            "--data.subword-sampling: whole words have only one segmentation: choose "
+            "--data.tokenizer unigram or bpe"
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        silent = {self.special.pad, self.special.bos, self.special.eos}
+        return self.join(self.pieces(index for index in ids if index not in silent))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces[index] for index in self._checked(ids)]
+
+    def content(self) -> bytes:
+        content = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode()
+
+
+class WhitespaceTokenizer(VocabularyTokenizer):
+    """Words separated by whitespace; `decode` removes `@@ ` markers.
+
+    For text that is already split by subword-nmt (Sennrich et al. 2016) or a similar tool.
+    """
+
+    kind = "whitespace"
+    presegmented = True
+
+    @classmethod
+    def cut(cls, text: str) -> list[str]:
+        return _WORD.findall(text)
+
+    def join(self, words: list[str]) -> str:
+        return self.plain(" ".join(words))
+
+    def plain(self, text: str) -> str:
+        return re.sub(r"@@( |\Z)", "", text)
+
+
+class WordTokenizer(VocabularyTokenizer):
+    """Words, punctuation and Chinese or Japanese characters of plain text.
+
+    A space is a piece only where it is unexpected; it is expected between two words and after a sign such as
+    a comma. So a name is the same word anywhere in a sentence, and text of known words is restored exactly.
+    """
+
+    kind = "word"
+
+    @classmethod
+    def cut(cls, text: str) -> list[str]:
+        pieces = _PIECE.findall(text)
+        kept: list[str] = []
+        for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
+            if piece == " " and _spaced(before, after):
+                continue
+            kept += [_GLUE, piece] if _spaced(before, piece) else [piece]
+        return kept
+
+    def join(self, words: list[str]) -> str:
+        text: list[str] = []
+        for before, word in itertools.pairwise(["", *words]):
+            text += [" "] * _spaced(before, word) + [word] * (word != _GLUE)
+        return "".join(text)
+
+
+def _spaced(left: str, right: str) -> bool:
+    """Whether a space is expected between two pieces."""
+    return bool(_SPELLED.match(right)) and (bool(_SPELLED.match(left)) or left in _SIGNS)
+
+
+class OpenWordTokenizer(WordTokenizer):
+    """Words, with additional ids for out-of-vocabulary words, which pointer models copy.
+
+    The id of such a word is vocab_size plus a hash of the word, the same in source and target.
+    """
+
+    kind = "open-word"
+
+    def __init__(self, words: list[str], special: SpecialIds) -> None:
+        super().__init__(words, special)
+        self._names: dict[int, str] = {}
+
+    def _name(self, word: str) -> int:
+        digest = hashlib.blake2b(word.encode(), digest_size=4).digest()
+        return self.vocab_size + int.from_bytes(digest, "big") % _NAMES
+
+    def encode(self, text: str) -> list[int]:
+        known = self._ids
+        return [known[word] if word in known else self._name(word) for word in self._checked_cut(text)]
+
+    def for_source(self, source: str) -> "OpenWordTokenizer":
+        tokenizer = copy.copy(self)  # which shares the vocabulary
+        words = self._checked_cut(source)
+        tokenizer._names = {self._name(word): word for word in words if word not in self._ids}
+        return tokenizer
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        given = (int(index) for index in ids)
+        return [self._pieces.get(index) or self._names.get(index, "<unk>") for index in given]
+
+
+KINDS: dict[str, type[VocabularyTokenizer]] = {
+    tokenizer.kind: tokenizer for tokenizer in (WhitespaceTokenizer, WordTokenizer, OpenWordTokenizer)
+}
+
+
+def read_vocabulary(saved: dict[str, Any]) -> VocabularyTokenizer:
+    """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError or UserError for
+    others."""
+    for word in saved["words"]:
+        to_utf8(word)
+    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]))

@@ -1,0 +1,1 @@
+"""Where examples come from: text files, TFDS, built-in corpora."""

@@ -1,0 +1,247 @@
+"""Corpora of sentence pairs: built-in ones, text files, and TFDS translation datasets."""
+
+import functools
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer.config import DataConfig
+from transformer.data import store
+from transformer.data.sources import built_in, dialogue
+from transformer.data.sources.tfds_sets import tfds_splits
+from transformer.data.store import Pair, PairSource
+from transformer.errors import UserError
+from transformer.files import MiB, open_regular
+
+SPLITS = ("train", "validation", "test")
+LONGEST_LINE = 64 * MiB
+HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
+SHARE = 0.05  # of a training text that is held out
+
+
+BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
+    "built-in": (
+        "built-in English-German",
+        sorted(Path(built_in.__file__).parent.glob("*.py")),
+        built_in.pairs,
+    ),
+    "dialogue-en": (
+        "built-in dialogues in English",
+        [Path(dialogue.__file__)],
+        functools.partial(dialogue.pairs, "en"),
+    ),
+    "dialogue-zh": (
+        "built-in dialogues in Chinese",
+        [Path(dialogue.__file__)],
+        functools.partial(dialogue.pairs, "zh"),
+    ),
+}
+"""Built-in corpora: display name, source files that determine the text, and generator."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs in splits, and a folder that caches what is computed from them."""
+
+    name: str
+    splits: dict[str, PairSource]
+    """train and validation, and test if there is one."""
+    folder: Path
+
+
+def open_corpus(data: DataConfig) -> Corpus:
+    """The corpus of the config, prepared on first use.
+
+    Raises:
+      UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
+        the dataset is unknown, or cannot be downloaded.
+    """
+    if any(getattr(data, f"{split}_{kind}") for split in SPLITS for kind in ("source", "target", "tsv")):
+        return _text_files(data)
+    if data.dataset in BUILT_IN:
+        return _built_in(data)
+    splits, identity = tfds_splits(data, SPLITS)
+    return Corpus(data.dataset, splits, _folder(data, "tfds", identity))
+
+
+def _folder(data: DataConfig, kind: str, *parts: Any) -> Path:
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+    return store.cache_root(data.cache_dir) / "corpora" / f"{kind}-{digest}"
+
+
+def _built_in(data: DataConfig) -> Corpus:
+    sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
+    if data.built_in_size < 1:
+        raise UserError("--data.built-in-size must be at least 1")
+    name, files, pairs = BUILT_IN[data.dataset]
+    folder = _folder(data, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
+
+    def split(name: str) -> Callable[[], Iterator[Pair]]:
+        return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
+
+    return Corpus(name, store.prepare(folder, {s: split(s) for s in SPLITS}), folder)
+
+
+def check_text(data: DataConfig) -> None:
+    """Raises UserError if text files are missing, or their options are inconsistent."""
+    readers = {split: _reader(data, split) for split in SPLITS}
+    for split in filter(readers.get, SPLITS):
+        for path in _files(data, split):
+            next(read_lines(path), None)
+    if any(readers.values()) and not readers["train"]:
+        raise UserError(
+            "no training text: give --data.train-source and --data.train-target, or --data.train-tsv"
+        )
+
+
+def holds_out(data: DataConfig) -> bool:
+    """Whether part of the training text is held out for validation, since no validation text is given."""
+    return _reader(data, "train") is not None and _reader(data, "validation") is None
+
+
+def _text_files(data: DataConfig) -> Corpus:
+    check_text(data)
+    readers = {split: _reader(data, split) for split in SPLITS}
+    given = {split: reader for split, reader in readers.items() if reader}
+    digests = {split: _digest(reader()) for split, reader in given.items()}
+    for split, digest in digests.items():
+        if digest == _digest([]):
+            raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
+    folder = _folder(data, "text", sorted(digests.items()))
+
+    def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
+        return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
+
+    parts = {split: stored_as_hashed(split) for split in given}
+    if holds_out(data):
+        parts |= _parted(parts["train"], _files(data, "train")[0])
+    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts), folder)
+
+
+def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:
+    """Splits a training text into training and validation. Held out are the sources with the smallest
+    hashes, so that no sentence is in both."""
+    hashes = sorted(_hash(pair) for pair in pairs())
+    count = min(HELD_OUT, math.ceil(SHARE * len(hashes)))
+    last = hashes[count - 1]
+    if last == hashes[-1]:
+        raise UserError(
+            f"{path} has too few different sentences to hold some out for validation: give "
+            "--data.validation-source and --data.validation-target, or --data.validation-tsv"
+        )
+    return {
+        "train": lambda: (pair for pair in pairs() if _hash(pair) > last),
+        "validation": lambda: (pair for pair in pairs() if _hash(pair) <= last),
+    }
+
+
+def _hash(pair: Pair) -> bytes:
+    return hashlib.blake2b(pair[0].encode(), digest_size=8).digest()
+
+
+def _digest(pairs: Iterable[Pair]) -> str:
+    """A hash of sentence pairs in their order."""
+    digest = hashlib.blake2b()
+    for pair in pairs:
+        digest.update(repr(pair).encode())
+    return digest.hexdigest()
+
+
+def _checked(pairs: Iterable[Pair], expected: str, path: Path) -> Iterator[Pair]:
+    """Yields the pairs. Raises UserError at the end if their hash is not the expected one."""
+    digest = hashlib.blake2b()
+    for pair in pairs:
+        digest.update(repr(pair).encode())
+        yield pair
+    if digest.hexdigest() != expected:
+        raise UserError(f"{path}: the text changed while it was read; run the same command again")
+
+
+def _files(data: DataConfig, split: str) -> list[Path]:
+    options = [getattr(data, f"{split}_{kind}") for kind in ("tsv", "source", "target")]
+    return [Path(option) for option in options if option]
+
+
+def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None:
+    """A function that reads the split's files, or None if none are given."""
+    source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
+    if tsv and (source or target):
+        raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
+    if tsv:
+        return lambda: read_tsv(tsv)
+    if bool(source) != bool(target):
+        missing = "target" if source else "source"
+        raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
+    return (lambda: read_pairs(source, target)) if source else None
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without line ends (\\n or \\r\\n only) and byte order mark.
+
+    Raises:
+      UserError: there is no such file; it is a pipe or a device, which cannot be read twice; or a line is too
+        long or not UTF-8 (the message names it).
+    """
+    try:
+        with open_regular(path) as file:
+            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE // MiB} MiB")
+                try:
+                    yield text_of(line, number)
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
+                        "convert the file, e.g. with iconv -t UTF-8"
+                    ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def text_of(line: bytes, number: int) -> str:
+    """The text of a line, without its end, nor a byte order mark in line 1. Raises UnicodeDecodeError."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    return line.decode("utf-8-sig" if number == 1 else "utf-8")
+
+
+def one_line(text: str) -> str:
+    """A sentence with its line breaks replaced by spaces, and removed at both ends."""
+    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yields line i of one file with line i of the other.
+
+    Raises:
+      UserError: as `read_lines`, or one file is longer than the other.
+    """
+    lines = itertools.zip_longest(read_lines(source), read_lines(target))
+    for number, (first, second) in enumerate(lines, start=1):
+        if first is None or second is None:
+            counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+            raise UserError(
+                f"{source} has {counts[0]} lines and {target} has {counts[1]}: line i of one must "
+                f"translate line i of the other (line {number} has no partner)"
+            )
+        yield first, second
+
+
+def read_tsv(path: Path) -> Iterator[Pair]:
+    """Yields source and target of lines with one tab.
+
+    Raises:
+      UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{path}, line {number}: {len(columns)} columns; each line must be source, tab, target"
+            )
+        yield columns[0], columns[1]

@@ -1,0 +1,73 @@
+"""Several runs side by side on one page: results, curves, and the options in which they differ."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer.config import flatten
+from transformer.errors import UserError
+from transformer.files import write_whole
+from transformer.runs.report.charts import key, line_chart
+from transformer.runs.report.logged import Logged
+from transformer.runs.report.markup import document, table
+
+
+def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
+    """Writes the page of several runs.
+
+    Args:
+      run_dirs: what the trainings wrote.
+      page: where to write.
+
+    Raises:
+      UserError: one is not a run directory or has no metrics yet.
+      OSError: the page cannot be written.
+    """
+    runs = [Logged(run_dir) for run_dir in run_dirs]
+    for run in runs:
+        if not run:
+            raise UserError(f"{run.path} has no metrics yet: train it first")
+    names = [run.path.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.path) for run in runs]
+    title = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    keys = " ".join(key(index, name) for index, name in enumerate(names))
+    parts = [
+        f"<h1>{html.escape(title)}</h1><p>{keys}</p>",
+        "<h2>Results</h2>",
+        _results(names, runs),
+        f'<h2>Curves</h2><div class="charts">{_curves(names, runs)}</div>',
+        "<h2>Options that differ</h2>",
+        _options(names, runs),
+    ]
+    write_whole(page, document(title, parts))
+
+
+def _results(names: list[str], runs: list[Logged]) -> str:
+    """A row for each fact, a column for each run."""
+    found = [{"system": run.config.system, **run.summary()} for run in runs]
+    facts = dict.fromkeys(name for summary in found for name in summary)
+    rows = [(fact, *(summary.get(fact, "") for summary in found)) for fact in facts]
+    scores = [run.scores.get("bleu", {}).get("signature", "") for run in runs]
+    if any(scores):
+        rows.append(("BLEU signature", *scores))
+    return table(rows, ("", *names))
+
+
+def _curves(names: list[str], runs: list[Logged]) -> str:
+    """A chart for each quantity, a line for each run."""
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, run in zip(names, runs, strict=True):
+        for chart, lines in run.curves().items():
+            for label, points in lines.items():
+                title = chart if len(lines) == 1 else f"{label}, {chart}"
+                charts.setdefault(title, {})[name] = list(points)
+    return "".join(line_chart(title, lines) for title, lines in charts.items() if any(lines.values()))
+
+
+def _options(names: list[str], runs: list[Logged]) -> str:
+    options = [flatten(run.config) for run in runs]
+    every = dict.fromkeys(name for each in options for name in each)
+    values = {name: tuple(str(each.get(name, "")) for each in options) for name in every}
+    rows = [(name, *found) for name, found in values.items() if len(set(found)) > 1]
+    return table(rows, ("option", *names)) if rows else "<p>They have the same options.</p>"

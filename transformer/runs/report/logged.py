@@ -1,0 +1,111 @@
+"""What a run directory records: configuration, metrics, test scores."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config, flatten
+from transformer.files import MiB, parse_object, read_text
+from transformer.runs.report.charts import Points
+from transformer.runs.run import Run
+
+
+class Logged:
+    """The records of a run, read once.
+
+    Args:
+      run_dir: what training wrote.
+
+    Raises:
+      UserError: it is not a run directory.
+    """
+
+    def __init__(self, run_dir: Path | str) -> None:
+        run = Run(run_dir)
+        self.path, self.config = run.path, run.config
+        kinds: dict[str, list[dict[str, Any]]] = {"start": [], "training": [], "evaluation": []}
+        for record in run.records():
+            kinds[record["kind"]].append(record)
+        self.starts, self.training, self.evaluations = kinds.values()
+        self.scores = _scores(run.path / "results.json")
+
+    def __bool__(self) -> bool:
+        return bool(self.starts or self.training or self.evaluations)
+
+    def curves(self) -> dict[str, dict[str, Points]]:
+        """The curves of each chart, by name: points (step, value)."""
+        return {
+            "nats per token": {
+                "training": _points(self.training, "nll"),
+                "validation": _points(self.evaluations, "nll"),
+            },
+            "validation BLEU": {"BLEU": _points(self.evaluations, "bleu")},
+            "learning rate": {"learning rate": _points(self.training, "learning_rate")},
+            "tokens per second": {"tokens/s": _points(self.training, "tokens_per_second")},
+        }
+
+    def summary(self) -> dict[str, str]:
+        """What a reader wants first, as far as it is known: scores, checkpoint, time, size, data."""
+        data = self.starts[-1].get("data") if self.starts else None
+        data = data if isinstance(data, dict) else {}
+        last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
+        best = max(self.evaluations, key=lambda record: record["bleu"], default=None)
+        seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
+        scores = {name: f"{score['value']:.2f}" for name, score in self.scores.items() if name != "about"}
+        languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
+        facts: dict[str, Any] = {
+            "test BLEU": scores.get("bleu"),
+            "test chrF": scores.get("chrf"),
+            "best checkpoint": best and f"{best['step']:,} (validation BLEU {best['bleu']:.2f})",
+            "updates": f"{last:,} of {self.config.training.steps:,}",
+            "training time": duration(max(seconds)) if seconds else None,
+            "parameters": self.starts[-1].get("parameters") if self.starts else None,
+            "training pairs": f"{data['train pairs']}, {languages}" if "train pairs" in data else languages,
+            "devices": self.starts[-1].get("devices") if self.starts else None,
+        }
+        return {name: str(value) for name, value in facts.items() if value is not None}
+
+    def changed(self) -> tuple[str, list[tuple[str, Any, Any]]]:
+        """The preset with the fewest differences, and these: option, value there, value here."""
+        from transformer.config.presets import PRESETS
+
+        found = {name: changed(preset, self.config) for name, preset in PRESETS.items()}
+        nearest = min(found, key=lambda name: len(found[name]))
+        return nearest, found[nearest]
+
+
+def changed(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+    """The options in which two configurations differ: name, old and new value, "" where one has none. The
+    size of the vocabulary is left out, since training sets it."""
+    before, after = flatten(old), flatten(new)
+    return [
+        (name, before.get(name, ""), after.get(name, ""))
+        for name in before | after
+        if before.get(name, "") != after.get(name, "") and name != "model.vocab_size"
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Such as `45 s`, `12 min 3 s` or `5 h 20 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _points(records: list[dict[str, Any]], name: str) -> Points:
+    numbers = ((record["step"], record.get(name)) for record in records)
+    return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
+
+
+def _scores(path: Path) -> dict[str, Any]:
+    """The scores in results.json by name, and "about" the text; {} if there are none or it is damaged."""
+    try:
+        results = parse_object(read_text(path, MiB))
+        about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
+        scores = {name: score for name, score in results.items() if isinstance(score, dict)}
+        for score in scores.values():
+            score["value"] = float(score["value"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {"about": about, **scores}

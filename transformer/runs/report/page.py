@@ -1,0 +1,109 @@
+"""A run as a page, `report.html`: results, curves, translations over time, data, configuration."""
+
+import html
+from pathlib import Path
+from typing import Any
+
+from transformer.config import flatten
+from transformer.errors import UserError
+from transformer.files import write_whole
+from transformer.runs.report.charts import bar_chart, line_chart
+from transformer.runs.report.logged import Logged
+from transformer.runs.report.markup import document, facts, folded, table
+
+REPORT = "report.html"
+
+
+def write_report(run_dir: Path | str) -> Path:
+    """Writes the page of a run, from the files of its directory alone.
+
+    Args:
+      run_dir: what training wrote.
+
+    Raises:
+      UserError: it is not a run directory, or nothing was logged yet.
+      OSError: it cannot be written to.
+    """
+    run = Logged(run_dir)
+    if not run:
+        raise UserError(f"{run.path} has no metrics yet: train it first")
+    model = run.config.model
+    network = f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}"
+    parts = [
+        f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(network)}</p>",
+        facts(run.summary()),
+        _curves(run),
+        _scores(run),
+        _translations(run.evaluations),
+        _data(run.starts),
+        _starts(run.starts),
+        _configuration(run),
+    ]
+    write_whole(run.path / REPORT, document(run.path.name, parts))
+    return run.path / REPORT
+
+
+def _curves(run: Logged) -> str:
+    figures = (line_chart(name, lines) for name, lines in run.curves().items() if any(lines.values()))
+    return f'<h2>Curves</h2><div class="charts">{"".join(figures)}</div>'
+
+
+def _scores(run: Logged) -> str:
+    if not run.scores:
+        return ""
+    scores = ((name, score) for name, score in run.scores.items() if name != "about")
+    rows = ((n, f"{s['value']:.2f}", s.get("signature") or s.get("detail", "")) for n, s in scores)
+    return f"<h2>Scores</h2><p>{html.escape(run.scores['about'])}</p>" + table(rows)
+
+
+def _translations(evaluation: list[dict[str, Any]]) -> str:
+    def triples(samples: Any) -> bool:
+        return isinstance(samples, list) and all(
+            isinstance(each, list) and len(each) == 3 and all(isinstance(text, str) for text in each)
+            for each in samples
+        )
+
+    kept = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
+    if not kept:
+        return ""
+    parts = ["<h2>Translations over time</h2>"]
+    for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
+        rows, before = [], None
+        for record in kept:
+            if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
+                rows.append((f"step {record['step']:,}", text))
+                before = text
+        parts.append(f"<h3>{html.escape(source)}</h3><p>Reference: {html.escape(reference)}</p>{table(rows)}")
+    return "".join(parts)
+
+
+def _data(starts: list[dict[str, Any]]) -> str:
+    data = starts[-1].get("data") if starts else None
+    if not isinstance(data, dict):
+        return ""
+    rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
+    lengths = data.get("lengths")
+    figures = "".join(
+        bar_chart(f"{side} sentences by length: up to so many tokens", counts)
+        for side, counts in (lengths.items() if isinstance(lengths, dict) else ())
+        if isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
+    )
+    return f'<h2>Data</h2>{table(rows)}<p></p><div class="charts">{figures}</div>'
+
+
+def _starts(starts: list[dict[str, Any]]) -> str:
+    rows = [
+        (f"step {start['step']:,}", *(start.get(name, "") for name in ("date", "devices", "versions")))
+        for start in starts
+    ]
+    return "<h2>Sessions</h2>" + table(rows, ("from", "date", "devices", "versions")) if rows else ""
+
+
+def _configuration(run: Logged) -> str:
+    nearest, changed = run.changed()
+    every = flatten(run.config).items()
+    differences = table(changed, ("option", f"preset {nearest}", "here")) if changed else ""
+    text = "Differences from the nearest preset" if changed else "As the preset"
+    return f"<h2>Configuration</h2><p>{text}, {html.escape(nearest)}.</p>{differences}" + folded(
+        f"All {len(every)} options", table(every)
+    )

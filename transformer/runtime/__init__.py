@@ -1,0 +1,1 @@
+"""Devices, processes, and the compilation cache."""

@@ -1,0 +1,113 @@
+"""Several processes as one job, on one host or many: joins JAX's distributed runtime, and communicates.
+
+With a single process, these functions cost nothing.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.config import HostsConfig
+from transformer.errors import UserError
+from transformer.runtime.supervision import end_with_parent, is_child, supervise
+
+
+def cluster(environment: Mapping[str, str]) -> str | None:
+    """The launcher that started several processes, recognised by its environment variables, or None."""
+
+    def several(name: str) -> bool:
+        return environment.get(name, "").isdigit() and int(environment[name]) > 1
+
+    if "SLURM_PROCID" in environment and several("SLURM_NTASKS"):
+        return "SLURM"
+    if several("OMPI_COMM_WORLD_SIZE"):
+        return "Open MPI"
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return "Cloud TPU"
+    return None
+
+
+def join(config: HostsConfig) -> None:
+    """Joins this process to the job. Call it before JAX is used for anything else. The work then continues
+    in a child process, which this one supervises (see `transformer.runtime.supervision`).
+
+    Raises:
+      UserError: the other processes cannot be reached.
+    """
+    if config.coordinator is None and cluster(os.environ) is None:
+        return
+    if config.processes == 1:
+        return
+    if not is_child():
+        raise SystemExit(supervise(config.heartbeat))
+    end_with_parent()
+    print(f"Waiting for the other processes at {config.coordinator or 'the coordinator'}", file=sys.stderr)
+    try:
+        with _ended_by_signals():
+            jax.distributed.initialize(
+                config.coordinator,
+                config.processes,
+                config.process,
+                heartbeat_timeout_seconds=config.heartbeat,
+            )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"cannot join the other processes ({str(error).splitlines()[0]}): can all of them reach "
+            f"{config.coordinator or 'each other'}?"
+        ) from error
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end this process at once: Python's handlers do not run while native code waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that prints and writes."""
+    return jax.process_index() == 0
+
+
+def barrier(what: str) -> None:
+    """Waits until all processes have reached this point."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
+
+
+def gathered(item: Any) -> list[Any]:
+    """The JSON values of all processes, in the order of their indices."""
+    if jax.process_count() == 1:
+        return [item]
+    from jax.experimental import multihost_utils
+
+    said = np.frombuffer(json.dumps(item).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(said)])).ravel()
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(said)] = said
+    everything = multihost_utils.process_allgather(padded)
+    return [json.loads(bytes(one[:size])) for one, size in zip(everything, sizes, strict=True)]
+
+
+def by_turns(items: list[Any], work: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """Returns all of `work(items)`, in order, on every process; each process computes a part of it."""
+    share = -(-len(items) // jax.process_count())
+    mine = items[jax.process_index() * share :][:share]
+    return [result for results in gathered(work(mine)) for result in results]

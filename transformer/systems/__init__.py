@@ -1,0 +1,1 @@
+"""Systems: a model with its objective, searches and scores."""

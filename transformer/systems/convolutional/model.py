@@ -1,0 +1,182 @@
+"""Convolutional sequence to sequence (Gehring et al. 2017): gated convolutions, causal in the decoder, and
+attention in every decoder layer.
+
+Differences from the paper: positions are sinusoids, which have no limit, instead of learned; weights are
+initialised as in its section 3.5 but not normalised. In decoding each layer caches only the inputs that its
+kernel needs again, so the cost of a step does not depend on the number of steps before.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config.baselines import ConvolutionalConfig
+from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.layers import Dropout, sinusoids
+
+START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
+HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)
+
+
+@struct.dataclass
+class Source:
+    """The encoder's output z, and z + e, the output and the embedding it came from (section 3.3)."""
+
+    keys: Float[Array, "b s m"]
+    values: Float[Array, "b s m"]
+    words: Bool[Array, "b s"]
+
+
+@struct.dataclass
+class Cache:
+    """The cache of `n` beams: every layer's last inputs, as many as its kernel reaches back."""
+
+    step: Int[Array, ""]
+    windows: tuple[Float[Array, "b n _ m"], ...]
+    source: Source
+
+    def select(self, parents: Int[Array, "b n"]) -> "Cache":
+        """The cache in which beam i continues beam parents[:, i]."""
+        windows = tuple(jnp.take_along_axis(x, parents[:, :, None, None], axis=1) for x in self.windows)
+        return self.replace(windows=windows)  # type: ignore[attr-defined]
+
+    def grow(self, length: int) -> "Cache":
+        """Windows do not grow with the sentence."""
+        return self
+
+
+class GatedConvolution(nn.Module):
+    """Convolution to twice the width, half of which gates the other (section 3.2). The caller pads the
+    input."""
+
+    config: ConvolutionalConfig
+    layer: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*b t m"], deterministic: bool) -> Float[Array, "*b u m"]:
+        c = self.config
+        spread = math.sqrt(4 * (1 - c.dropout) / (c.kernel_width * c.d_model))
+        convolution = nn.Conv(
+            2 * c.d_model,
+            (c.kernel_width,),
+            kernel_dilation=c.distance(self.layer),
+            padding="VALID",
+            kernel_init=nn.initializers.normal(spread),
+            dtype=x.dtype,
+        )
+        return nn.glu(convolution(Dropout(c.dropout)(x, deterministic)))
+
+
+def reach(config: ConvolutionalConfig, layer: int) -> int:
+    """The distance between the first and the last position of a layer's kernel."""
+    return (config.kernel_width - 1) * config.distance(layer)
+
+
+class DecoderBlock(nn.Module):
+    """A causal gated convolution, attention, and a residual connection around both."""
+
+    config: ConvolutionalConfig
+    layer: int
+
+    def setup(self) -> None:
+        self.convolution = GatedConvolution(self.config, self.layer)
+        self.query, self.context = (nn.Dense(self.config.d_model) for _ in range(2))
+
+    def __call__(
+        self,
+        x: Float[Array, "b u m"],
+        convolved: Float[Array, "b u m"],
+        embedded: Float[Array, "b u m"],
+        source: Source,
+    ) -> Float[Array, "b u m"]:
+        """The block's output, once its input has been convolved."""
+        query = (self.query(convolved) + embedded) * HALF  # Eq. 1
+        scores = jnp.einsum("bum,bsm->bus", query, source.keys, preferred_element_type=jnp.float32)
+        weights = jax.nn.softmax(jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min))
+        self.sow("intermediates", "weights", weights)
+        # scaled up by the square root of the number of source tokens (section 3.5)
+        words = source.words.sum(axis=1)[:, None, None].astype(x.dtype)
+        context = jnp.einsum("bus,bsm->bum", weights.astype(x.dtype), source.values) * jnp.sqrt(words)
+        return ((convolved + self.context(context)) * HALF + x) * HALF
+
+
+class Convolutional(EncoderDecoder):
+    """The convolutional encoder-decoder."""
+
+    config: ConvolutionalConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        self.encoder = [GatedConvolution(c, layer) for layer in range(c.num_layers)]
+        self.decoder = [DecoderBlock(c, layer) for layer in range(c.num_layers)]
+        self.dropout, self.readout = Dropout(c.dropout), nn.Dense(c.d_model)
+
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Source:
+        """The encoder stack, with symmetric kernels."""
+        words = source != self.config.special.pad
+        embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
+        x = embedded
+        for layer, convolution in enumerate(self.encoder):
+            x = jnp.where(words[..., None], x, 0)  # zeros beyond the ends of the sentence
+            side = reach(self.config, layer) // 2
+            convolved = convolution(jnp.pad(x, ((0, 0), (side, side), (0, 0))), deterministic)
+            x = (convolved + x) * HALF
+        return Source(x, (x + embedded) * HALF, words)
+
+    def _positioned(self, embedded: Array, positions: Array, deterministic: bool) -> Array:
+        encoded = sinusoids(positions, self.config.d_model).astype(embedded.dtype)
+        return self.dropout(START * (embedded + encoded), deterministic)
+
+    def hidden(
+        self,
+        source: Int[Array, "b s"],
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        memory = self.encode(source, deterministic=deterministic)
+        embedded = self._positioned(self.embed_target(target), jnp.arange(target.shape[1]), deterministic)
+        x = embedded
+        for layer, block in enumerate(self.decoder):
+            past = jnp.pad(x, ((0, 0), (reach(self.config, layer), 0), (0, 0)))
+            x = block(x, block.convolution(past, deterministic), embedded, memory)
+        return self.dropout(self.readout(x), deterministic)
+
+    def init_cache(self, memory: Source, beam_size: int, length: int) -> Cache:
+        """An empty cache."""
+        batch, c = memory.keys.shape[0], self.config
+        windows = (
+            jnp.zeros((batch, beam_size, reach(c, layer), c.d_model), memory.keys.dtype)
+            for layer in range(c.num_layers)
+        )
+        return Cache(jnp.zeros((), jnp.int32), tuple(windows), memory)
+
+    def decode_step(
+        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
+    ) -> tuple[Float[Array, "b n v"], Cache]:
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
+        embedded = self._positioned(self.embed_target(tokens), cache.step[None], True)
+        x, windows = embedded, []
+        for block, before in zip(self.decoder, cache.windows, strict=True):
+            window = jnp.concatenate([before, x[:, :, None, :]], axis=2)
+            windows.append(window[:, :, 1:])
+            x = block(x, block.convolution(window, True)[:, :, 0], embedded, cache.source)
+        cache = cache.replace(step=cache.step + 1, windows=tuple(windows))  # type: ignore[attr-defined]
+        return self.output(self.readout(x)), cache
+
+
+def attention(
+    model: Convolutional, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, "b t s"]:
+    """The attention of each target position to each source position, with teacher forcing: the mean over the
+    decoder's layers."""
+    _, sown = model.apply(variables, source, target, mutable=["intermediates"])
+    layers = (sown["intermediates"][f"decoder_{i}"]["weights"][0] for i in range(model.config.num_layers))
+    return jnp.stack(list(layers)).mean(axis=0)

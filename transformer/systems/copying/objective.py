@@ -1,0 +1,92 @@
+"""Likelihood under the mixture of generating and copying, and the coverage loss."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import Config
+from transformer.config.copying import CopyingConfig
+from transformer.errors import UserError
+from transformer.model.encoder_decoder import shift_right
+from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture
+from transformer.training.objective import Batch, Metrics, Objective
+
+
+def copying_objective(config: Config) -> Objective:
+    """-log P(target | source) of the mixture, and coverage if it has a weight.
+
+    The metrics are sums over the tokens: `nll`; `correct`, whether a token has more than half of the
+    probability; `copied`, its share of copying (1 - p_gen); and `coverage`, if it has a weight.
+
+    Raises:
+      UserError: the tokenizer is not open-word, label smoothing is used, or vocabularies are separate.
+    """
+    if config.data.tokenizer != "open-word":
+        raise UserError(
+            f"--data.tokenizer {config.data.tokenizer}: out-of-vocabulary words need their own ids to be "
+            "copied: use open-word"
+        )
+    if config.training.label_smoothing:
+        raise UserError("--training.label-smoothing must be 0: label smoothing is undefined for copied words")
+    if not config.data.joint_vocabulary:
+        raise UserError("--data.no-joint-vocabulary: copying needs a joint vocabulary")
+    assert isinstance(config.model, CopyingConfig)
+    coverage_weight = config.model.coverage_weight
+
+    def objective(
+        model: CopyingTransformer, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
+        source, target = batch["source"], batch["target"]
+        log_p, likely, mixture = forced(model, variables, source, target, rng)
+        words = (target != model.config.special.pad).astype(jnp.float32)
+        loss = -(log_p * words).sum()
+        metrics = {
+            "nll": loss,
+            "correct": (likely * words).sum(),
+            "copied": (jnp.exp(mixture.log_copy) * words).sum(),
+        }
+        if coverage_weight:
+            seen = jnp.cumsum(mixture.pointer, axis=1) - mixture.pointer
+            metrics["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * words).sum()
+            loss += coverage_weight * metrics["coverage"]
+        return loss, words.sum(), jax.tree.map(jax.lax.stop_gradient, metrics), variables
+
+    return objective  # type: ignore[return-value]
+
+
+def forced(
+    model: CopyingTransformer,
+    variables: Any,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
+    rng: Array | None = None,
+) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]:
+    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
+    mixture.
+
+    P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
+    An out-of-vocabulary word that is not in the source is generated as <unk>.
+    """
+    special = model.config.special
+    given = shift_right(target, special.bos)
+
+    def run(model: CopyingTransformer) -> tuple[Array, Mixture]:
+        memory = model.encode(source, deterministic=rng is None)
+        hidden = model.decode(memory, given, deterministic=rng is None)
+        return model.output(hidden), model.mixture(hidden, memory)
+
+    rngs = None if rng is None else {"dropout": rng}
+    found: Any = model.apply(variables, rngs=rngs, method=run)
+    logits, mixture = found
+    log_vocabulary = jax.nn.log_softmax(logits)
+    outside = target >= logits.shape[-1]
+    held = target[:, :, None] == source[:, None, :]
+    spoken = jnp.where(outside, special.unk, target)
+    generated = jnp.take_along_axis(log_vocabulary, spoken[..., None], axis=-1)[..., 0] + mixture.log_generate
+    generated = jnp.where(outside & held.any(axis=-1), -jnp.inf, generated)
+    pointed = jnp.where(held, mixture.pointer, 0).sum(axis=-1)
+    log_p = jnp.logaddexp(generated, jnp.log(pointed + TINY) + mixture.log_copy)
+    return log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture

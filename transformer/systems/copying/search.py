@@ -1,0 +1,50 @@
+"""Search, scores and alignments of pointer-generator models."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import DecodingConfig
+from transformer.decoding.beam import SearchResult
+from transformer.decoding.search import autoregressive_search
+from transformer.systems.copying.model import CopyingTransformer
+from transformer.systems.copying.objective import forced
+
+
+def copying_search(
+    model: CopyingTransformer,
+    variables: Any,
+    source: Int[Array, "b s"],
+    lines: Int[Array, " b"],
+    options: DecodingConfig,
+) -> SearchResult:
+    """`autoregressive_search`, with the source's ids for copied words."""
+    found = autoregressive_search(model, variables, source, lines, options)
+    return found.replace(tokens=named(found.tokens, source, model.config.output_size))  # type: ignore[attr-defined]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b n t"]:
+    """Replaces ids at or above the vocabulary size, which are source positions, by the ids there."""
+    place = jnp.clip(tokens - vocab_size, 0, source.shape[1] - 1)
+    there = jnp.take_along_axis(source[:, None, :], place, axis=2)
+    return jnp.where(tokens >= vocab_size, there, tokens)
+
+
+def copying_scores(
+    model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, " b"]:
+    """log P(target | source) in nats, including <eos>."""
+    log_p, _, _ = forced(model, variables, source, target)
+    return (log_p * (target != model.config.special.pad)).sum(axis=1)
+
+
+def pointers(
+    model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, "b t s"]:
+    """The pointer distribution over the source for each token of a translation."""
+    _, _, mixture = forced(model, variables, source, target)
+    return mixture.pointer

@@ -1,0 +1,139 @@
+"""The loss of non-autoregressive models: of the tokens and of the plan (lengths or fertilities)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import Config
+from transformer.config.nonautoregressive import NonAutoregressiveConfig
+from transformer.errors import UserError
+from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
+from transformer.training.objective import Batch, Metrics, Objective
+
+Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
+
+
+def nonautoregressive_objective(config: Config) -> Objective:
+    """Cross-entropy of the predicted tokens, plus that of the plan (lengths or fertilities).
+
+    The metrics are those of `translation_objective` over the predicted tokens, and `plan`, the loss of the
+    plan. A masked decoder predicts the masked tokens only; without an rng (in evaluation) all are masked.
+
+    Raises:
+      UserError: with decoder input fertility, the teacher is missing or has another vocabulary; or bos_length
+        is less than the maximum length of training sentences.
+    """
+    c, smoothing = config.model, config.training.label_smoothing
+    assert isinstance(c, NonAutoregressiveConfig)
+    if c.decoder_input == "bos" and c.bos_length < config.data.max_length:
+        raise UserError(
+            f"--model.bos-length {c.bos_length} is less than --data.max-length {config.data.max_length}: "
+            "raise it"
+        )
+    fertility_of = teacher_fertilities(config) if c.decoder_input == "fertility" else None
+
+    def objective(
+        model: NonAutoregressiveTransformer,
+        variables: Any,
+        batch: Batch,
+        rng: Array | None,
+        step: Int[Array, ""],
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
+        source, target = batch["source"], batch["target"]
+        is_token = target != c.special.pad
+        fertility, predicted = None, is_token
+        match c.decoder_input:
+            case "length":
+                draft = jnp.where(is_token, c.special.bos, c.special.pad)
+            case "bos":
+                draft = jnp.full((target.shape[0], c.bos_length), c.special.bos)
+            case "fertility":
+                assert fertility_of
+                fertility = jnp.minimum(fertility_of(source, target), c.max_fertility)
+                draft = copied_source(source, fertility, is_token, c.special.pad)
+            case "masked":
+                predicted = is_token if rng is None else sample_mask(jax.random.fold_in(rng, 1), is_token)
+                draft = jnp.where(predicted, c.special.bos, target)
+
+        def run(model: NonAutoregressiveTransformer) -> tuple[tuple[Array, Array], Array | None]:
+            memory = model.encode(source, deterministic=rng is None)
+            hidden = model.decode(memory, draft, deterministic=rng is None)
+            return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
+
+        rngs = None if rng is None else {"dropout": rng}
+        outputs: Any = model.apply(variables, rngs=rngs, method=run)
+        factors, plan = outputs
+        weights = predicted.astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(*factors, target, weights, smoothing)
+        plan_loss = jnp.zeros(())
+        if fertility is not None:
+            is_source = (source != c.special.pad).astype(jnp.float32)
+            plan_loss = c.fertility_weight * (cross_entropy(plan, fertility) * is_source).sum()
+        elif plan is not None:
+            classes = length_class(source, is_token, c)
+            is_sentence = is_token.any(axis=1).astype(jnp.float32)
+            plan_loss = c.length_weight * (cross_entropy(plan, classes) * is_sentence).sum()
+        metrics = {"nll": nll, "correct": correct, "plan": jax.lax.stop_gradient(plan_loss)}
+        return loss + plan_loss, weights.sum(), metrics, variables
+
+    return objective  # type: ignore[return-value]
+
+
+def length_class(
+    source: Int[Array, "b s"], is_token: Bool[Array, "b t"], config: NonAutoregressiveConfig
+) -> Int[Array, " b"]:
+    """The class of target minus source length, which is clipped to plus and minus `length_span`."""
+    difference = is_token.sum(axis=1) - (source != config.special.pad).sum(axis=1)
+    return jnp.clip(difference, -config.length_span, config.length_span) + config.length_span
+
+
+def sample_mask(key: Array, is_token: Bool[Array, "b t"]) -> Bool[Array, "b t"]:
+    """Samples the tokens to mask: the number of masks in each sentence is uniform from 1 to its length, and
+    their positions are uniform (Ghazvininejad et al. 2019, section 2.2)."""
+    number_key, position_key = jax.random.split(key)
+    lengths = is_token.sum(axis=1)
+    number = 1 + jnp.floor(jax.random.uniform(number_key, lengths.shape) * lengths).astype(lengths.dtype)
+    noise = jnp.where(is_token, jax.random.uniform(position_key, is_token.shape), 2.0)
+    rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
+    return is_token & (rank < number[:, None])
+
+
+def teacher_fertilities(config: Config) -> Fertility:
+    """A function that gives the fertility of each source token: the number of target tokens that attend to it
+    most, in the cross-attention of the teacher.
+
+    Raises:
+      UserError: there is no teacher, or its vocabulary is not that of this run.
+    """
+    c = config.model
+    assert isinstance(c, NonAutoregressiveConfig)
+    if c.teacher is None:
+        raise UserError(
+            "fertilities are learned from an autoregressive teacher: give its run directory as "
+            "--model.teacher RUN, and its vocabulary as --data.source-tokenizer RUN/source.model"
+        )
+    # avoids a circular import: the translator imports the systems, and those import this module
+    from transformer.translator.translator import Translator
+
+    teacher = Translator.load(c.teacher)
+    sizes = teacher.config.model.vocab_size, teacher.config.model.output_size
+    if sizes != (c.vocab_size, c.output_size):
+        raise UserError(
+            f"the teacher {c.teacher} has a vocabulary of {sizes[0]}, this run one of {c.vocab_size}: give "
+            f"--data.source-tokenizer {c.teacher / 'source.model'}"
+        )
+
+    variables = jax.device_get(teacher.variables)  # on the host, so that each layout places its own copy
+
+    def fertilities(source: Int[Array, "b s"], target: Int[Array, "b t"]) -> Int[Array, "b s"]:
+        traced = jax.tree.map(jnp.asarray, variables)
+        weights = teacher.system.alignment(teacher.model, traced, source, target)
+        weights = jnp.where((source != c.special.pad)[:, None, :], weights, -1)
+        aligned = jax.nn.one_hot(weights.argmax(axis=-1), source.shape[1], dtype=jnp.int32)
+        return (aligned * (target != c.special.pad)[:, :, None]).sum(axis=1)
+
+    return fertilities

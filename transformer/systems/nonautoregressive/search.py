@@ -1,0 +1,191 @@
+"""Non-autoregressive search: predicts the length or the fertilities, then all tokens. A masked decoder
+refines them in iterations."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import SpecialIds
+from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
+from transformer.decoding.beam import (
+    NEVER,
+    SearchResult,
+    as_variables,
+    chunks,
+    empty_rows,
+    in_order,
+    length_limits,
+)
+from transformer.decoding.search import length_penalty
+from transformer.errors import UserError
+from transformer.model.transformer import Memory
+from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+
+Apply = Callable[..., Any]
+"""Calls a method of the model, given its name, with the model's variables."""
+
+
+def nonautoregressive_search(
+    model: NonAutoregressiveTransformer,
+    params: Any,
+    source: Int[Array, "b s"],
+    lines: Int[Array, " b"],
+    options: NonAutoregressiveDecodingConfig,
+) -> SearchResult:
+    """Translations of each sentence, best first. The log-probability is the sum over the tokens; that of a
+    token comes from the iteration that predicted it last.
+
+    Args:
+      source: ids, each sentence closed by <eos>, then <pad>.
+      lines: numbers of the input lines, folded into the random key that samples fertilities.
+
+    Raises:
+      UserError: several iterations without a masked decoder, or a length_scale with decoder input bos.
+    """
+    key = jax.random.key(options.seed)
+    return _search(model, params, source, lines, key, options.static())
+
+
+@functools.partial(jax.jit, static_argnames=("model", "options"))
+def _search(
+    model: NonAutoregressiveTransformer,
+    params: Any,
+    source: Int[Array, "b s"],
+    lines: Int[Array, " b"],
+    key: Array,
+    options: NonAutoregressiveDecodingConfig,
+) -> SearchResult:
+    variables, c = as_variables(params), model.config
+    penalty = length_penalty(options)
+    if options.iterations > 1 and c.decoder_input != "masked":
+        raise UserError(
+            f"--decoding.iterations {options.iterations}: a model with --model.decoder-input "
+            f"{c.decoder_input} predicts all tokens in one iteration"
+        )
+    if options.length_scale != 1 and c.decoder_input == "bos":
+        raise UserError("--decoding.length-scale: a model with --model.decoder-input bos predicts no length")
+    apply: Any = functools.partial(model.apply, variables)
+    limits, longest = length_limits(source, c.special.pad, options.extra_length, options.max_length)
+    memory = apply(source, method="encode")
+    if c.decoder_input == "bos":
+        draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
+        tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
+        return in_order(tokens[:, None], log_p[:, None], penalty, c.special.pad)
+    plan = apply(memory, method="plan")
+    n = 1 if options.method == "greedy" else options.beam_size
+    if c.decoder_input == "fertility":
+        fertilities = sample_fertilities(plan, source != c.special.pad, lines, n, key)
+        lengths = fertilities.sum(axis=-1)
+    else:
+        fertilities = None
+        n = min(n, plan.shape[-1])
+        _, classes = jax.lax.top_k(plan, n)
+        lengths = (source != c.special.pad).sum(axis=1)[:, None] + classes - c.length_span
+    lengths = jnp.clip(jnp.round(lengths * options.length_scale).astype(jnp.int32), 1, limits[:, None])
+    lengths = jnp.where(empty_rows(source, c.special.pad)[:, None], 1, lengths)
+
+    # the decoder has no beam axis: each candidate is a row
+    batch = source.shape[0]
+    rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), memory)
+    lengths = lengths.reshape(-1)
+
+    def decode(size: int) -> Any:
+        """All candidates, with a decoder input of `size` positions."""
+        positions = jnp.arange(size) < lengths[:, None]
+        if fertilities is None:
+            draft = jnp.where(positions, c.special.bos, c.special.pad)
+        else:
+            draft = copied_source(
+                jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), positions, c.special.pad
+            )
+        tokens, log_p = predict_tokens(apply, c.special, rows, draft, lengths)
+        if c.decoder_input == "masked":
+            tokens, log_p = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
+        padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
+        return padded, (log_p * positions).sum(axis=1)
+
+    # as many positions as the longest candidate of this batch needs
+    sizes = chunks(longest)
+    needed = (lengths.max() > jnp.asarray(sizes)).sum()
+    tokens, log_p = jax.lax.switch(needed, [functools.partial(decode, size) for size in sizes])
+    return in_order(tokens.reshape(batch, n, -1), log_p.reshape(batch, n), penalty, c.special.pad)
+
+
+def predict_tokens(
+    apply: Apply,
+    special: SpecialIds,
+    memory: Memory,
+    draft: Int[Array, "b t"],
+    lengths: Int[Array, " b"],
+) -> tuple[Int[Array, "b t"], Float[Array, "b t"]]:
+    """The most likely token at every position of the draft, and its log-probability: <eos> at the last
+    position, another token before it, <pad> after it."""
+    logits = apply(memory, draft, method="logits")
+    vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
+    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    last = (position == lengths[:, None] - 1)[..., None]
+    allowed = jnp.where(last, vocabulary == special.eos, ~never & (vocabulary != special.eos))
+    tokens = jnp.where(allowed, logits, NEVER).argmax(axis=-1)
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(position < lengths[:, None], tokens, special.pad), log_p
+
+
+def refine(
+    apply: Apply,
+    special: SpecialIds,
+    memory: Memory,
+    tokens: Int[Array, "b t"],
+    log_p: Float[Array, "b t"],
+    lengths: Int[Array, " b"],
+    iterations: int,
+) -> tuple[Int[Array, "b t"], Float[Array, "b t"]]:
+    """Mask-predict (Ghazvininejad et al. 2019, section 3): masks the least certain tokens and predicts them
+    again. Iteration t of T (from 0) masks N (T - t) / T of N tokens. `tokens` are those of iteration 0."""
+    positions = jnp.arange(tokens.shape[1]) < lengths[:, None]
+
+    def iteration(t: Array, drafted: tuple[Array, Array]) -> tuple[Array, Array]:
+        tokens, log_p = drafted
+        number = lengths * (iterations - t) // iterations
+        rank = jnp.argsort(jnp.argsort(jnp.where(positions, log_p, jnp.inf), axis=1), axis=1)
+        masked: Bool[Array, "b t"] = positions & (rank < number[:, None])
+        draft = jnp.where(masked, special.bos, tokens)
+        predicted, predicted_log_p = predict_tokens(apply, special, memory, draft, lengths)
+        return jnp.where(masked, predicted, tokens), jnp.where(masked, predicted_log_p, log_p)
+
+    return jax.lax.fori_loop(1, iterations, iteration, (tokens, log_p))
+
+
+def sample_fertilities(
+    logits: Float[Array, "b s f"],
+    is_token: Bool[Array, "b s"],
+    lines: Int[Array, " b"],
+    n: int,
+    key: Array,
+) -> Int[Array, "b n s"]:
+    """The most likely fertilities of each source token, then n - 1 samples (Gu et al. 2018, section 4.2)."""
+
+    def sample(line: Array, logits: Array) -> Array:
+        line_key = jax.random.fold_in(key, line)
+        return jax.random.categorical(line_key, logits, shape=(n - 1, logits.shape[0]))
+
+    likeliest = logits.argmax(axis=-1)[:, None, :]
+    fertilities = jnp.concatenate([likeliest, jax.vmap(sample)(lines, logits)], axis=1)
+    return jnp.where(is_token[:, None, :], fertilities, 0)
+
+
+def truncate_at_eos(
+    logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds
+) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
+    """The most likely token at every position up to the first <eos>, and their total log-probability."""
+    vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
+    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    tokens = jnp.where(never, NEVER, logits).argmax(axis=-1)
+    tokens = jnp.where(position >= jnp.minimum(limits, position.size)[:, None] - 1, special.eos, tokens)
+    lengths = (tokens == special.eos).argmax(axis=1) + 1
+    inside = position < lengths[:, None]
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(inside, tokens, special.pad), (log_p * inside).sum(axis=1)

@@ -1,0 +1,1 @@
+"""Recurrent encoder-decoders, with soft, hard or no attention."""

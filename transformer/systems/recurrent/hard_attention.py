@@ -1,0 +1,83 @@
+"""REINFORCE for hard attention (Williams 1992; Xu et al. 2015).
+
+Sampled positions have no gradient. Instead, the objective of each choice is log p(choice) times (return -
+baseline). Its return is the sum of the log-probabilities of this word and all later ones. The baseline is the
+same sum if every step attends to the most probable position, as in decoding (self-critical training: Rennie
+et al. 2017). The difficulty of the words is in both, and cancels.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import Config
+from transformer.config.baselines import RecurrentConfig
+from transformer.model.encoder_decoder import shift_right
+from transformer.systems.recurrent.model import Recurrent, Steps
+from transformer.training.cross_entropy import cross_entropy
+from transformer.training.objective import Batch, Metrics, Objective, translation_objective
+
+
+def recurrent_objective(config: Config) -> Objective:
+    """The objective of the recurrent model: cross-entropy, and REINFORCE for hard attention."""
+    assert isinstance(config.model, RecurrentConfig)
+    if config.model.attention == "hard":
+        return hard_attention_objective(config.training.label_smoothing, config.model)
+    return translation_objective(config.training.label_smoothing)
+
+
+def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objective:
+    """Label-smoothed cross-entropy with sampled positions, plus REINFORCE for these.
+
+    The metrics are those of `translation_objective` and the `entropy` of the sampling distributions, in nats,
+    as sums over the tokens. Without an rng nothing is sampled: it is `translation_objective`.
+    """
+    plain = translation_objective(smoothing)
+
+    def objective(
+        model: Recurrent, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
+        if rng is None:
+            return plain(model, variables, batch, rng, step)
+        target, special = batch["target"], model.config.special
+        words = (target != special.pad).astype(jnp.float32)
+
+        def along(rngs: dict[str, Array]) -> tuple[Steps, Array]:
+            return model.apply(  # type: ignore[return-value]
+                variables,
+                batch["source"],
+                shift_right(target, special.bos),
+                rngs=rngs,
+                method=_steps_and_logits,
+            )
+
+        dropout, draw = {"dropout": rng}, {"draw": jax.random.fold_in(rng, 1)}
+        steps, logits = along(dropout | draw)
+        nll, otherwise = cross_entropy(logits, target), cross_entropy(along(dropout)[1], target)
+        advantage = _from_here_on(jax.lax.stop_gradient(otherwise - nll) * words)  # return - baseline
+        chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
+        entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
+        draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
+        loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
+        loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value, which would mean nothing
+        metrics = {
+            "nll": (nll * words).sum(),
+            "correct": ((logits.argmax(-1) == target) * words).sum(),
+            "entropy": (entropy * words).sum(),
+        }
+        metrics = jax.tree.map(jax.lax.stop_gradient, metrics)
+        return (loss * words).sum(), words.sum(), metrics, variables
+
+    return objective  # type: ignore[return-value]
+
+
+def _steps_and_logits(model: Recurrent, source: Array, target: Array) -> tuple[Steps, Array]:
+    steps, embedded = model.steps(source, target, deterministic=False)
+    return steps, model.output(model.read(steps, embedded, deterministic=False))
+
+
+def _from_here_on(values: Float[Array, "b t"]) -> Float[Array, "b t"]:
+    """The sum of each word's value and those of all later words."""
+    return jnp.cumsum(values[:, ::-1], axis=1)[:, ::-1]

@@ -1,0 +1,247 @@
+"""Recurrent sequence to sequence: a bidirectional encoder, and a decoder that reads one fixed vector
+(Sutskever et al. 2014; Cho et al. 2014) or attends to the source at each step (Bahdanau et al. 2015).
+
+Axes as in `transformer.model.attention`. One module, `DecoderStep`, is scanned over the target
+in training and called once per token in decoding.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config.baselines import RecurrentConfig
+from transformer.errors import UserError
+from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.layers import Dropout
+
+States = Any
+"""The state of a decoder: a cell's carry for every layer, `[b, n, d]` arrays."""
+
+
+@struct.dataclass
+class Source:
+    """The encoded source, the same at every step of the decoder."""
+
+    keys: Float[Array, "b s m"]
+    values: Float[Array, "b s m"]
+    words: Bool[Array, "b s"]
+    summary: Float[Array, "b m"]
+    """The encoder's last states of both directions."""
+
+
+@struct.dataclass
+class Steps:
+    """The output of the decoder, for `t` steps of one beam or one step of `n` beams."""
+
+    states: Float[Array, "b t m"]
+    contexts: Float[Array, "b t m"]
+    weights: Float[Array, "b t s"]
+    """Attention: rows sum to 1; for hard attention, the distribution to sample from."""
+    choices: Int[Array, "b t"]
+    """hard: the position that was sampled; otherwise the most probable one."""
+
+
+@struct.dataclass
+class Cache:
+    """The states of `n` beams in each of `b` sentences."""
+
+    states: States
+    source: Source
+
+    def select(self, parents: Int[Array, "b n"]) -> "Cache":
+        """The cache in which beam i continues beam parents[:, i]."""
+
+        def gather(x: Array) -> Array:
+            return jnp.take_along_axis(x, parents[:, :, None], axis=1)
+
+        return self.replace(states=jax.tree.map(gather, self.states))  # type: ignore[attr-defined]
+
+    def grow(self, length: int) -> "Cache":
+        """States do not grow with the sentence."""
+        return self
+
+
+def make_cell(config: RecurrentConfig, width: int) -> nn.RNNCellBase:
+    """A GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997) cell."""
+    cell = nn.GRUCell if config.cell == "gru" else nn.OptimizedLSTMCell
+    return cell(width)
+
+
+def _half(config: RecurrentConfig) -> nn.RNN:
+    """One direction of an encoder layer."""
+    return nn.RNN(make_cell(config, config.d_model // 2))
+
+
+class Encoder(nn.Module):
+    """Bidirectional layers, with half of d_model for each direction."""
+
+    config: RecurrentConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.layers = [
+            nn.Bidirectional(_half(c), _half(c), return_carry=True)  # type: ignore[arg-type]
+            for _ in range(c.num_layers)
+        ]
+        self.dropout = Dropout(c.dropout)
+
+    def __call__(
+        self, x: Float[Array, "b s m"], lengths: Int[Array, " b"], deterministic: bool
+    ) -> tuple[Float[Array, "b s m"], list[Float[Array, "b m"]]]:
+        """The states at every position, and each layer's last states."""
+        last = []
+        for layer in self.layers:
+            carries, x = layer(self.dropout(x, deterministic), seq_lengths=lengths)
+            last.append(jnp.concatenate([_output(carry) for carry in carries], axis=-1))
+        return x, last
+
+
+class DecoderStep(nn.Module):
+    """One step of all decoder layers. The context is computed from the previous state."""
+
+    config: RecurrentConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.cells = [make_cell(c, c.d_model) for _ in range(c.num_layers)]
+        self.dropout = Dropout(c.dropout)
+        if c.attention != "fixed":
+            self.query = nn.Dense(c.d_model, use_bias=False)
+        if c.attention in ("additive", "hard"):
+            self.energy = nn.Dense(1, use_bias=False)
+
+    def __call__(
+        self, states: States, embedded: Float[Array, "b n m"], source: Source, deterministic: bool
+    ) -> tuple[States, Steps]:
+        context, weights, choice = self._attend(_output(states[-1]), source)
+        x = jnp.concatenate([embedded, context], axis=-1)
+        after = []
+        for cell, state in zip(self.cells, states, strict=True):
+            state, x = cell(state, self.dropout(x, deterministic))
+            after.append(state)
+        return after, Steps(x, context, weights, choice)
+
+    def _attend(self, state: Float[Array, "b n m"], source: Source) -> tuple[Array, Array, Array]:
+        """Context, weights and choice: a(s_{i-1}, h_j) of Bahdanau et al. 2015, section 3.1."""
+        shape = (*state.shape[:2], source.words.shape[1])
+        scores = self._scores(state, source) if self.config.attention != "fixed" else jnp.zeros(shape)
+        scores = jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min)
+        weights, choice = jax.nn.softmax(scores), scores.argmax(axis=-1)
+        match self.config.attention:
+            case "fixed":
+                context = jnp.broadcast_to(source.summary[:, None, :], state.shape)
+            case "hard":
+                if self.has_rng("draw"):
+                    choice = jax.random.categorical(self.make_rng("draw"), scores)
+                context = jnp.take_along_axis(source.values, choice[..., None], axis=1)
+            case _:
+                context = jnp.einsum("bns,bsm->bnm", weights, source.values)
+        return context, weights, choice
+
+    def _scores(self, state: Float[Array, "b n m"], source: Source) -> Float[Array, "b n s"]:
+        query = self.query(state)
+        if self.config.attention == "dot":
+            return jnp.einsum("bnm,bsm->bns", query, source.keys) / math.sqrt(query.shape[-1])
+        return self.energy(jnp.tanh(query[:, :, None, :] + source.keys[:, None, :, :]))[..., 0]
+
+
+class Recurrent(EncoderDecoder):
+    """The recurrent encoder-decoder."""
+
+    config: RecurrentConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        self.encoder = Encoder(c)
+        self.starts = [nn.Dense(c.d_model) for _ in range(c.num_layers)]
+        self.key = nn.Dense(c.d_model)
+        self.decoder = DecoderStep(c)
+        self.readout, self.dropout = nn.Dense(c.d_model), Dropout(c.dropout)
+
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> tuple[Source, States]:
+        """The encoded source, and the initial states of the decoder."""
+        words = source != self.config.special.pad
+        values, last = self.encoder(self.source_embedding(source), words.sum(axis=1), deterministic)
+        starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
+        states = [self._carry(start[:, None, :]) for start in starts]
+        return Source(self.key(values), values, words, last[-1]), states
+
+    def _carry(self, start: Float[Array, "b 1 m"]) -> Any:
+        return start if self.config.cell == "gru" else (jnp.zeros_like(start), start)
+
+    def steps(
+        self, source: Int[Array, "b s"], target: Int[Array, "b t"], *, deterministic: bool = True
+    ) -> tuple[Steps, Float[Array, "b t m"]]:
+        """The decoder's steps with teacher forcing, and the embedded target."""
+        memory, states = self.encode(source, deterministic=deterministic)
+        embedded = self.embed_target(target)
+        scan = nn.scan(
+            lambda step, states, word: step(states, word, memory, deterministic),
+            variable_broadcast="params",
+            split_rngs={"params": False, "dropout": True, "draw": True},
+            in_axes=1,
+            out_axes=1,
+        )
+        _, steps = scan(self.decoder, states, embedded[:, :, None, :])
+        return jax.tree.map(lambda x: x.squeeze(2), steps), embedded
+
+    def hidden(
+        self,
+        source: Int[Array, "b s"],
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        steps, embedded = self.steps(source, target, deterministic=deterministic)
+        return self.read(steps, embedded, deterministic)
+
+    def read(
+        self, steps: Steps, embedded: Float[Array, "b t m"], deterministic: bool = True
+    ) -> Float[Array, "b t m"]:
+        """The states before `output`, from state, context and previous word (Bahdanau et al. 2015, Eq. 4)."""
+        joined = jnp.concatenate([steps.states, steps.contexts, embedded], axis=-1)
+        return self.dropout(jnp.tanh(self.readout(joined)), deterministic)
+
+    def init_cache(self, memory: tuple[Source, States], beam_size: int, length: int) -> Cache:
+        """A cache of beams that are all in the initial states of the decoder."""
+        source, states = memory
+
+        def repeat(x: Array) -> Array:
+            return jnp.repeat(x, beam_size, axis=1)
+
+        return Cache(jax.tree.map(repeat, states), source)
+
+    def decode_step(
+        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
+    ) -> tuple[Float[Array, "b n v"], Cache]:
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
+        embedded = self.embed_target(tokens)
+        states, step = self.decoder(cache.states, embedded, cache.source, True)
+        logits = self.output(self.read(step, embedded))
+        return logits, cache.replace(states=states)  # type: ignore[attr-defined]
+
+
+def _output(carry: Any) -> Array:
+    """The output in a cell's carry: h of an LSTM's (c, h)."""
+    return carry[1] if isinstance(carry, tuple) else carry
+
+
+def attention(
+    model: Recurrent, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+) -> Float[Array, "b t s"]:
+    """The attention of each step to each source position, with teacher forcing.
+
+    Raises:
+      UserError: the model sees the source as one fixed vector.
+    """
+    if model.config.attention == "fixed":
+        raise UserError("a decoder with a fixed context has no attention: there is no alignment to show")
+    steps, _ = model.apply(variables, source, target, method="steps")  # type: ignore[misc]
+    return steps.weights

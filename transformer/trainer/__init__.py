@@ -1,0 +1,1 @@
+"""Training runs: loop, evaluation, progress, signals."""

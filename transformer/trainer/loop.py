@@ -1,0 +1,311 @@
+"""The training loop: train, log, evaluate, save, stop, resume."""
+
+import contextlib
+import json
+import math
+import platform
+import shlex
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.commands import called
+from transformer.config import Config
+from transformer.config.locations import as_options, locations
+from transformer.data.pipeline import TrainingData
+from transformer.errors import Stopped, UserError
+from transformer.files import write_whole
+from transformer.runs.report import REPORT, write_report
+from transformer.runs.report.logged import duration
+from transformer.runs.run import Run
+from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.sharding import layout_of
+from transformer.systems.registry import find_system
+from transformer.trainer.evaluator import Evaluator, Sample
+from transformer.trainer.events import Events
+from transformer.trainer.signals import asked, stop_requests
+from transformer.trainer.watch import Watch
+from transformer.training.objective import Objective
+from transformer.training.schedule import learning_rate, make_optimizer
+from transformer.training.step import TrainState, init_state, make_train_step
+from transformer.translator.translator import model_shapes
+
+ASK_EVERY = 8  # steps between the checks of several processes whether to stop
+
+
+class Loop:
+    """A training run, from its current step to the end."""
+
+    def __init__(
+        self,
+        config: Config,
+        objective: Objective,
+        run: Run,
+        data: TrainingData,
+        watch: Watch,
+        parent: Run | None = None,
+    ) -> None:
+        self.config, self.run, self.data, self.watch = config, run, data, watch
+        model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
+        t = config.training
+        step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
+        self.layout = layout_of(config.mesh)
+        self.train_step = self.layout.spread(step, donate_state=True)
+        self.evaluator = Evaluator(config, objective, data, self.layout)
+        self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
+        self.state = self._first_state(model, optimizer, parent)
+        self.step = int(self.state.step)
+        earlier = self._earlier() if is_main_process() else ([], 0.0)
+        self.evaluations, self._elapsed_before = gathered(earlier)[0]
+        self._began = time.monotonic()
+
+    def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
+        t = self.config.training
+        if self.run.steps():
+            shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, average=t.ema > 0))
+            return self.layout.place(self.run.resume(shapes, self.watch.message))
+        if parent is None and t.init_from:  # stopped before its first checkpoint
+            parent = Run(t.init_from)
+        variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
+        state = init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables)
+        return self.layout.place(state)
+
+    def _earlier(self) -> tuple[list[dict[str, Any]], float]:
+        """The evaluations in metrics.jsonl, and the seconds trained. Removes the records after the checkpoint
+        from the file, since those steps will be repeated."""
+        records = [record for record in self.run.records() if record["step"] <= self.step]
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_whole(self.run.path / "metrics.jsonl", text)
+        seconds = [each["elapsed"] for each in records if isinstance(each.get("elapsed"), int | float)]
+        return [each for each in records if each["kind"] == "evaluation"], max(seconds, default=0.0)
+
+    def train(self) -> None:
+        """Trains for the remaining steps."""
+        t, plan = self.config.training, self.data.batcher.plan
+        outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
+        self.watch.message(
+            f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
+            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} pairs "
+            f"dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
+            f"{jax.device_count()} {jax.default_backend()} device(s)"
+        )
+        left = self.step < t.steps and not self._patience_is_over()
+        if not left and not self._evaluation_is_due():
+            self.watch.message(f"Training is complete in {self.run.path}: testing step {self.step} again")
+            return
+        self.watch.message(
+            f"{'Resuming' if self.step else 'Writing to'} {self.run.path}"
+            + (f" from step {self.step}" if self.step else "")
+        )
+        with (
+            stop_requests(self.watch.descriptor) as self.stop_request,
+            self.watch.training(self.step, t.steps),
+            contextlib.closing(Events(self.run.path / "tensorboard"))
+            if is_main_process()
+            else contextlib.nullcontext() as self.events,
+        ):
+            self._log_start()
+            if self._evaluation_is_due():  # it was stopped before the evaluation
+                self._keep(stop=0)
+            batches = self.layout.batches(
+                self.data.batcher.stream(self.step, t.steps),
+                pad=self.config.model.special.pad,
+                multiple=t.accumulate,
+            )
+            if not self._patience_is_over():
+                self._take_steps(batches)
+            self.run.finish_saving()
+            if stop := asked(self.stop_request):
+                self._stop(stop)
+
+    def _log_start(self) -> None:
+        """Logs the data, devices and versions, for the report page."""
+        plan, edges = self.data.batcher.plan, self.config.data.lengths
+        counts = {}
+        for side, lengths in zip(("source", "target"), self.data.lengths.T, strict=True):
+            found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
+            counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
+        data = {
+            "corpus": self.data.corpus.name,
+            **{f"{name} pairs": f"{len(pairs):,}" for name, pairs in self.data.corpus.splits.items()},
+            "dropped": f"{plan.dropped:,} (empty, or longer than {self.config.data.max_length} tokens)",
+            "padding": f"{plan.padding:.1%} of the positions in a batch",
+            "steps an epoch": f"{plan.steps_per_epoch:,}",
+            "lengths": counts,
+        }
+        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {jax.process_count()} process(es)"
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
+        versions += f", Python {platform.python_version()}"
+        about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
+        about["parameters"] = f"{_size(self.state.params):,}"
+        if is_main_process():
+            self.run.log({"kind": "start", "step": self.step, **about, "data": data})
+
+    def _take_steps(self, batches: Iterator[Any]) -> None:
+        t = self.config.training
+        pace = _Pace(self.step, t.steps)
+        pending: tuple[int, Any] | None = None  # read one step late, so that the device never waits
+        for batch in batches:
+            self.state, metrics = self.train_step(self.state, batch)
+            self.step += 1
+            if pending:
+                self._read(*pending, pace)
+            pending = (self.step, metrics)
+            stop = self._asked_to_stop()
+            if stop or self._evaluation_is_due():
+                self._read(*pending, pace)
+                pending = None
+                with pace.paused():
+                    self._keep(stop)
+                if self._patience_is_over():
+                    self.watch.message(
+                        f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
+                    )
+                    return
+
+    def _read(self, step: int, metrics: Any, pace: "_Pace") -> None:
+        """Checks that the loss of a step is finite, and logs the metrics if that is due."""
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
+            with contextlib.suppress(UserError):
+                self.run.finish_saving()
+            kept = self.run.steps()
+            raise UserError(
+                f"the loss is {values['loss']} and the gradient's norm {values['gradient_norm']} at "
+                f"step {step}: lower the learning rate (--optimizer.peak or --optimizer.scale), warm up "
+                "for longer, or clip (--optimizer.clip-norm 1). "
+                + (f"The checkpoint of step {kept[-1]} is untouched" if kept else "Nothing was saved yet")
+            )
+        pace.took(values["weight"])
+        if step % self.config.training.log_every and step != self.config.training.steps:
+            return
+        tokens_per_second, seconds_left = pace.report(step)
+        self.watch.step(step, self.config.training.steps, values["loss"], tokens_per_second, seconds_left)
+        record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
+        self._log(record | {"tokens_per_second": tokens_per_second})
+
+    def _elapsed(self) -> float:
+        """Seconds of this session and of the earlier ones up to their last checkpoint."""
+        return self._elapsed_before + time.monotonic() - self._began
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self.events is None:
+            return
+        self.run.log(record | {"elapsed": round(self._elapsed(), 1)})
+        values = {name: value for name, value in record.items() if isinstance(value, float)}
+        self.events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
+
+    # Evaluation
+
+    def _evaluation_is_due(self) -> bool:
+        t, last = self.config.training, max((record["step"] for record in self.evaluations), default=0)
+        return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
+
+    def _keep(self, stop: int) -> None:
+        """Evaluates and saves a checkpoint. If a signal requests a stop, before or during the evaluation, it
+        only saves and stops; the evaluation is rerun on resume."""
+        found = None
+        if not stop:
+            found = self.evaluator.validate(self.state.best_variables, self.stop_request)
+            stop = asked(self.stop_request)
+        if found:
+            self._tell_evaluation(*found)
+        else:
+            self.run.save(self.state)
+        if stop:
+            self.run.finish_saving()
+            self._stop(stop)
+
+    def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
+        """Logs an evaluation, saves the state with its BLEU, and shows the scores."""
+        best = max((record["bleu"] for record in self.evaluations), default=-1.0)
+        record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] > best}
+        self.evaluations.append(record)
+        self._log(record)
+        self.run.save(self.state, found["bleu"])
+        self.watch.evaluation(record, samples)
+        if is_main_process():
+            write_report(self.run.path)
+
+    def _patience_is_over(self) -> bool:
+        patience, scores = self.config.training.patience, [record["bleu"] for record in self.evaluations]
+        if patience is None or not scores:
+            return False
+        return len(scores) - 1 - scores.index(max(scores)) >= patience
+
+    def report(self) -> None:
+        """Tests the best checkpoint, writes the scores to results.json and shows them."""
+        step = self.run.best_step()
+        variables = self.run.variables(step, self.state.best_variables)
+        split, sources, scores = self.evaluator.test(variables)
+        results = {"split": split, "checkpoint": step, "sentences": len(sources)}
+        results |= {name: score.as_dict() for name, score in scores.items()}
+        text = json.dumps(results, indent=2) + "\n"
+        if is_main_process():
+            write_whole(self.run.path / "results.json", text)
+            write_report(self.run.path)
+        m = self.config.model
+        network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
+        self.watch.result(
+            "Trained",
+            [
+                ("model", f"{network}, {_size(self.state.params):,} parameters"),
+                ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
+                ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
+                ("time", duration(self._elapsed())),
+                (f"{split} BLEU", f"{scores['bleu'].value:.2f}   {scores['bleu'].signature}"),
+                (f"{split} chrF", f"{scores['chrf'].value:.2f}   {scores['chrf'].signature}"),
+                (f"{split} exact", scores["exact"].detail.removeprefix("exact match = ")),
+                ("written to", str(self.run.path)),
+                ("report", str(self.run.path / REPORT)),
+            ],
+        )
+        self.watch.message(
+            f"Try: echo {shlex.quote(sources[0])} | {called('decode')} {self.run.path}", command=True
+        )
+
+    # Stopping
+
+    def _asked_to_stop(self) -> int:
+        """The signal that requested a stop, or 0. If any process received one, all stop at the same step."""
+        if jax.process_count() > 1 and self.step % ASK_EVERY:
+            return 0
+        return asked(self.stop_request)
+
+    def _stop(self, signal: int) -> None:
+        again = f"{called('train')} --run-dir {self.run.path}{as_options(locations(self.config))}"
+        raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
+
+
+def _size(params: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+class _Pace:
+    """Tokens per second since the last report, and time left; evaluations do not count."""
+
+    def __init__(self, step: int, total: int) -> None:
+        self._first, self._total = step, total
+        self._since = self._start = time.monotonic()
+        self._tokens = 0.0
+
+    def took(self, tokens: float) -> None:
+        self._tokens += tokens
+
+    def report(self, step: int) -> tuple[float, float]:
+        now = time.monotonic()
+        rate = self._tokens / max(now - self._since, 1e-9)
+        left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
+        self._since, self._tokens = now, 0.0
+        return rate, left
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        before = time.monotonic()
+        yield
+        paused = time.monotonic() - before
+        self._since, self._start = self._since + paused, self._start + paused

@@ -1,0 +1,190 @@
+"""Trains a config: creates or resumes the run, prepares the data and runs the loop."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.config import Config, check_beam, differences
+from transformer.data.batching import Tokenizers
+from transformer.data.pipeline import corpus_tokenizers, prepare
+from transformer.data.sources.corpora import Corpus, check_text, holds_out, open_corpus
+from transformer.errors import UserError
+from transformer.runs.run import Run
+from transformer.runtime.compilation import keep_programs
+from transformer.runtime.forks import refuse_forked
+from transformer.runtime.hosts import barrier, gathered, is_main_process
+from transformer.runtime.sharding import layout_of
+from transformer.systems.registry import check_system, find_system
+from transformer.trainer.loop import Loop
+from transformer.trainer.watch import Watch
+
+CHANGEABLE = (
+    "training.steps",
+    "training.patience",
+    "training.keep_last",
+    "training.samples",
+    "data.cache_dir",
+    "mesh.fsdp",
+    "mesh.tensor",
+)
+"""Options that may change on resume, since they affect no earlier result."""
+
+
+def train(
+    config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None, about: str = ""
+) -> Path:
+    """Trains a model, and evaluates its best checkpoint on the test set.
+
+    Args:
+      config: the complete configuration.
+      run_dir: run directory. An existing run is resumed. None: a new directory under runs/.
+      watch: shows the progress. None: on the standard output of the main process.
+      about: text to print first, after the options have been checked.
+
+    Returns:
+      The run directory.
+
+    Raises:
+      UserError: bad input; the run directory belongs to another config; the loss became
+        non-finite; a checkpoint could not be written.
+      Stopped: SIGINT or SIGTERM arrived; the state was saved.
+    """
+    refuse_forked()
+    watch = watch or Watch(quiet=not is_main_process())
+    keep_programs()
+    check_system(config)
+    layout_of(config.mesh)  # refuses what these devices cannot do
+    run = _existing(run_dir, config)
+    if run:
+        config = dataclasses.replace(config, model=run.config.model)
+    parent = Run(config.training.init_from) if config.training.init_from and not run else None
+    if parent:
+        parent.best_step()  # refuses a run without checkpoints
+        config = _sized_like_parent(config, parent)
+    check_text(config.data)
+    if about:
+        watch.message(about)
+    corpus = open_corpus_shown(config, watch)
+    if known := run or parent:
+        tokenizers = known.tokenizers
+    else:
+        tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
+        config = _with_vocabulary(config, tokenizers)
+    if run:
+        run.check_corpus(corpus.folder.name)
+    data = prepare(
+        corpus,
+        tokenizers,
+        config.data,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+        progress=watch.progress,
+    )
+    check_beam(config.decoding, config.model)
+    objective = find_system(config.system).objective(config)
+    if run is None:  # only now, after all checks: a run stores its options
+        path = gathered(str(run_dir or _new_directory(config)))[0]
+        if is_main_process():
+            Run.create(path, config, tokenizers, corpus.folder.name)
+        barrier("run directory")
+        run = Run(path)
+    with run.claimed():
+        loop = Loop(config, objective, run, data, watch, parent)
+        loop.train()
+        loop.report()
+    return run.path
+
+
+def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
+    """`open_corpus` with messages, since the first time takes a while."""
+    watch.message("Preparing the corpus ...")
+    start = time.monotonic()
+    corpus = open_corpus(config.data)
+    sizes = ", ".join(f"{name} {len(pairs):,}" for name, pairs in corpus.splits.items())
+    watch.message(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
+    if holds_out(config.data):
+        watch.message(
+            "  no validation text was given: a part of the training text, always the same, is held out"
+        )
+    return corpus
+
+
+def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
+    """The existing run, or None. Raises UserError if it has another config."""
+    if run_dir is None:
+        return None
+    if not Path(run_dir, "config.json").exists():
+        Run.check_free(Path(run_dir))
+        return None
+    run = Run(run_dir)
+    run.check_resumable()
+    given = dataclasses.replace(config, model=_sized_like(config, run.config))
+    # every learning rate of a cosine depends on its last step
+    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
+    free = set(CHANGEABLE) - fixed
+    changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
+    if changed:
+        raise UserError(
+            f"{run_dir} was made with another config: " + "; ".join(changed) + ". Leave these options "
+            "out to resume it, or choose another --run-dir"
+        )
+    return run
+
+
+def _sized_like(config: Config, other: Config) -> Any:
+    """The model config, with the other config's vocabulary sizes if it has none."""
+    model = config.model
+    if not model.vocab_size:
+        model = dataclasses.replace(
+            model, vocab_size=other.model.vocab_size, target_vocab_size=other.model.target_vocab_size
+        )
+    return model
+
+
+def _sized_like_parent(config: Config, parent: Run) -> Config:
+    """The config with the vocabulary sizes of the parent.
+
+    Raises:
+      UserError: its network neither equals nor extends the parent's.
+    """
+    system, below = find_system(config.system), find_system(parent.config.system)
+    if not issubclass(system.model, below.model):
+        raise UserError(
+            f"--init-from {parent.path} holds a {parent.config.system} model, not a {config.system} one: "
+            "leave out the preset"
+        )
+    model = _sized_like(config, parent.config)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(parent.config.model)}
+    wanted = dataclasses.replace(parent.config, model=below.model_config(**common))
+    free = {f"model.{name}" for name in below.model_config.ADAPTABLE}
+    changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
+    if changed:
+        raise UserError(
+            f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these "
+            "options, or the preset"
+        )
+    return dataclasses.replace(config, model=model)
+
+
+def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
+    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
+    model = config.model
+    if model.vocab_size and model.vocab_size != source:
+        raise UserError(
+            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
+        )
+    separate = None if config.data.joint_vocabulary else target
+    return dataclasses.replace(
+        config, model=dataclasses.replace(model, vocab_size=source, target_vocab_size=separate)
+    )
+
+
+def _new_directory(config: Config) -> Path:
+    """runs/<system>-<n>, the first n that is free."""
+    number = 1
+    while (path := Path("runs") / f"{config.system}-{number}").exists():
+        number += 1
+    return path

@@ -1,0 +1,1 @@
+"""The text API, and what is built on it."""

@@ -1,0 +1,129 @@
+"""Sequence-level distillation (Kim and Rush 2016): a teacher's translations as a new corpus.
+
+`python -m transformer distill RUN FOLDER` writes
+
+    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them
+    validation.*, test.*             unchanged
+    distilled.json                   the checkpoint and the search options
+
+If it is interrupted, the same command continues after the last complete line.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer.commands import called
+from transformer.config import DataConfig, DecodingConfig
+from transformer.config.locations import check_given, locations
+from transformer.errors import UserError
+from transformer.files import MiB, append_flags, open_whole, parse_object, read_text, write_whole
+
+ABOUT = "distilled.json"
+READ = 1024  # pairs read at a time
+
+
+def distill(
+    run_dir: Path, folder: Path, checkpoint: str, decoding: DecodingConfig, data: DataConfig | None = None
+) -> None:
+    """Writes the corpus; see the top of this file.
+
+    Args:
+      run_dir: run directory of the teacher.
+      folder: for the new corpus.
+      checkpoint: "best", "last", "average" or a step.
+      decoding: search options.
+      data: location of the teacher's training text. None: as in its run directory, which you must trust.
+
+    Raises:
+      UserError: the run or the checkpoint is missing; the folder is not empty, or holds another
+        distillation; the corpus cannot be written; the training text is not the teacher's.
+    """
+    from transformer.data.sources.corpora import one_line, open_corpus
+    from transformer.runs.run import Run
+    from transformer.trainer.watch import Watch
+    from transformer.translator.translator import Translator
+
+    run, watch = Run(run_dir), Watch()
+    if data is not None:
+        check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
+    step = checkpoint if checkpoint == "average" else run.find(checkpoint)
+    about = {"teacher": str(run.path.absolute()), "checkpoint": step, **dataclasses.asdict(decoding)}
+    translator = Translator.load(run.path, checkpoint)
+    translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
+    _claim(folder, json.loads(json.dumps(about, default=str)))
+    corpus = open_corpus(data or run.config.data)
+    run.check_corpus(corpus.folder.name)
+    languages = run.config.data.source_language, run.config.data.target_language
+    for split, pairs in corpus.splits.items():
+        _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
+        if split != "train":
+            _write_side(folder / f"{split}.{languages[1]}", (target for _, target in pairs))
+
+    train = corpus.splits["train"]
+    translations = folder / f"train.{languages[1]}"
+    if not translations.exists():
+        partial = translations.with_name(translations.name + ".partial")
+        done = _whole_lines(partial)
+        if done:
+            watch.message(f"{partial} has {done:,} lines already: continuing after them")
+        starts = range(done, len(train), READ)
+        sources = (
+            source
+            for start in starts
+            for source, _ in train.__getitems__(range(start, min(start + READ, len(train))))
+        )
+        options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
+        found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
+        with open(partial, "a", encoding="utf-8", newline="\n", opener=append_flags) as file:
+            for best in watch.progress("translated", found, len(train) - done):
+                file.write(one_line(translator.as_trained(best[0])) + "\n")
+        os.replace(partial, translations)
+    watch.message(f"{len(train):,} pairs written to {folder}. Train a student with")
+    files = [
+        f"--data.{split}-{side} {folder / f'{split}.{language}'}"
+        for split in corpus.splits
+        for side, language in zip(("source", "target"), languages, strict=True)
+    ]
+    tokenizer = f"--data.source-tokenizer {run.path / 'source.model'}"
+    watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
+
+
+def _claim(folder: Path, about: dict[str, Any]) -> None:
+    """Claims the folder for this distillation, or checks that it belongs to it already."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / ABOUT).exists():
+            if parse_object(read_text(folder / ABOUT, MiB)) != about:
+                raise UserError(f"{folder} holds another distillation (see {ABOUT}): choose another folder")
+            return
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: choose another folder")
+        write_whole(folder / ABOUT, json.dumps(about, indent=2) + "\n")
+    except ValueError as error:
+        raise UserError(f"{folder / ABOUT} is damaged: choose another folder, or delete this one") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _write_side(path: Path, lines: Iterator[str]) -> None:
+    from transformer.data.sources.corpora import one_line
+
+    if not path.exists():
+        with open_whole(path) as file:
+            file.writelines(f"{one_line(line)}\n".encode() for line in lines)
+
+
+def _whole_lines(path: Path) -> int:
+    """Removes an incomplete last line from a file, and returns the number of lines."""
+    count, size = 0, 0
+    with open(path, "ab+", opener=append_flags) as file:
+        file.seek(0)
+        for line in file:
+            if line.endswith(b"\n"):
+                count, size = count + 1, size + len(line)
+        file.truncate(size)
+    return count
