@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer import Config, DataConfig, DecodingConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
-from transformer.trainer.watch import Watch
+from transformer.runtime.console import Watch
 from transformer.translator.translator import model_shapes
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]

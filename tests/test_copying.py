@@ -22,11 +22,11 @@ from transformer.data.sources import dialogue
 from transformer.decoding import beam
 from transformer.decoding.beam import beam_search, wu_penalty
 from transformer.model.encoder_decoder import shift_right
+from transformer.runtime.console import Watch
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.search import copying_scores, named, pointers
 from transformer.trainer.train import train
-from transformer.trainer.watch import Watch
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SIZE = 8

@@ -28,8 +28,8 @@ from transformer.cli import guard
 from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.errors import UserError
+from transformer.runtime.console import Watch
 from transformer.trainer.train import train
-from transformer.trainer.watch import Watch
 from transformer.translator.translator import model_shapes
 
 
@@ -98,7 +98,7 @@ from transformer.config.json import from_json
 from transformer.errors import UserError
 from transformer.trainer import loop
 from transformer.trainer.train import train
-from transformer.trainer.watch import Watch
+from transformer.runtime.console import Watch
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 ordinary = loop.Loop._keep

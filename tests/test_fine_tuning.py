@@ -16,7 +16,7 @@ from transformer import PRESETS, Run, UserError, train
 from transformer.cli import train_main
 from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
-from transformer.trainer.watch import Watch
+from transformer.runtime.console import Watch
 from transformer.translator.translator import model_shapes
 
 

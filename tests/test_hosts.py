@@ -22,9 +22,9 @@ from transformer.cli.train import parse_train
 from transformer.config import HostsConfig
 from transformer.config.json import to_json
 from transformer.runtime import hosts
+from transformer.runtime.console import Watch
 from transformer.runtime.supervision import LOST, lost_processes
 from transformer.trainer.train import train
-from transformer.trainer.watch import Watch
 from transformer.translator.translator import model_shapes
 
 ROOT = Path(__file__).parent.parent

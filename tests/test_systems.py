@@ -24,9 +24,9 @@ from transformer.config.copying import CopyingConfig
 from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.runtime.console import Watch
 from transformer.systems.registry import find_system
 from transformer.trainer.train import train
-from transformer.trainer.watch import Watch
 from transformer.translator.distill import ABOUT, _write_side, distill
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis, model_shapes

@@ -118,8 +118,8 @@ def _translate_lines(given: DecodeArguments) -> None:
     import jax
 
     from transformer.data.sources.corpora import read_lines
+    from transformer.runtime.console import SteadyConsole, Watch
     from transformer.runtime.hosts import by_turns, gathered, is_main_process
-    from transformer.trainer.watch import SteadyConsole, Watch
     from transformer.translator.rescoring import rescored
     from transformer.translator.translator import WINDOW, Translator
 

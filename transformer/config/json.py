@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.config import Config
+from transformer.config.registry import types_of
 from transformer.errors import UserError
 from transformer.files import parse_object
-from transformer.systems.registry import find_system
 
 
 def to_json(config: Any) -> str:
@@ -26,8 +26,7 @@ def from_json(text: str) -> Config:
         values = parse_object(text)
         name = values.get("system", "transformer")
         values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
-        system = find_system(values["system"])
-        for name, kind in {"model": system.model_config, "decoding": system.decoding_config}.items():
+        for name, kind in zip(("model", "decoding"), types_of(values["system"]), strict=True):
             if isinstance(values.get(name), dict):
                 values[name] = _build(kind, values[name])
         return _build(Config, values)

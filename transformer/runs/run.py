@@ -59,10 +59,6 @@ from transformer.runtime.hosts import barrier, is_main_process
 from transformer.runtime.sharding import as_global_arrays
 from transformer.training.step import TrainState
 
-# Orbax logs a lot, and a full disk once per array; `_not_written` reports it once.
-absl.logging.set_verbosity(absl.logging.FATAL)
-logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
 
@@ -78,6 +74,9 @@ class Run:
     """
 
     def __init__(self, path: Path | str) -> None:
+        # Orbax logs a lot, and a full disk once per array; `_not_written` reports it once
+        absl.logging.set_verbosity(absl.logging.FATAL)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         self.path = Path(path)
         check_name(self.path)
         if not self.path.is_dir():

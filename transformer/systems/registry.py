@@ -3,16 +3,15 @@ depend on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 
 import transformer.systems.convolutional.model as convolutional
 import transformer.systems.recurrent.model as recurrent
-from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
-from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.config.copying import CopyingConfig
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.config import Config
+from transformer.config.registry import types_of
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
@@ -34,16 +33,15 @@ class System:
     """What training and decoding need to know about a model."""
 
     model: type[nn.Module]
-    """Built from its model_config. A subclass of another system's model can be initialised from that one."""
-    objective: Callable[[Config], Objective]
+    """Built from the model's options. A subclass of another system's model can be initialised from it."""
+    objective: Callable[[Config, Callable[[Path], Any]], Objective]
+    """(config, load_teacher) -> Objective; load_teacher opens a run as a `Translator`."""
     search: Callable[..., SearchResult]
     """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""
     alignment: Callable[..., Any]
     """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
     scores: Callable[..., Any]
     """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
-    model_config: type[ModelConfig] = TransformerConfig
-    decoding_config: type[DecodingConfig] = DecodingConfig
     packs: bool = False
     """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False
@@ -53,7 +51,7 @@ class System:
 SYSTEMS = {
     "transformer": System(
         model=Transformer,
-        objective=lambda config: translation_objective(config.training.label_smoothing),
+        objective=lambda config, _: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
         alignment=forced_alignment(cross_attention),
         scores=forced_scores,
@@ -61,19 +59,17 @@ SYSTEMS = {
     ),
     "recurrent": System(
         model=recurrent.Recurrent,
-        objective=recurrent_objective,
+        objective=lambda config, _: recurrent_objective(config),
         search=autoregressive_search,
         alignment=forced_alignment(recurrent.attention),
         scores=forced_scores,
-        model_config=RecurrentConfig,
     ),
     "convolutional": System(
         model=convolutional.Convolutional,
-        objective=lambda config: translation_objective(config.training.label_smoothing),
+        objective=lambda config, _: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
         alignment=forced_alignment(convolutional.attention),
         scores=forced_scores,
-        model_config=ConvolutionalConfig,
     ),
     "nonautoregressive": System(
         model=NonAutoregressiveTransformer,
@@ -81,16 +77,13 @@ SYSTEMS = {
         search=nonautoregressive_search,
         alignment=nonautoregressive_attention,
         scores=nonautoregressive_scores,
-        model_config=NonAutoregressiveConfig,
-        decoding_config=NonAutoregressiveDecodingConfig,
     ),
     "copying": System(
         model=CopyingTransformer,
-        objective=copying_objective,
+        objective=lambda config, _: copying_objective(config),
         search=copying_search,
         alignment=pointers,
         scores=copying_scores,
-        model_config=CopyingConfig,
         copies=True,
     ),
 }
@@ -102,15 +95,14 @@ def find_system(name: str) -> System:
     Raises:
       UserError: there is no such system.
     """
-    if name not in SYSTEMS:
-        raise UserError(f"--system {name}: unknown; there are {', '.join(SYSTEMS)}")
+    types_of(name)
     return SYSTEMS[name]
 
 
 def check_system(config: Config) -> None:
     """Raises UserError if parts of a config belong to another system."""
     system = find_system(config.system)
-    if type(config.model) is not system.model_config or type(config.decoding) is not system.decoding_config:
+    if (type(config.model), type(config.decoding)) != types_of(config.system):
         raise UserError(
             f"--system {config.system}: start from one of its presets; these options belong to another system"
         )

@@ -22,13 +22,13 @@ from transformer.files import write_whole
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
 from transformer.runs.run import Run
+from transformer.runtime.console import Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import find_system
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.events import Events
 from transformer.trainer.signals import asked, stop_requests
-from transformer.trainer.watch import Watch
 from transformer.training.objective import Objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_train_step

@@ -14,12 +14,13 @@ from transformer.data.sources.corpora import Corpus, check_text, holds_out, open
 from transformer.errors import UserError
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
+from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import check_system, find_system
 from transformer.trainer.loop import Loop
-from transformer.trainer.watch import Watch
+from transformer.translator.translator import Translator
 
 CHANGEABLE = (
     "training.steps",
@@ -84,7 +85,7 @@ def train(
         progress=watch.progress,
     )
     check_beam(config.decoding, config.model)
-    objective = find_system(config.system).objective(config)
+    objective = find_system(config.system).objective(config, Translator.load)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
@@ -157,9 +158,10 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
             "leave out the preset"
         )
     model = _sized_like(config, parent.config)
-    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(parent.config.model)}
-    wanted = dataclasses.replace(parent.config, model=below.model_config(**common))
-    free = {f"model.{name}" for name in below.model_config.ADAPTABLE}
+    kind = type(parent.config.model)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
+    wanted = dataclasses.replace(parent.config, model=kind(**common))
+    free = {f"model.{name}" for name in kind.ADAPTABLE}
     changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
     if changed:
         raise UserError(

@@ -44,7 +44,7 @@ def distill(
     """
     from transformer.data.sources.corpora import one_line, open_corpus
     from transformer.runs.run import Run
-    from transformer.trainer.watch import Watch
+    from transformer.runtime.console import Watch
     from transformer.translator.translator import Translator
 
     run, watch = Run(run_dir), Watch()

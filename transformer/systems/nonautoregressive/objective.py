@@ -1,6 +1,7 @@
 """The loss of non-autoregressive models: of the tokens and of the plan (lengths or fertilities)."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +18,9 @@ from transformer.training.objective import Batch, Metrics, Objective
 Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
 
 
-def nonautoregressive_objective(config: Config) -> Objective:
+def nonautoregressive_objective(
+    config: Config, load_teacher: Callable[[Path], Any] | None = None
+) -> Objective:
     """Cross-entropy of the predicted tokens, plus that of the plan (lengths or fertilities).
 
     The metrics are those of `translation_objective` over the predicted tokens, and `plan`, the loss of the
@@ -34,7 +37,7 @@ def nonautoregressive_objective(config: Config) -> Objective:
             f"--model.bos-length {c.bos_length} is less than --data.max-length {config.data.max_length}: "
             "raise it"
         )
-    fertility_of = teacher_fertilities(config) if c.decoder_input == "fertility" else None
+    fertility_of = teacher_fertilities(config, load_teacher) if c.decoder_input == "fertility" else None
 
     def objective(
         model: NonAutoregressiveTransformer,
@@ -102,7 +105,7 @@ def sample_mask(key: Array, is_token: Bool[Array, "b t"]) -> Bool[Array, "b t"]:
     return is_token & (rank < number[:, None])
 
 
-def teacher_fertilities(config: Config) -> Fertility:
+def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | None) -> Fertility:
     """A function that gives the fertility of each source token: the number of target tokens that attend to it
     most, in the cross-attention of the teacher.
 
@@ -111,15 +114,12 @@ def teacher_fertilities(config: Config) -> Fertility:
     """
     c = config.model
     assert isinstance(c, NonAutoregressiveConfig)
-    if c.teacher is None:
+    if c.teacher is None or load_teacher is None:
         raise UserError(
             "fertilities are learned from an autoregressive teacher: give its run directory as "
             "--model.teacher RUN, and its vocabulary as --data.source-tokenizer RUN/source.model"
         )
-    # avoids a circular import: the translator imports the systems, and those import this module
-    from transformer.translator.translator import Translator
-
-    teacher = Translator.load(c.teacher)
+    teacher = load_teacher(c.teacher)
     sizes = teacher.config.model.vocab_size, teacher.config.model.output_size
     if sizes != (c.vocab_size, c.output_size):
         raise UserError(

@@ -1,0 +1,93 @@
+"""Imports run one way, from the commands down to the configuration, and change no global setting."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "transformer"
+LAYERS = (
+    {"errors", "commands"},
+    {"files"},
+    {"config"},
+    {"data", "model"},
+    {"runtime"},
+    {"training"},
+    {"decoding", "evaluation"},
+    {"systems"},
+    {"runs"},
+    {"translator"},
+    {"trainer"},
+    {"inspection", "interop"},
+    {"cli"},
+)
+"""From the bottom to the top: each imports those below, itself, and nothing else of the package."""
+LAZY = {("commands", "cli")}  # a command's module is imported when it is called
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package, by its name without `transformer.`."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that a module imports anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name.removeprefix("transformer.") in known else node.module for name in inside}
+    return {name.removeprefix("transformer.") for name in names if name.startswith("transformer.")}
+
+
+@pytest.mark.parametrize("package", sorted(set().union(*LAYERS)))
+def test_imports_run_one_way(package: str) -> None:
+    known = modules()
+    level = next(index for index, layer in enumerate(LAYERS) if package in layer)
+    allowed = {package}.union(*LAYERS[:level])
+    for name, path in known.items():
+        if name.split(".")[0] == package:
+            outside = {each.split(".")[0] for each in imported(path, known)} - allowed
+            assert {(package, each) for each in outside} <= LAZY, name
+
+
+def test_every_package_has_its_layer() -> None:
+    tops = {name.split(".")[0] for name in modules() if name}
+    assert tops - {"__main__"} == set().union(*LAYERS)
+
+
+def test_there_is_no_circle() -> None:
+    known = modules()
+    graph = {name: imported(path, known) - {name} for name, path in known.items()}
+    graph["commands"] = {name for name in graph["commands"] if ("commands", name.split(".")[0]) not in LAZY}
+    while leaves := {name for name, below in graph.items() if not below & graph.keys()}:
+        graph = {name: below for name, below in graph.items() if name not in leaves}
+    assert graph == {}
+
+
+SETTINGS = """
+import importlib, logging, os, pkgutil, warnings
+import absl.logging, jax, orbax.checkpoint, tensorboardX, transformer  # libraries change some themselves
+def settings():
+    levels = {name: logging.getLogger(name).level for name in ("", "jax", "absl", "asyncio", "transformer")}
+    verbosity, handlers = absl.logging.get_verbosity(), logging.root.handlers[:]
+    return dict(jax.config.values), levels, verbosity, handlers, dict(os.environ)
+before = settings()
+for module in pkgutil.walk_packages(transformer.__path__, "transformer."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print([i for i, (old, new) in enumerate(zip(before, settings(), strict=True)) if old != new])
+"""
+
+
+def test_importing_changes_no_setting() -> None:
+    done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, timeout=240)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
