@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformer.config import TrainingConfig as TrainingConfig
     from transformer.config import TransformerConfig as TransformerConfig
     from transformer.config.presets import PRESETS as PRESETS
+    from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
     from transformer.decoding.beam import SearchResult as SearchResult
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
     from transformer.trainer.train import train as train
+    from transformer.training.objective import translation_objective as translation_objective
+    from transformer.training.schedule import make_optimizer as make_optimizer
+    from transformer.training.step import TrainState as TrainState
+    from transformer.training.step import init_state as init_state
+    from transformer.training.step import make_eval_step as make_eval_step
+    from transformer.training.step import make_train_step as make_train_step
     from transformer.translator.translator import Hypothesis as Hypothesis
     from transformer.translator.translator import Translator as Translator
 
@@ -40,11 +47,15 @@ _HOMES = {
     "decoding.beam": ("SearchResult", "beam_search"),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.translator": ("Hypothesis", "Translator"),
+    "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),
     "config.presets": ("PRESETS",),
     "runs.run": ("Run",),
     "trainer.train": ("train",),
+    "training.objective": ("translation_objective",),
+    "training.schedule": ("make_optimizer",),
+    "training.step": ("TrainState", "init_state", "make_eval_step", "make_train_step"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
