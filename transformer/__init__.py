@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
+    from transformer.systems.registry import System as System
+    from transformer.systems.registry import register as register
     from transformer.trainer.train import train as train
     from transformer.training.objective import translation_objective as translation_objective
     from transformer.training.schedule import make_optimizer as make_optimizer
@@ -52,6 +54,7 @@ _HOMES = {
     "model.transformer": ("Transformer",),
     "config.presets": ("PRESETS",),
     "runs.run": ("Run",),
+    "systems.registry": ("System", "register"),
     "trainer.train": ("train",),
     "training.objective": ("translation_objective",),
     "training.schedule": ("make_optimizer",),

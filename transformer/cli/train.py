@@ -15,6 +15,7 @@ from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, flatten
 from transformer.config.presets import PRESETS
+from transformer.config.registry import load_entry_points
 from transformer.errors import UserError, nearest
 
 FINE_TUNE = "fine-tune"
@@ -41,11 +42,14 @@ def train_main() -> int:
 
 def _train(arguments: list[str]) -> None:
     if "--list-presets" in arguments:
+        load_entry_points()
         print(preset_table())
         return
     preset = None
     if arguments and not arguments[0].startswith("-"):
         preset, *arguments = arguments
+        if preset not in PRESETS:
+            load_entry_points()
         if preset not in PRESETS:
             raise UserError(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
     if {"--help", "-h"} & {*arguments}:

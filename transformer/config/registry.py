@@ -1,4 +1,11 @@
-"""The configuration types of each system, by name. Reading a configuration imports no model."""
+"""The configuration types of each system, by name. Reading a configuration imports no model.
+
+Other packages bring systems: their entry points in the group `transformer.systems` name modules that call
+`transformer.register`. They are imported when a name is not known here.
+"""
+
+import functools
+from importlib import metadata
 
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
@@ -16,12 +23,32 @@ TYPES: dict[str, tuple[type[ModelConfig], type[DecodingConfig]]] = {
 """The types of `Config.model` and `Config.decoding`."""
 
 
+GROUP = "transformer.systems"
+
+
+@functools.cache
+def load_entry_points() -> None:
+    """Imports the modules of other packages that register systems.
+
+    Raises:
+      UserError: one cannot be imported.
+    """
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist else point.value
+            raise UserError(f"the systems of package {package} cannot be imported: {error}") from error
+
+
 def types_of(system: str) -> tuple[type[ModelConfig], type[DecodingConfig]]:
     """The types of model and decoding options of a system.
 
     Raises:
       UserError: there is no such system.
     """
+    if system not in TYPES:
+        load_entry_points()
     if system not in TYPES:
         raise UserError(f"--system {system}: unknown; there are {', '.join(TYPES)}")
     return TYPES[system]

@@ -1,17 +1,19 @@
 """The registry of systems. A config names its system; the training step, the loop and the searches do not
 depend on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
 
 import transformer.systems.convolutional.model as convolutional
 import transformer.systems.recurrent.model as recurrent
-from transformer.config import Config
-from transformer.config.registry import types_of
+from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
+from transformer.config.presets import GROUPS, PRESETS
+from transformer.config.registry import TYPES, types_of
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
@@ -87,6 +89,35 @@ SYSTEMS = {
         copies=True,
     ),
 }
+
+
+def register(
+    name: str,
+    system: System,
+    model_config: type[ModelConfig] = TransformerConfig,
+    decoding_config: type[DecodingConfig] = DecodingConfig,
+    presets: Mapping[str, tuple[Config, str]] = MappingProxyType({}),
+) -> None:
+    """Adds a system, so that training, decoding, resuming and reports work with it.
+
+    Args:
+      name: for `--system` and config.json.
+      system: what training and decoding need.
+      model_config: type of its model options.
+      decoding_config: type of its search options.
+      presets: configurations by name, each with its description.
+
+    Raises:
+      UserError: the name of the system or of a preset is taken.
+    """
+    if name in SYSTEMS:
+        raise UserError(f"system {name} is registered already: choose another name")
+    if taken := sorted(PRESETS.keys() & presets.keys()):
+        raise UserError(f"preset {taken[0]} is registered already: choose another name")
+    SYSTEMS[name], TYPES[name] = system, (model_config, decoding_config)
+    PRESETS.update({preset: config for preset, (config, _) in presets.items()})
+    if presets:
+        GROUPS[f"system {name}"] = {preset: described for preset, (_, described) in presets.items()}
 
 
 def find_system(name: str) -> System:
