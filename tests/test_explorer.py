@@ -303,6 +303,28 @@ def test_subwords_are_joined_into_words(driver: Any, subwords: tuple[Translator,
         np.testing.assert_allclose(page.weights(), expected[index], atol=1e-3)
 
 
+def test_bytes_are_joined_into_characters_and_cut_sources_are_named(
+    driver: Any, subwords: tuple[Translator, Path], tmp_path: Path
+) -> None:
+    translator, _ = subwords
+    (tmp_path / "page.html").write_text(explore(translator, ["😀 rot שלום", LONG]).html, encoding="utf-8")
+    driver.get((tmp_path / "page.html").as_uri())
+    page = Page(driver)
+    page.choose("kind", "encoder")
+    assert any("<0x" in word for word in page.words("keys"))
+    page.all("#sentence option")[1].click()
+    whole = len(translator.tokenizers[0].encode(LONG))
+    assert page.all("#cut")[0].text.endswith(f"the last {whole - 7} tokens were left out.")
+    (tmp_path / "whole.html").write_text(
+        explore(translator, ["😀 rot שלום"], buckets=(64,)).html, encoding="utf-8"
+    )
+    driver.get((tmp_path / "whole.html").as_uri())
+    page.choose("kind", "encoder")
+    page.all("#words")[0].click()
+    assert page.words("keys") == ["😀", "rot", "שלום", "</s>"]
+    assert not page.all("#cut")[0].is_displayed()
+
+
 def test_every_head_has_a_small_map_that_chooses_it(page: Page, attentions: list[Attention]) -> None:
     page.choose("kind", "encoder")
     small = page.all("#grid button")

@@ -71,7 +71,7 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
     assert start["versions"] in page.text
     assert "model.d_model" in page.text
     first = page.text[: page.text.index("Curves")]  # what the first screen shows
-    best = max(evaluations, key=lambda record: record["bleu"])
+    best = max(evaluations, key=lambda record: (record["bleu"], record["step"]))
     for fact in (f"{results['bleu']['value']:.2f}", start["parameters"], start["devices"], "200, en to de"):
         assert fact in first
     assert f"{best['step']:,} (validation BLEU {best['bleu']:.2f})" in first
@@ -90,7 +90,11 @@ def test_it_is_written_again_from_the_files_alone(run_dir, capsys, monkeypatch):
         ([], 2, "no run directory"),
         (["nowhere"], 2, "nowhere: no such run directory"),
         ([str(run_dir), "--output", "page.html"], 2, "--output is for several runs"),
-        ([str(run_dir), str(run_dir), "--output", "/nowhere/page.html"], 2, "cannot write /nowhere"),
+        (
+            [str(run_dir), str(run_dir), "--output", "/nowhere/page.html"],
+            2,
+            "cannot write --output",
+        ),
     ):
         monkeypatch.setattr(sys, "argv", ["report", *arguments])
         assert report_main() == status
@@ -127,16 +131,23 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
     assert page.text.count("validation BLEU by step") == 1
     for name in (run_dir.name, "other"):  # a line of each run in one chart
         assert f"{name} at step" in page.text
-    write_comparison([run_dir, run_dir], tmp_path / "same.html")
+    again = Path(shutil.copytree(run_dir, tmp_path / "again" / run_dir.name))
+    results = json.loads((again / "results.json").read_text()) | {"split": "validation"}
+    (again / "results.json").write_text(json.dumps(results))
+    write_comparison([run_dir, run_dir, again], tmp_path / "same.html")
     same = parsed((tmp_path / "same.html").read_text())
     assert "They have the same options." in same.text
-    assert str(run_dir) in same.text
+    assert same.text.count(f"{run_dir} and {again}") == 2  # in title and heading
+    assert "validation BLEU" in same.text[: same.text.index("Curves")]
+    lines = {str(number): [(0, 1.0), (9, 2.0)] for number in range(9)}
+    assert line_chart("many", lines).count('path class="a') == 2
+    assert 'path class="a dashed"' in line_chart("many", lines)
 
 
 def test_hostile_text_and_torn_lines(run_dir, tmp_path):
     config = Run(run_dir).config
     run = Run.create(tmp_path / "</title><script>", config, Run(run_dir).tokenizers)
-    with pytest.raises(UserError, match="no metrics yet"):
+    with pytest.raises(UserError, match="no metrics: "):
         write_report(run.path)
     hostile = "<script>alert(1)</script>&\"'"
     record = {"kind": "evaluation", "step": 3, "bleu": 1.5, "nll": 2.0, "samples": [[hostile] * 3]}

@@ -226,7 +226,7 @@ def test_the_end_of_a_cosine_may_not_be_moved(config, tmp_path):
 def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
-    with pytest.raises(UserError, match="exists and is not a run"):
+    with pytest.raises(UserError, match="exists already"):
         train(config, tmp_path / "precious", watch=quiet())
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
 

@@ -6,7 +6,11 @@ from pathlib import Path
 
 COMMANDS = {
     "train": ("transformer.cli.train", "train_main", "train a model, resume a run, fine-tune"),
-    "decode": ("transformer.cli.decode", "decode_main", "translate lines, score them, explore the attention"),
+    "decode": (
+        "transformer.cli.decode",
+        "decode_main",
+        "translate lines, list n-best, explore attention",
+    ),
     "average": ("transformer.cli.average", "average_main", "average the last checkpoints of a run"),
     "distill": (
         "transformer.cli.distill",

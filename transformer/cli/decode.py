@@ -272,7 +272,7 @@ def _write_page(given: DecodeArguments) -> None:
     with Output(given.explore, "--explore") as output:
         output.write(page.html)
     print(
-        f"{page.hypotheses} translations of the first {page.sentences} sentences (at most {SENTENCES}), "
+        f"{page.hypotheses} translations of {page.sentences} of the input's sentences (at most {SENTENCES}), "
         f"{len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser"
     )
 

@@ -41,5 +41,6 @@ def _report(arguments: list[str]) -> None:
         else:
             write_comparison(given.run_dirs, page)
     except OSError as error:
-        raise UserError(f"cannot write {error.filename or page}: {error.strerror}") from error
+        where = given.run_dirs[0] if len(given.run_dirs) == 1 else f"--output {page}"
+        raise UserError(f"cannot write {where}: {error.strerror}") from error
     print(f"Written to {page}")

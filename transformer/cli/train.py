@@ -14,7 +14,7 @@ from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, flatten
-from transformer.config.presets import PRESETS
+from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points
 from transformer.errors import UserError, nearest
 
@@ -71,9 +71,13 @@ def _train(arguments: list[str]) -> None:
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
     about = announced(given.config, preset or "quickstart")
+    if preset in GROUPS["Multi30k"] and not any(word.startswith(TEXT) for word in arguments):
+        about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
         given = _continued(arguments, given.run_dir)
         about = f"Resuming {given.run_dir}"
+    elif preset is None and given.run_dir:
+        about = f"{given.run_dir} does not exist yet: starting a new run. {about}"
 
     from transformer.config.json import to_json
     from transformer.runtime.hosts import join

@@ -63,6 +63,7 @@ def explore(
         sentences.append(
             {
                 "text": source,
+                "cut": len(translator.tokenizers[0].encode(source)) - len(attentions[0].source) + 1,
                 "source": attentions[0].source,
                 "encoder": _whole(attentions[0].encoder),
                 "hypotheses": [

@@ -137,7 +137,7 @@ class Run:
         """Raises UserError if a run directory cannot be created."""
         check_name(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists and is not a run: name another directory")
+            raise UserError(f"{path} exists already: name a new directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         try:  # permission bits are not enough on every file system
             tempfile.TemporaryFile(dir=above).close()

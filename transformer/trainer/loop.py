@@ -223,7 +223,7 @@ class Loop:
     def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its BLEU, and shows the scores."""
         best = max((record["bleu"] for record in self.evaluations), default=-1.0)
-        record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] > best}
+        record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] >= best}
         self.evaluations.append(record)
         self._log(record)
         self.run.save(self.state, found["bleu"])

@@ -33,6 +33,8 @@ function showChoices() {
 
 function showHypotheses() {
   at("source-text").textContent = sentence().text;
+  at("cut").hidden = sentence().cut <= 0;
+  at("cut").textContent = `Longer than the model reads: the last ${sentence().cut} tokens were left out.`;
   const fieldset = at("hypotheses");
   fieldset.replaceChildren(fieldset.querySelector("legend"));
   sentence().hypotheses.forEach(({ text, score, logP }, index) => {

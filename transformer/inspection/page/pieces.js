@@ -33,6 +33,15 @@ function make(name, attributes = {}, ...children) {
 const special = (piece) => /^<\/?s>$/.test(piece);
 const plain = (piece) => piece.replace(/^▁|@@$/g, "");
 
+// Joined pieces; characters that the vocabulary lacks are spelled in bytes, <0xF0><0x9F>...
+function joined(pieces) {
+  const text = pieces.map(plain).join("");
+  return text.replace(/(?:<0x[0-9A-F]{2}>)+/g, (run) => {
+    const bytes = run.match(/[0-9A-F]{2}(?=>)/g).map((digits) => parseInt(digits, 16));
+    return new TextDecoder().decode(Uint8Array.from(bytes));
+  });
+}
+
 const isSpaced = (pieces) => pieces.some((piece) => piece.startsWith("▁"));
 
 function beginnings(pieces, spaced = isSpaced(pieces)) {
@@ -53,14 +62,16 @@ function groupsOf(pieces) {
 // What is written for each group: a piece inside a word begins with a dot, a lone space is an open box.
 function labelsOf(pieces) {
   const begins = beginnings(pieces);
-  return groupsOf(pieces).map((group) =>
-    (begins[group[0]] ? "" : "·") + (group.map((index) => plain(pieces[index])).join("") || "␣"));
+  return groupsOf(pieces).map((group) => {
+    const several = group.map((index) => pieces[index]);
+    return (begins[group[0]] ? "" : "·") + (state.words ? joined(several) : plain(several[0])) || "␣";
+  });
 }
 
 // Text from pieces, as a reader writes it.
 function textOf(pieces) {
   const begins = beginnings(pieces);
-  return pieces.map((piece, index) => (begins[index] && index ? " " : "") + plain(piece)).join("");
+  return joined(pieces.map((piece, index) => (begins[index] && index ? " " : "") + plain(piece)));
 }
 
 function piecesOf(side) {

@@ -73,8 +73,8 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
 
 
 def colour_of(index: int) -> str:
-    """The class of a line's colour."""
-    return "abcdefgh"[index % COLOURS]
+    """The classes of a line: its colour, and dashes where colours are used again."""
+    return "abcdefgh"[index % COLOURS] + " dashed" * (index >= COLOURS)
 
 
 def key(index: int, label: str) -> str:

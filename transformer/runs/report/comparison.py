@@ -16,17 +16,17 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
     """Writes the page of several runs.
 
     Args:
-      run_dirs: what the trainings wrote.
+      run_dirs: what the trainings wrote; a run that is given twice counts once.
       page: where to write.
 
     Raises:
       UserError: one is not a run directory or has no metrics yet.
       OSError: the page cannot be written.
     """
-    runs = [Logged(run_dir) for run_dir in run_dirs]
+    runs = [Logged(run_dir) for run_dir in dict.fromkeys(Path(run_dir).resolve() for run_dir in run_dirs)]
     for run in runs:
         if not run:
-            raise UserError(f"{run.path} has no metrics yet: train it first")
+            raise UserError(f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged")
     names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in runs]

@@ -27,7 +27,7 @@ class Logged:
         for record in run.records():
             kinds[record["kind"]].append(record)
         self.starts, self.training, self.evaluations = kinds.values()
-        self.scores = _scores(run.path / "results.json")
+        self.split, self.scores = _scores(run.path / "results.json")
 
     def __bool__(self) -> bool:
         return bool(self.starts or self.training or self.evaluations)
@@ -49,13 +49,13 @@ class Logged:
         data = self.starts[-1].get("data") if self.starts else None
         data = data if isinstance(data, dict) else {}
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
-        best = max(self.evaluations, key=lambda record: record["bleu"], default=None)
+        best = max(self.evaluations, key=lambda record: (record["bleu"], record["step"]), default=None)
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
         scores = {name: f"{score['value']:.2f}" for name, score in self.scores.items() if name != "about"}
         languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
         facts: dict[str, Any] = {
-            "test BLEU": scores.get("bleu"),
-            "test chrF": scores.get("chrf"),
+            f"{self.split} BLEU": scores.get("bleu"),
+            f"{self.split} chrF": scores.get("chrf"),
             "best checkpoint": best and f"{best['step']:,} (validation BLEU {best['bleu']:.2f})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
             "training time": duration(max(seconds)) if seconds else None,
@@ -98,8 +98,8 @@ def _points(records: list[dict[str, Any]], name: str) -> Points:
     return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
 
 
-def _scores(path: Path) -> dict[str, Any]:
-    """The scores in results.json by name, and "about" the text; {} if there are none or it is damaged."""
+def _scores(path: Path) -> tuple[str, dict[str, Any]]:
+    """The split in results.json, and its scores by name, and "about" the text; none if it is damaged."""
     try:
         results = parse_object(read_text(path, MiB))
         about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
@@ -107,5 +107,5 @@ def _scores(path: Path) -> dict[str, Any]:
         for score in scores.values():
             score["value"] = float(score["value"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return {"about": about, **scores}
+        return "test", {}
+    return str(results["split"]), {"about": about, **scores}

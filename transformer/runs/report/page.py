@@ -26,7 +26,7 @@ def write_report(run_dir: Path | str) -> Path:
     """
     run = Logged(run_dir)
     if not run:
-        raise UserError(f"{run.path} has no metrics yet: train it first")
+        raise UserError(f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged")
     model = run.config.model
     network = f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}"
     parts = [
@@ -66,7 +66,7 @@ def _translations(evaluation: list[dict[str, Any]]) -> str:
     kept = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
     if not kept:
         return ""
-    parts = ["<h2>Translations over time</h2>"]
+    parts = ["<h2>Translations over time</h2><p>Evaluations that changed nothing are left out.</p>"]
     for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
         rows, before = [], None
         for record in kept:
