@@ -62,6 +62,8 @@ def test_imports_run_one_way(package: str) -> None:
 def test_every_package_has_its_layer() -> None:
     tops = {name.split(".")[0] for name in modules() if name}
     assert tops - {"__main__"} == set().union(*LAYERS)
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 def test_there_is_no_circle() -> None:

@@ -37,7 +37,10 @@ def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
             request.signal, since[0] = number, time.monotonic()
             if descriptor is not None:  # the console may be locked by what this signal interrupts
                 with contextlib.suppress(OSError):
-                    os.write(descriptor, b"\nStopping after this step; again after a second to stop without saving.\n")
+                    os.write(
+                        descriptor,
+                        b"\nStopping after this step; again after a second to stop without saving.\n",
+                    )
         elif time.monotonic() - since[0] >= AGAIN:
             # not the previous handler: in a background job SIGINT was ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -26,7 +26,9 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
     runs = [Logged(run_dir) for run_dir in dict.fromkeys(Path(run_dir).resolve() for run_dir in run_dirs)]
     for run in runs:
         if not run:
-            raise UserError(f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged")
+            raise UserError(
+                f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged"
+            )
     names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in runs]
