@@ -12,9 +12,9 @@ import jax
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
-from transformer.runs.checkpoint_bounds import check_arrays, check_sizes
 from transformer.errors import UserError
 from transformer.files import check_plain, parse_object, read_text, write_whole
+from transformer.runs.checkpoint_bounds import check_arrays, check_sizes
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 

@@ -36,7 +36,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer.runs.checkpoints import MANIFEST, read, seal
 from transformer.config import COUNTS, Config
 from transformer.config.json import from_json, to_json
 from transformer.data.batching import Tokenizers
@@ -55,6 +54,7 @@ from transformer.files import (
     read_text,
     write_whole,
 )
+from transformer.runs.checkpoints import MANIFEST, read, seal
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.runtime.sharding import as_global_arrays
 from transformer.training.step import TrainState
