@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import struct
+import zipfile
 from pathlib import Path
 
 import jax
@@ -352,3 +353,15 @@ def test_configs_of_earlier_versions_are_read(name):
         values["model"] |= {"fed": values["model"].pop("decoder_input")}
         values["model"] |= {"places": values["model"].pop("bos_length")}
     assert from_json(json.dumps(values)) == PRESETS[name]
+
+
+@pytest.mark.parametrize("system", ["transformer", "parallel"])
+def test_runs_of_version_0_1_translate_as_they_did(tmp_path, system):
+    """Run directories, and what that version translated and scored with them."""
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "version-0.1.zip") as stored:
+        stored.extractall(tmp_path)
+    expected = json.loads((tmp_path / "expected.json").read_text())[system]
+    translator = Translator.load(tmp_path / system, "last")
+    assert translator.translate(expected["sources"]) == expected["translations"]
+    scores = translator.score(expected["sources"], expected["sources"])
+    np.testing.assert_allclose(scores, expected["scores"], atol=1e-3)
