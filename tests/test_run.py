@@ -4,6 +4,7 @@ averaging, and errors."""
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -120,9 +121,9 @@ def told(path):
 def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, monkeypatch):
     ordinary, translated = evaluator.Evaluator._translated, []
 
-    def asked_meanwhile(self, variables, pairs, request):
+    def asked_meanwhile(self, variables, split, pairs, request):
         os.kill(os.getpid(), signal.SIGTERM)
-        found = ordinary(self, variables, pairs, request)
+        found = ordinary(self, variables, split, pairs, request)
         translated.append(len(found[2]))
         return found
 
@@ -365,3 +366,14 @@ def test_runs_of_version_0_1_translate_as_they_did(tmp_path, system):
     assert translator.translate(expected["sources"]) == expected["translations"]
     scores = translator.score(expected["sources"], expected["sources"])
     np.testing.assert_allclose(scores, expected["scores"], atol=1e-3)
+
+
+def test_truncated_sources_are_counted_once_a_split(config, tmp_path, caplog):
+    short = dataclasses.replace(config.decoding, buckets=(2,))
+    train(dataclasses.replace(config, decoding=short), tmp_path / "run", watch=quiet())
+    messages = [record.getMessage() for record in caplog.records if record.name == "transformer"]
+    (validation, test) = (text for text in messages if "truncated" in text)
+    assert re.fullmatch(
+        r"\d+ of \d+ sources of the validation text are truncated to 1 subwords: .*", validation
+    )
+    assert "of the test text" in test

@@ -1,6 +1,7 @@
 """Evaluation in training: loss and BLEU on the validation set, all scores on the test set."""
 
 import itertools
+import logging
 import math
 import time
 from typing import Any
@@ -12,13 +13,15 @@ from transformer.config import Config
 from transformer.data.batching import fixed_batches
 from transformer.data.pipeline import TrainingData
 from transformer.evaluation.scores import Score, bleu, chrf, exact_match
-from transformer.runtime.hosts import by_turns
+from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
 from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
 from transformer.training.step import make_eval_step
 from transformer.translator.translator import Translator
+
+log = logging.getLogger("transformer")
 
 Sample = tuple[str, str, str]
 """Source, reference, translation."""
@@ -30,6 +33,7 @@ class Evaluator:
 
     def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
         self.config, self.data, self.layout = config, data, layout
+        self._warned: set[str] = set()
         self._step = layout.spread(make_eval_step(find_system(config.system).model(config.model), objective))
 
     def validate(self, variables: Any, request: StopRequest) -> tuple[dict[str, Any], list[Sample]] | None:
@@ -45,7 +49,7 @@ class Evaluator:
             sums = jax.device_get(self._step(variables, batch))
             nll, words = nll + float(sums["nll"]), words + float(sums["weight"])
         some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
-        sources, references, translations = self._translated(variables, some, request)
+        sources, references, translations = self._translated(variables, "validation", some, request)
         if asked(request):
             return None
         score = bleu(translations, references, t.bleu_tokenize)
@@ -74,7 +78,9 @@ class Evaluator:
         """The name of the test split (without one, the validation split), its sources and its scores."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
-        sources, references, translations = self._translated(variables, list(splits[split]), StopRequest())
+        sources, references, translations = self._translated(
+            variables, split, list(splits[split]), StopRequest()
+        )
         scores = {
             "bleu": bleu(translations, references, self.config.training.bleu_tokenize),
             "chrf": chrf(translations, references),
@@ -83,18 +89,30 @@ class Evaluator:
         return split, sources, scores
 
     def _translated(
-        self, variables: Any, pairs: list[tuple[str, str]], request: StopRequest
+        self, variables: Any, split: str, pairs: list[tuple[str, str]], request: StopRequest
     ) -> tuple[list[str], list[str], list[str]]:
         """Sources, references and translations. Some translations are missing if a stop was requested."""
         sources = [source for source, _ in pairs]
         references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
-        translator = Translator(self.config, variables, self.data.tokenizers)
+        translator = Translator(self.config, variables, self.data.tokenizers, warns=False)
+        self._warn_of_truncated(split, sources)
 
         def translate(mine: list[str]) -> list[str]:
             found = translator.stream(mine, window=BATCHES * self.config.decoding.rows)
             return [best[0].text for best in itertools.takewhile(lambda _: not request.signal, found)]
 
         return sources, references, by_turns(sources, translate)
+
+    def _warn_of_truncated(self, split: str, sources: list[str]) -> None:
+        """Logs once how many sources of a split are longer than the search reads."""
+        longest, tokenizer = self.config.decoding.buckets[-1], self.data.tokenizers[0]
+        truncated = sum(len(tokenizer.encode(source)) >= longest for source in sources)
+        if truncated and split not in self._warned and is_main_process():
+            log.warning(
+                "%d of %d sources of the %s text are truncated to %d subwords: see --decoding.buckets",
+                *(truncated, len(sources), split, longest - 1),
+            )
+        self._warned.add(split)
 
 
 def _of_various_lengths(sentences: list[str], count: int) -> list[int]:

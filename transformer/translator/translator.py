@@ -69,14 +69,18 @@ class Translator:
     CPU two batches are searched concurrently in threads, where JAX context managers of the caller do not
     apply.
 
+    Args:
+      config, variables, tokenizers: of a model.
+      warns: whether to log the lines that are truncated or have line breaks inside.
+
     Attributes:
       origin: the run and the checkpoint it was loaded from, if any.
       programs: the programs compiled so far: padded length and search options, including rows (without seed
         and temperature, which all programs share).
     """
 
-    def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers) -> None:
-        self.config, self.tokenizers = config, tokenizers
+    def __init__(self, config: Config, variables: Any, tokenizers: Tokenizers, *, warns: bool = True) -> None:
+        self.config, self.tokenizers, self._warns = config, tokenizers, warns
         self.variables = on_local_devices(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
@@ -371,7 +375,7 @@ class Translator:
         """Yields batches of `rows` sources of similar length, and their line numbers."""
         lines = [line for line, text in enumerate(sources, first_line) if text.strip()]
         texts = [sources[line - first_line] for line in lines]
-        encoded = self._ids(texts, self.tokenizers[0], settings.buckets[-1], lines)
+        encoded = self._ids(texts, self.tokenizers[0], settings.buckets[-1], lines if self._warns else ())
         for rows, length in _of_like_length([len(ids) for ids in encoded], settings):
             batch = self._padded([encoded[row] for row in rows], length, settings.rows)
             yield batch, [lines[row] for row in rows]
