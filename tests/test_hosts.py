@@ -287,7 +287,7 @@ def supervised(child: str, heartbeat: float = 1) -> subprocess.CompletedProcess:
     """The result of a parent whose child runs this code."""
     program = (
         "import os, signal, subprocess, sys, time\n"
-        "from transformer import supervision\n"
+        "from transformer.runtime import supervision\n"
         "supervision.SETTLE = 0.2\n"
         f"if not supervision.is_child(): sys.exit(supervision.supervise({heartbeat}))\n"
         "def write(text): print(text, end='', file=sys.stderr, flush=True)\n"
