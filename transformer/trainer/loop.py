@@ -189,7 +189,7 @@ class Loop:
         self._log(record | {"tokens_per_second": tokens_per_second})
 
     def _elapsed(self) -> float:
-        """Seconds of this session and of the earlier ones up to their last checkpoint."""
+        """Seconds of training, including those before the checkpoint that was resumed."""
         return self._elapsed_before + time.monotonic() - self._began
 
     def _log(self, record: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _starts(starts: list[dict[str, Any]]) -> str:
         (f"step {start['step']:,}", *(start.get(name, "") for name in ("date", "devices", "versions")))
         for start in starts
     ]
-    return "<h2>Sessions</h2>" + table(rows, ("from", "date", "devices", "versions")) if rows else ""
+    return "<h2>Starts</h2>" + table(rows, ("from", "date", "devices", "versions")) if rows else ""
 
 
 def _configuration(run: Logged) -> str:
