@@ -40,6 +40,9 @@ from transformer.config.options import (
     TransformerConfig as TransformerConfig,
 )
 from transformer.config.options import (
+    changed as changed,
+)
+from transformer.config.options import (
     check_beam as check_beam,
 )
 from transformer.config.options import (

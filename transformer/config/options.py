@@ -526,12 +526,15 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def differences(old: Config, new: Config) -> list[str]:
     """The fields in which two configs differ, one line each, including fields that only one of them has."""
+    return [f"{name}: {before} -> {after}" for name, before, after in changed(old, new)]
+
+
+def changed(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+    """The fields in which two configs differ: name, old value, new value; "none" if one config has no such
+    field."""
     before, after = flatten(old), flatten(new)
-    return [
-        f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}"
-        for name in before | after
-        if name not in before or name not in after or before[name] != after[name]
-    ]
+    pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in before | after)
+    return [(name, was, is_now) for name, was, is_now in pairs if was != is_now]
 
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:

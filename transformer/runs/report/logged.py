@@ -1,10 +1,11 @@
 """What a run directory records: configuration, metrics, test scores."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, flatten
+from transformer.config import changed
 from transformer.files import MiB, parse_object, read_text
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
@@ -27,7 +28,7 @@ class Logged:
         for record in run.records():
             kinds[record["kind"]].append(record)
         self.starts, self.training, self.evaluations = kinds.values()
-        self.split, self.scores = _scores(run.path / "results.json")
+        self.split, self.tested, self.scores = _scores(run.path / "results.json")
 
     def __bool__(self) -> bool:
         return bool(self.starts or self.training or self.evaluations)
@@ -51,7 +52,7 @@ class Logged:
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
         best = max(self.evaluations, key=lambda record: (record["bleu"], record["step"]), default=None)
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
-        scores = {name: f"{score['value']:.2f}" for name, score in self.scores.items() if name != "about"}
+        scores = {name: f"{score['value']:.2f}" for name, score in self.scores.items()}
         languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
         facts: dict[str, Any] = {
             f"{self.split} BLEU": scores.get("bleu"),
@@ -69,20 +70,13 @@ class Logged:
         """The preset with the fewest differences, and these: option, value there, value here."""
         from transformer.config.presets import PRESETS
 
-        found = {name: changed(preset, self.config) for name, preset in PRESETS.items()}
+        size = self.config.model.vocab_size  # training sets it
+        found = {
+            name: changed(replace(preset, model=replace(preset.model, vocab_size=size)), self.config)
+            for name, preset in PRESETS.items()
+        }
         nearest = min(found, key=lambda name: len(found[name]))
         return nearest, found[nearest]
-
-
-def changed(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
-    """The options in which two configurations differ: name, old and new value, "" where one has none. The
-    size of the vocabulary is left out, since training sets it."""
-    before, after = flatten(old), flatten(new)
-    return [
-        (name, before.get(name, ""), after.get(name, ""))
-        for name in before | after
-        if before.get(name, "") != after.get(name, "") and name != "model.vocab_size"
-    ]
 
 
 def duration(seconds: float) -> str:
@@ -98,8 +92,8 @@ def _points(records: list[dict[str, Any]], name: str) -> Points:
     return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
 
 
-def _scores(path: Path) -> tuple[str, dict[str, Any]]:
-    """The split in results.json, and its scores by name, and "about" the text; none if it is damaged."""
+def _scores(path: Path) -> tuple[str, str, dict[str, Any]]:
+    """From results.json: the split, a line about it, and the scores by name; none if it is damaged."""
     try:
         results = parse_object(read_text(path, MiB))
         about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
@@ -107,5 +101,5 @@ def _scores(path: Path) -> tuple[str, dict[str, Any]]:
         for score in scores.values():
             score["value"] = float(score["value"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "test", {}
-    return str(results["split"]), {"about": about, **scores}
+        return "test", "", {}
+    return str(results["split"]), about, scores

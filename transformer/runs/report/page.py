@@ -51,9 +51,11 @@ def _curves(run: Logged) -> str:
 def _scores(run: Logged) -> str:
     if not run.scores:
         return ""
-    scores = ((name, score) for name, score in run.scores.items() if name != "about")
-    rows = ((n, f"{s['value']:.2f}", s.get("signature") or s.get("detail", "")) for n, s in scores)
-    return f"<h2>Scores</h2><p>{html.escape(run.scores['about'])}</p>" + table(rows)
+    rows = (
+        (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
+        for name, score in run.scores.items()
+    )
+    return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
 
 
 def _translations(evaluation: list[dict[str, Any]]) -> str:
