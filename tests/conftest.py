@@ -1,10 +1,11 @@
 """Shared by all tests: shapes in signatures are checked at run time, and models are tiny."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,14 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from small_translator import small_translator, stored
 
     return stored(small_translator(), tmp_path_factory.mktemp("decoder") / "run")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_are_released() -> Iterator[None]:
+    """Drops a file's compiled programs. Each takes about a dozen memory mappings, and a process that reaches
+    the limit of the kernel (65,530) crashes."""
+    yield
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
