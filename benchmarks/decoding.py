@@ -173,7 +173,7 @@ def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
     import jax
 
     from transformer import Run
-    from transformer.translator.translator import model_shapes
+    from transformer.systems.registry import model_shapes
 
     run = Run(run_dir)
     c = run.config.model

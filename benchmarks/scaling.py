@@ -164,7 +164,9 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     from benchmarks.training import batch_of, network
     from transformer import Config, OptimizerConfig, Transformer
     from transformer.config import MeshConfig
+    from transformer.model.parameters import declarations
     from transformer.runtime.sharding import Shards, layout_of
+    from transformer.tasks.translation import Translation
     from transformer.training import cross_entropy
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
@@ -174,8 +176,8 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     devices = jax.device_count()
     model = Transformer(network(case))
     optimizer = make_optimizer(Config(model=network(case), optimizer=OptimizerConfig()))
-    state = jax.eval_shape(lambda: init_state(model, optimizer, 0))
-    on = layout_of(MeshConfig(*layout))
+    state = jax.eval_shape(lambda: init_state(model, optimizer, 0, Translation.example()))
+    on = layout_of(MeshConfig(*layout), declarations(model, Translation.example()))
     step = on.spread(make_train_step(model, translation_objective(0.1), optimizer, seed=0), donate_state=True)
     places = devices // (layout[1] if isinstance(on, Shards) else 1)
     batch = {}

@@ -119,6 +119,7 @@ def jax_step(case: Case) -> Callable[[], float]:
     from transformer import Transformer
     from transformer.config import Config, OptimizerConfig
     from transformer.runtime.sharding import Replicas
+    from transformer.tasks.translation import Translation
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step
@@ -129,7 +130,7 @@ def jax_step(case: Case) -> Callable[[], float]:
     )
     optimizer = make_optimizer(config)
     variables = {"params": jax.tree.map(jax.numpy.asarray, initial_params(case))}
-    state = Replicas().place(init_state(model, optimizer, 0, variables=variables))
+    state = Replicas().place(init_state(model, optimizer, 0, Translation.example(), variables=variables))
     step = Replicas().spread(
         make_train_step(model, translation_objective(SMOOTHING), optimizer, seed=0), donate_state=True
     )

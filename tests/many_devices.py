@@ -18,8 +18,10 @@ from jax.experimental import multihost_utils
 from toy_batches import WORDS, a_batch, state_of
 
 from transformer.config import MeshConfig, TransformerConfig
+from transformer.model.parameters import declarations
 from transformer.model.transformer import Transformer
 from transformer.runtime.sharding import Layout, Shards, layout_of
+from transformer.tasks.translation import Translation
 from transformer.training.objective import translation_objective
 from transformer.training.step import make_eval_step, make_train_step
 
@@ -37,13 +39,20 @@ def whole(x: jax.Array) -> np.ndarray:
     return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
 
 
+def network(dropout: float) -> TransformerConfig:
+    """A network of one layer."""
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    return TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
+
+
 def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]]:
     """For each run: losses of some updates, all parameters, a hash of their bits, a validation loss."""
-    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    config = TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
-    model, optimizer, rng = Transformer(config), optax.adam(0.01, eps=1e-4), np.random.default_rng(0)
-    ids = jax.ShapeDtypeStruct((1, 2), "int32")
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
+    model, optimizer, rng = (
+        Transformer(network(dropout)),
+        optax.adam(0.01, eps=1e-4),
+        np.random.default_rng(0),
+    )
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *Translation.example())["params"]
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
     objective = translation_objective(0.1)
     step = layout.spread(make_train_step(model, objective, optimizer, seed=5), donate_state=True)
@@ -87,7 +96,8 @@ def main(given: dict[str, Any]) -> None:
     if "processes" in given:
         address = f"localhost:{given['port']}"
         jax.distributed.initialize(address, given["processes"], given["process"])
-    layout = layout_of(MeshConfig(*given["cuts"]))
+    sizes = MeshConfig(*given["cuts"])
+    layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example()))
     found = {"devices": jax.device_count(), **train(layout, 0.0)[0]}
     found["dropout"], found["again"] = train(layout, 0.3, times=2)
     if not isinstance(layout, Shards) and jax.process_count() == 1:

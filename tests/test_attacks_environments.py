@@ -27,9 +27,9 @@ from transformer.files import read_bytes
 from transformer.interop.folders import import_marian
 from transformer.runs import checkpoint_bounds
 from transformer.runs.report import write_report
+from transformer.systems.registry import model_shapes
 from transformer.trainer import loop
 from transformer.trainer.train import train
-from transformer.translator.translator import model_shapes
 
 MARIAN = Path(__file__).parent / "data" / "marian"
 

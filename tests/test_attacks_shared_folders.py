@@ -17,7 +17,7 @@ from transformer.cli.decode import _translate_lines, parse_decode
 from transformer.cli.output import LongOutput
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
-from transformer.translator.translator import model_shapes
+from transformer.systems.registry import model_shapes
 
 
 def test_a_new_average_is_another_model(

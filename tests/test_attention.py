@@ -9,6 +9,7 @@ import pytest
 from toy_sentences import SOURCE, TARGET
 
 from transformer.model.attention import attention_weights
+from transformer.model.masks import Mask
 from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
 
 # --- masks: the gradient of a masked position is exactly zero ---
@@ -155,7 +156,8 @@ def test_a_layer_against_loops(tiny, norm):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, config.d_model), np.float32)
     mask = (rng.random((2, 1, 5, 5)) < 0.5) | np.eye(5, dtype=bool)
-    variables = jax.jit(layer.init, static_argnums=3)(jax.random.key(0), x, mask, True)
+    given = jnp.asarray(x), Mask(pairs=jnp.asarray(mask[:, 0])), jnp.arange(5), True
+    variables = jax.jit(layer.init, static_argnums=4)(jax.random.key(0), *given)
     variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), variables)
     p = variables["params"]
 
@@ -167,7 +169,7 @@ def test_a_layer_against_loops(tiny, norm):
 
     expected = around(x.astype(float), "self_residual", lambda x: multi_head(x, p["self_attention"], mask))
     expected = around(expected, "feed_forward_residual", lambda x: feed_forward(x, p["feed_forward"]))
-    computed = jax.jit(layer.apply, static_argnums=3)(variables, jnp.asarray(x), jnp.asarray(mask), True)
+    computed = jax.jit(layer.apply, static_argnums=4)(variables, *given)
     np.testing.assert_allclose(computed, expected, atol=1e-5, rtol=1e-5)
 
 

@@ -156,8 +156,9 @@ def test_without_draws_hard_attention_trains_like_any_other():
 def expected_loss(model, variables, source, target):
     """For one sentence: the mean over all choices of a position for every word, weighted by probability. A
     choice is forced by a memory in which every position has the chosen value."""
-    memory, states = model.apply(variables, source[None], method="encode")
-    _, embedded = model.apply(variables, source[None], shift_right(target[None], 1), method="steps")
+    memory = model.apply(variables, source[None], method="encode")
+    _, embedded = model.apply(variables, memory, shift_right(target[None], 1), method="steps")
+    memory, starts = memory.source, memory.starts
 
     def from_here_on(states, time):
         if time == len(target):
@@ -177,7 +178,7 @@ def expected_loss(model, variables, source, target):
             total += step.weights[0, 0, position] * (loss + from_here_on(after, time + 1))
         return total
 
-    return from_here_on(states, 0)
+    return from_here_on(starts, 0)
 
 
 @pytest.mark.parametrize("words", [1, 2, 3])

@@ -191,10 +191,10 @@ def test_a_sentence_does_not_see_its_neighbours() -> None:
 class CountingTransformer(Transformer):
     """Records every step that is executed in `executed`."""
 
-    def decode_step(self, cache: Any, tokens: Any, rng: Any = None) -> Any:
+    def decode_step(self, cache: Any, tokens: Any) -> Any:
         jax.debug.callback(lambda step: executed.append(int(step)), cache.step)
         jax.debug.callback(functools.partial(rows.append, len(tokens)))
-        return super().decode_step(cache, tokens, rng)
+        return super().decode_step(cache, tokens)
 
 
 executed: list[int] = []

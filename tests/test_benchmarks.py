@@ -17,7 +17,7 @@ from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
 from transformer import Run, Translator, UserError
-from transformer.translator.translator import model_shapes
+from transformer.systems.registry import model_shapes
 
 
 def make_counter(step: int):

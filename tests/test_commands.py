@@ -180,7 +180,7 @@ def test_average_command(run_dir, command):
     assert status == 0
     assert "Averaged steps 1, 2" in out
     run = Run(run_dir)
-    from transformer.translator.translator import model_shapes
+    from transformer.systems.registry import model_shapes
 
     like = model_shapes(run.config)
     table = {

@@ -29,8 +29,8 @@ from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.errors import UserError
 from transformer.runtime.console import Watch
+from transformer.systems.registry import model_shapes
 from transformer.trainer.train import train
-from transformer.translator.translator import model_shapes
 
 
 def cut_short(file: Path) -> None:

@@ -17,7 +17,7 @@ from transformer.cli import train_main
 from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
 from transformer.runtime.console import Watch
-from transformer.translator.translator import model_shapes
+from transformer.systems.registry import model_shapes
 
 
 @pytest.fixture(scope="module")

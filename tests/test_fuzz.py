@@ -31,6 +31,7 @@ from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
+from transformer.tasks.translation import Translation
 from transformer.trainer import train as training
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
@@ -63,6 +64,8 @@ FIELDS = ["kind", "step", "nll", "bleu", "learning_rate", "tokens_per_second", "
 FIELDS += ["sentences", "checkpoint", "chrf", "date", "devices", "versions"]
 CHANCE, VALUES = st.randoms(use_true_random=True), st.lists(JSON, min_size=3, max_size=3)
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
+
+EXAMPLE = Translation.example()
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +253,7 @@ def test_a_run_directory_that_is_continued(
                 make_optimizer(run.config),
             )
             average = run.config.training.ema > 0
-            like = jax.eval_shape(lambda: init_state(model, optimizer, 0, average=average))
+            like = jax.eval_shape(lambda: init_state(model, optimizer, 0, EXAMPLE, average=average))
             if state := run.resume(like, lambda _: None):
                 run.records()
                 run.log({"kind": "start", "step": int(state.step)})

@@ -24,8 +24,8 @@ from transformer.config.json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import Watch
 from transformer.runtime.supervision import LOST, lost_processes
+from transformer.systems.registry import model_shapes
 from transformer.trainer.train import train
-from transformer.translator.translator import model_shapes
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """

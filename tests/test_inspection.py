@@ -18,7 +18,7 @@ from transformer import Run, UserError
 from transformer.cli import decode_main
 from transformer.inspection import attention_of, explore, search_tree
 from transformer.inspection.attention import KINDS, Kind
-from transformer.model.layers import sinusoids
+from transformer.model.positions import sinusoids
 from transformer.training.step import TrainState
 from transformer.translator.translator import Hypothesis, Translator
 

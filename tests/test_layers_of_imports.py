@@ -16,6 +16,7 @@ LAYERS = (
     {"runtime"},
     {"training"},
     {"decoding", "evaluation"},
+    {"tasks"},
     {"systems"},
     {"runs"},
     {"translator"},

@@ -17,7 +17,8 @@ from toy_batches import BOS
 from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
 from transformer.config.presets import PRESETS
-from transformer.model.layers import Embedding, sinusoids
+from transformer.model.layers import Embedding
+from transformer.model.positions import sinusoids
 from transformer.model.transformer import Transformer
 
 
@@ -41,6 +42,8 @@ VARIANTS = {
     },
     "three matrices, gelu": {"share_embeddings": "none", "activation": "gelu"},
     "a shallow decoder, a bias on the logits": {"decoder_layers": 1, "output_bias": True},
+    "rotary positions": {"positions": "rotary"},
+    "alibi, restricted": {"positions": "alibi", "window": 2, "num_heads": 4},
 }
 
 
@@ -97,7 +100,8 @@ def test_packed_rows_give_the_logits_of_the_sentences_alone(tiny, random_variabl
         longest = max(map(len, sentences))
         return np.array([sentence + [0] * (longest - len(sentence)) for sentence in sentences])
 
-    for changes in ({}, {"num_layers": 1, "window": 1, "positions": "learned", "max_positions": 4}):
+    window = {"num_layers": 1, "window": 1, "positions": "learned", "max_positions": 4}
+    for changes in ({}, window, {"positions": "rotary"}, {"positions": "alibi"}):
         model = Transformer(tiny(**changes))
         variables = random_variables(model)
         (source, source_segments), (target, target_segments) = packed(sources, 11), packed(targets, 12)

@@ -184,7 +184,7 @@ def test_only_masked_words_are_learned():
 def test_one_update_teaches_every_parameter():
     for name in ("length", "masked"):
         optimizer, step = optax.sgd(0.1), None
-        state = init_state(MODELS[name], optimizer, 0)
+        state = init_state(MODELS[name], optimizer, 0, (SOURCE, TARGET))
         step = jax.jit(make_train_step(MODELS[name], objective_of(name), optimizer, seed=0))
         after, metrics = step(state, {"source": SOURCE, "target": TARGET})
         assert np.isfinite(float(metrics["loss"]))

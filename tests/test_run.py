@@ -26,9 +26,9 @@ from transformer.config import differences
 from transformer.config.json import from_json, to_json
 from transformer.config.presets import PRESETS
 from transformer.errors import Stopped, UserError
+from transformer.systems.registry import model_shapes
 from transformer.trainer import evaluator, loop
 from transformer.trainer.train import train
-from transformer.translator.translator import model_shapes
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:

@@ -19,14 +19,15 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 from small_run import small_config
 
-from transformer import Run, Transformer, TransformerConfig, UserError
+from transformer import PRESETS, Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig
 from transformer.config.json import to_json
-from transformer.runtime.sharding import Shards, layout_of
-from transformer.translator.translator import model_shapes
+from transformer.runtime.sharding import AXES, Shards, layout_of
+from transformer.systems.registry import declared_parameters, model_shapes
 
 REPLICAS = (1, 1)
 Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
@@ -158,10 +159,10 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_along_which_axis() -> None:
-    config = TransformerConfig(vocab_size=64, num_layers=1, d_model=16, d_ff=32, num_heads=2)
-    ids = jax.ShapeDtypeStruct((1, 2), "int32")
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids)["params"]
-    layout = Shards.__new__(Shards)
+    model = TransformerConfig(vocab_size=64, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    config = Config(model=model)
+    shapes = model_shapes(config)["params"]
+    layout = Shards(MeshConfig(), declared_parameters(config))
     layout.mesh = jax.sharding.AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"))
     found = layout.shardings({"params": shapes, "step": jax.ShapeDtypeStruct((), "int32")})
     decoder = found["params"]["decoder_0"]
@@ -172,8 +173,21 @@ def test_what_is_cut_along_which_axis() -> None:
     assert decoder["feed_forward"]["outer"]["kernel"].spec == PartitionSpec("tensor", "fsdp")
     assert decoder["feed_forward"]["outer"]["bias"].spec == PartitionSpec()
     assert found["step"].spec == PartitionSpec()
-    odd = layout.shardings({"table": jax.ShapeDtypeStruct((63, 16), "float32")})
+    odd = {"optimizer": {"source_embedding": {"table": jax.ShapeDtypeStruct((63, 16), "float32")}}}
+    odd = layout.shardings(odd)["optimizer"]["source_embedding"]
     assert odd["table"].spec == PartitionSpec(None, "fsdp")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
+    config = PRESETS[preset]
+    config = replace(config, model=replace(config.model, vocab_size=64, num_layers=1))
+    shapes = flatten_dict(model_shapes(config)["params"])
+    declared = declared_parameters(config)
+    assert declared.keys() == shapes.keys()
+    for name, parameter in declared.items():
+        assert len(parameter.names) == len(shapes[name].shape), name
+        assert set(parameter.names) <= {*AXES, None}, name
 
 
 def test_meshes_that_cannot_be() -> None:

@@ -25,11 +25,11 @@ from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.runtime.console import Watch
-from transformer.systems.registry import find_system
+from transformer.systems.registry import find_system, model_shapes
 from transformer.trainer.train import train
 from transformer.translator.distill import ABOUT, _write_side, distill
 from transformer.translator.rescoring import rescored
-from transformer.translator.translator import Hypothesis, model_shapes
+from transformer.translator.translator import Hypothesis
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
 LAYER = {"d_ff": 32, "num_heads": 2}

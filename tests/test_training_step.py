@@ -18,12 +18,15 @@ from transformer.config import Config, OptimizerConfig
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.transformer import Transformer
 from transformer.runtime.sharding import Replicas
+from transformer.tasks.translation import Translation
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import init_state, make_eval_step, make_train_step
 
 OBJECTIVE = translation_objective(0.1)
+
+EXAMPLE = Translation.example()
 
 
 def assert_close(first, second, tolerance=1e-5):
@@ -240,7 +243,7 @@ def test_dropout_follows_the_seed_and_the_step(tiny, params):
 
 def test_the_state_starts_from_the_seed(tiny):
     model = Transformer(tiny(num_layers=1, d_ff=16))
-    state, again = (init_state(model, optax.sgd(0.1), 3, average=average) for average in (True, False))
+    state, again = (init_state(model, optax.sgd(0.1), 3, EXAMPLE, average=kept) for kept in (True, False))
     assert_same_bits(state.params, again.params)
     assert_same_bits(state.params, state.average)
     assert again.average is None
@@ -253,7 +256,7 @@ def test_moving_average_by_hand_while_buffers_are_given_away(model):
     optimizer, decay = optax.sgd(0.5), 0.8
     step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
     on_devices = Replicas().spread(step, donate_state=True)
-    state = Replicas().place(init_state(model, optimizer, 0, average=True))
+    state = Replicas().place(init_state(model, optimizer, 0, EXAMPLE, average=True))
     expected = jax.tree.map(lambda x: np.array(x, float), state.params)
     for batch in Replicas().batches([a_batch(seed=seed) for seed in range(3)]):
         given = state

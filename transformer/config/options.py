@@ -134,14 +134,17 @@ class TransformerConfig(ModelConfig):
     """Activation of the feed-forward networks; relu in the paper."""
     attention_bias: bool = False
     """Add biases to the attention projections (not in the paper; imported models have them)."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Position encodings: sinusoids, or a learned table (section 3.5)."""
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal"
+    """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
+    are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022)."""
     max_positions: int = 1024
     """Rows of the learned position table. Sinusoids have no limit."""
     window: int | None = None
     """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
+    mechanism: Literal["dot-product"] = "dot-product"
+    """Attention mechanism. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1)."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
-    """Implementation. fused: jax.nn.dot_product_attention; auto: fused if cuDNN supports it."""
+    """Kernel that computes it. fused: jax.nn.dot_product_attention; auto: fused if cuDNN supports it."""
     remat: bool = False
     """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
@@ -165,6 +168,8 @@ class TransformerConfig(ModelConfig):
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.positions == "rotary" and self.key_width % 2:
+            raise UserError("--model.d-k must be even: rotary positions rotate pairs")
 
     @property
     def decoder_depth(self) -> int:

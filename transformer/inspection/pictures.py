@@ -17,7 +17,7 @@ from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.inspection.attention import Attention, Kind
 from transformer.inspection.tree import Candidate, SearchTree
-from transformer.model.layers import sinusoids
+from transformer.model.positions import sinusoids
 from transformer.training.schedule import learning_rate
 from transformer.translator.translator import Hypothesis
 

@@ -139,7 +139,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     Raises:
       UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
-    from transformer.translator.translator import model_shapes
+    from transformer.systems.registry import model_shapes
 
     run, folder = Run(run_dir), Path(folder)
     config, tokenizers = run.config.model, run.tokenizers

@@ -16,16 +16,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, SpecialIds, TransformerConfig
 from transformer.errors import UserError
-from transformer.model.layers import sinusoids
-from transformer.translator.translator import model_shapes
+from transformer.model.parameters import Declared
+from transformer.model.positions import sinusoids
+from transformer.systems.registry import declared_parameters
 
 Tensors = dict[str, np.ndarray]
+Path = tuple[str, ...]  # of a parameter here
 NEVER_SAID = -1e4  # logit of ids that are never generated: zero after a softmax, and within float16
 BIAS, POSITIONS = "final_logits_bias", "model.decoder.embed_positions.weight"
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu_new": "gelu"}
@@ -39,22 +41,21 @@ _MODULES = {
     "cross_residual": "encoder_attn_layer_norm.",
     "feed_forward_residual": "final_layer_norm.",
 }
-_PARAMETERS: dict[str, tuple[str, int | None]] = {
-    # its name in Marian, and its d_model axis here
-    "query": ("q_proj.weight", 0),
-    "key": ("k_proj.weight", 0),
-    "value": ("v_proj.weight", 0),
-    "out": ("out_proj.weight", 2),
-    "query_bias": ("q_proj.bias", None),
-    "key_bias": ("k_proj.bias", None),
-    "value_bias": ("v_proj.bias", None),
-    "out_bias": ("out_proj.bias", 0),
-    "norm.norm.scale": ("weight", 0),
-    "norm.norm.bias": ("bias", 0),
-    "inner.kernel": ("fc1.weight", 0),
-    "inner.bias": ("fc1.bias", None),
-    "outer.kernel": ("fc2.weight", 1),
-    "outer.bias": ("fc2.bias", 0),
+_PARAMETERS = {  # their names in Marian
+    "query": "q_proj.weight",
+    "key": "k_proj.weight",
+    "value": "v_proj.weight",
+    "out": "out_proj.weight",
+    "query_bias": "q_proj.bias",
+    "key_bias": "k_proj.bias",
+    "value_bias": "v_proj.bias",
+    "out_bias": "out_proj.bias",
+    "norm.norm.scale": "weight",
+    "norm.norm.bias": "bias",
+    "inner.kernel": "fc1.weight",
+    "inner.bias": "fc1.bias",
+    "outer.kernel": "fc2.weight",
+    "outer.bias": "fc2.bias",
 }
 _TABLES = {  # the first of these names that exists: Hugging Face stores shared tables once
     "source_embedding": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
@@ -122,20 +123,21 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
     """
     order = _order(config.d_model)
 
-    def convert(path: Any, shape: Any) -> np.ndarray:
-        names, axis = _counterpart(path)
+    def convert(path: Path, parameter: Declared) -> np.ndarray:
+        (names, axis), shape = _counterpart(path, parameter), parameter.value.shape
         name, x = next(((name, x) for name in names if (x := read(name)) is not None), (names[0], None))
         if x is None and name == BIAS:
-            return np.zeros(shape.shape, np.float32)
+            return np.zeros(shape, np.float32)
         if x is None:
             raise UserError(f"there is no tensor {name}")
-        expected = _shape_there(name, shape.shape, axis)
+        expected = _shape_there(name, shape, axis)
         if x.shape != expected:
             raise UserError(f"{name} has shape {list(x.shape)}, by config.json it should be {list(expected)}")
-        x = (x.T if _transposed(name) else x).reshape(shape.shape)
+        x = (x.T if _transposed(name) else x).reshape(shape)
         return x.copy() if axis is None else np.take(x, order, axis)
 
-    params = jax.tree_util.tree_map_with_path(convert, model_shapes(Config(model=config))["params"])
+    declared = declared_parameters(Config(model=config))
+    params = unflatten_dict({path: convert(path, parameter) for path, parameter in declared.items()})
     if (positions := read(POSITIONS)) is not None:
         _take_back_start(params, config, positions)
     return params
@@ -223,21 +225,18 @@ def params_to_marian(
     full = replace(config, attention_bias=True, output_bias=True)
     tensors: Tensors = {}
 
-    def convert(path: Any, shape: Any) -> None:
-        names, axis = _counterpart(path)
+    given = flatten_dict(params)
+    for path, parameter in declared_parameters(Config(model=full)).items():
+        names, axis = _counterpart(path, parameter)
         name = names[-1] if names == _TABLES["source_embedding"] and not _shared(config) else names[0]
-        x = params
-        for key in path:  # biases that this model lacks are zero
-            x = x.get(key.key, {})
-        x = np.asarray(x if hasattr(x, "shape") else np.zeros(shape.shape), np.float32)
+        # biases that this model lacks are zero
+        x = np.asarray(given.get(path, np.zeros(parameter.value.shape)), np.float32)
         x = x if axis is None else np.take(x, back, axis)
         if name == BIAS or names in _TABLES.values():
             x = _reordered(x, orders[names != _TABLES["source_embedding"]], NEVER_SAID if name == BIAS else 0)
         there = _shape_there(name, x.shape, axis)
         x = x.reshape(tuple(reversed(there))).T if _transposed(name) else x.reshape(there)
         tensors[name] = x
-
-    jax.tree_util.tree_map_with_path(convert, model_shapes(Config(model=full))["params"])
     tensors[POSITIONS] = _positions(positions, config.d_model)
     start = np.asarray(_target_table(params, config)[config.special.bos])[back]
     tensors[POSITIONS][0] += start * math.sqrt(config.d_model)
@@ -250,16 +249,16 @@ def _reordered(rows: np.ndarray, order: list[int], filler: float) -> np.ndarray:
     return found
 
 
-def _counterpart(path: Any) -> tuple[tuple[str, ...], int | None]:
+def _counterpart(path: Path, parameter: Declared) -> tuple[tuple[str, ...], int | None]:
     """The names in Marian of a parameter, and its d_model axis here."""
-    keys = [key.key for key in path]
-    if keys[0] in _TABLES:
-        return _TABLES[keys[0]], 1
-    if keys[0] == "output_bias":
-        return (BIAS,), None
-    stack, layer = keys[0].split("_")
-    leaf, axis = _PARAMETERS[".".join(keys[2:])]
-    return (f"{_MODULES[stack]}{layer}.{_MODULES.get(keys[1], '')}{leaf}",), axis
+    axis = parameter.names.index("model") if "model" in parameter.names else None
+    if path[0] in _TABLES:
+        return _TABLES[path[0]], axis
+    if path[0] == "output_bias":
+        return (BIAS,), axis
+    stack, layer = path[0].split("_")
+    leaf = _PARAMETERS[".".join(path[2:])]
+    return (f"{_MODULES[stack]}{layer}.{_MODULES.get(path[1], '')}{leaf}",), axis
 
 
 def _transposed(name: str) -> bool:

@@ -1,21 +1,26 @@
 """The base class of encoder-decoders, with embeddings and logits (section 3.4)."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
+from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
+from transformer.model.parameters import Module, param
+from transformer.model.products import logits
 
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Module):
     """The base class of models, applied as `model.apply(variables, source, target)`.
 
-    A model adds `hidden`, and for searches `encode`, `init_cache` and `decode_step`.
+    A model adds `encode` and `decode`, and for searches `init_cache` and `decode_step`.
     """
 
     config: ModelConfig
@@ -30,7 +35,8 @@ class EncoderDecoder(nn.Module):
         if c.share_embeddings == "none":
             self.output_embedding = Embedding(c, c.output_size)
         if c.output_bias:
-            self.output_bias = self.param("output_bias", nn.initializers.zeros_init(), (c.output_size,))
+            zeros = nn.initializers.zeros_init()
+            self.output_bias = param(self, "output_bias", zeros, (c.output_size,), ("vocabulary",))
 
     def __call__(
         self,
@@ -59,17 +65,43 @@ class EncoderDecoder(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         """The decoder's last hidden states, the input of `output`. The loss computes logits in slices."""
+        source_segments = None if segments is None else segments[0]
+        memory = self.encode(source, segments=source_segments, deterministic=deterministic)
+        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+    ) -> Any:
+        """What the decoder reads of the source: a pytree of arrays with rows first."""
+        raise NotImplementedError
+
+    def decode(
+        self,
+        memory: Any,
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        """The decoder's last hidden states, with teacher forcing."""
+        raise NotImplementedError
+
+    def init_cache(self, memory: Any, beam_size: int, length: int) -> Cache:
+        """An empty cache for `beam_size` hypotheses of each row, of up to `length` tokens."""
+        raise NotImplementedError
+
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
+        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
         raise NotImplementedError
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
-        table = self.unembedding()
-        if isinstance(table, QuantizedMatrix):
-            logits = table.product(hidden)
-        else:
-            table = table.astype(hidden.dtype)
-            logits = jnp.einsum("btm,vm->btv", hidden, table, preferred_element_type=jnp.float32)
-        return logits + self.output_bias if self.config.output_bias else logits
+        found = logits(hidden, self.unembedding())
+        return found + self.output_bias if self.config.output_bias else found
 
     def output_factors(
         self, hidden: Float[Array, "b t m"]

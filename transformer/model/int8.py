@@ -6,26 +6,17 @@ Transformer with activation ranges that are calibrated on examples.)
 """
 
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct, traverse_util
-from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Int8
 
 LEVELS = 127  # on either side of 0
 INT8 = "int8"  # the collection of quantised matrices, under the names they have in "params"
-INPUTS = (  # by the end of a parameter's name, which of its axes are summed over
-    (r"_attention/(query|key|value)", (0,)),
-    (r"_attention/out", (0, 1)),
-    (r"feed_forward/(inner|outer)/kernel", (0,)),
-    (r"_embedding/table", (1,)),
-)
 
 
 @struct.dataclass
@@ -57,32 +48,21 @@ def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedMatrix:
     return QuantizedMatrix(jnp.round(rows / scale[:, None]).astype(jnp.int8), scale)
 
 
-def in_int8(variables: Any) -> Any:
+def in_int8(
+    variables: Mapping[str, Any], summed: Mapping[tuple[str, ...], tuple[int, ...]]
+) -> dict[str, Any]:
     """The variables of a model with int8 weights: the matrices of attention, feed-forward layers and
-    embeddings move from "params" to "int8"."""
-    params, matrices = traverse_util.flatten_dict(variables["params"], sep="/"), {}
-    for name in list(params):
-        axes = next((axes for end, axes in INPUTS if re.search(f"{end}$", name)), None)
+    embeddings move from "params" to "int8".
+
+    Args:
+      variables: of a model.
+      summed: the axes that products with each parameter sum over, by its path; none for one that stays.
+    """
+    params, matrices = traverse_util.flatten_dict(variables["params"]), {}
+    for path, axes in summed.items():
         if axes:
-            kernel = np.moveaxis(params.pop(name), axes, range(-len(axes), 0))
+            kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))
             inputs = math.prod(kernel.shape[-len(axes) :])
-            matrices[name] = jax.jit(quantized)(kernel.reshape(-1, inputs))
+            matrices[path] = jax.jit(quantized)(kernel.reshape(-1, inputs))
     unflatten = traverse_util.unflatten_dict
-    return {**variables, "params": unflatten(params, sep="/"), INT8: unflatten(matrices, sep="/")}
-
-
-def param_or_quantized(
-    module: nn.Module, name: str, initial: Callable[..., Array], shape: tuple[int, ...]
-) -> Any:
-    """The parameter, or its quantised matrix if there is one.
-
-    Flax checks the shape of a parameter by tracing its initialiser, which is a fifth of the time to trace a
-    search. So the shape is checked here."""
-    if module.has_variable(INT8, name):
-        return module.get_variable(INT8, name)
-    if not module.has_variable("params", name):
-        return module.param(name, initial, shape)
-    kept: Any = module.get_variable("params", name)
-    if kept.shape != shape:
-        raise ScopeParamShapeError(name, "/".join(module.path), kept.shape, shape)
-    return kept
+    return {**variables, "params": unflatten(params), INT8: unflatten(matrices)}

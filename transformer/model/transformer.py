@@ -1,6 +1,8 @@
 """The encoder-decoder Transformer (section 3.1, Figure 1): a pure Linen module."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -10,57 +12,80 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.attention import (
-    Cache,
-    Kept,
-    KeysValues,
-    Mask,
-    MultiHeadAttention,
-    appended,
-    causal_mask,
-    padding_mask,
-    segment_mask,
-    window_mask,
-)
+from transformer.model.attention import MultiHeadAttention, self_attention
+from transformer.model.cache import ByRows, Cache, KeysValues, States
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.layers import FeedForward, LayerNorm, Positions, Residual, positions_in
+from transformer.model.layers import FeedForward, LayerNorm, Residual
+from transformer.model.masks import Mask
+from transformer.model.parameters import Module
+from transformer.model.positions import PositionEncoding, Positions, positions_in
 
 
 @struct.dataclass
 class Memory:
-    """The encoder's output, and a mask of the source without padding."""
+    """What the decoder reads of the source."""
 
     states: Float[Array, "b s m"]
-    mask: Bool[Array, "b 1 1 s"]
+    """The output of the encoder's last layer."""
+    mask: Bool[Array, "b s"]
+    """False for padding."""
+    layers: tuple[Float[Array, "b s m"], ...]
+    """The output of every layer, if they were asked for; otherwise empty."""
 
 
-class EncoderLayer(nn.Module):
+@struct.dataclass
+class LayerPast(ByRows):
+    """The cache of a decoder layer: keys and values of self-attention, and the states of its two attention
+    mechanisms."""
+
+    past: KeysValues
+    states: States[tuple[Any, Any]]
+
+    def append(
+        self, new: tuple[KeysValues, tuple[Any, Any]], column: Int[Array, ""], positions: Int[Array, " b"]
+    ) -> "LayerPast":
+        """With new keys and values, and new states."""
+        keys_values, states = new
+        return LayerPast(self.past.append(keys_values, column, positions), States(states))
+
+    def select(self, parents: Int[Array, "b n"]) -> "LayerPast":
+        """Gathers the states."""
+        return LayerPast(self.past, self.states.select(parents))
+
+    def grow(self, columns: int) -> "LayerPast":
+        """With room for that many columns."""
+        return LayerPast(self.past.grow(columns), self.states)
+
+
+class EncoderLayer(Module):
     """Self-attention, then feed-forward."""
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
         self.feed_forward = FeedForward(self.config)
         self.feed_forward_residual = Residual(self.config)
 
-    def __call__(self, x: Float[Array, "b s m"], mask: Mask, deterministic: bool) -> Float[Array, "b s m"]:
+    def __call__(
+        self, x: Float[Array, "b s m"], mask: Mask, positions: Positions, deterministic: bool
+    ) -> Float[Array, "b s m"]:
         def attend(x: Array) -> Array:
-            keys_values = self.self_attention.keys_values(x)
-            return self.self_attention(x, keys_values, mask, deterministic, self.config.window)
+            keys_values = self.self_attention.keys_values(x, positions)
+            return self.self_attention(x, keys_values, mask, (positions, positions), deterministic)[0]
 
         x = self.self_residual(x, attend, deterministic)
         return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Module):
     """Causal self-attention, cross-attention, then feed-forward."""
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.cross_residual = Residual(self.config)
@@ -71,47 +96,64 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "b t m"],
         memory: Float[Array, "b s m"],
-        self_mask: Bool[Array, "#b #h t t"],
-        cross_mask: Bool[Array, "#b #h #t s"],
+        self_mask: Mask,
+        cross_mask: Mask,
+        positions: Positions,
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
-        def attend(x: Array) -> Array:
-            keys_values = self.self_attention.keys_values(x)
-            return self.self_attention(x, keys_values, self_mask, deterministic, self.config.window)
+        """Training: all positions at once."""
+        source = self.source_keys_values(memory)
 
+        def attend(x: Array) -> Array:
+            keys_values = self.self_attention.keys_values(x, positions)
+            return self.self_attention(x, keys_values, self_mask, (positions, positions), deterministic)[0]
+
+        def attend_to_source(x: Array) -> Array:
+            return self.cross_attention(x, source, cross_mask, deterministic=deterministic)[0]
+
+        return self._sublayers(x, attend, attend_to_source, deterministic)
+
+    def decode_step(
+        self, x: Float[Array, "b n m"], own: "LayerPast", cache: Cache, source: KeysValues, cross_mask: Mask
+    ) -> tuple[Float[Array, "b n m"], "LayerPast"]:
+        """Decoding: one new token in each of n beams. Also returns the layer's cache, with the new token.
+
+        Args:
+          own: the layer's cache.
+          cache: that of the decoder, without its layers.
+        """
+        positions = cache.positions[:, None], cache.key_positions()
+        past, (self_state, cross_state) = own.past, own.states.value
+
+        def attend(x: Array) -> Array:
+            nonlocal past, self_state
+            past = past.append(self.self_attention.keys_values(x, positions[0]), cache.step, cache.positions)
+            mask = cache.mask(self.config.window)
+            x, self_state = self.self_attention(x, past, mask, positions, state=self_state)
+            return x
+
+        def attend_to_source(x: Array) -> Array:
+            nonlocal cross_state
+            x, cross_state = self.cross_attention(x, source, cross_mask, state=cross_state)
+            return x
+
+        x = self._sublayers(x, attend, attend_to_source, True)
+        return x, LayerPast(past, States((self_state, cross_state)))
+
+    def _sublayers(
+        self,
+        x: Array,
+        attend: Callable[[Array], Array],
+        attend_to_source: Callable[[Array], Array],
+        deterministic: bool,
+    ) -> Array:
         x = self.self_residual(x, attend, deterministic)
-        return self._rest(x, self.source_keys_values(memory), cross_mask, deterministic)
-
-    def _rest(self, x: Array, source: KeysValues, cross_mask: Mask, deterministic: bool) -> Array:
-        def attend(x: Array) -> Array:
-            return self.cross_attention(x, source, cross_mask, deterministic)
-
-        x = self.cross_residual(x, attend, deterministic)
+        x = self.cross_residual(x, attend_to_source, deterministic)
         return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
 
     def source_keys_values(self, memory: Float[Array, "b s m"]) -> KeysValues:
         """Keys and values of this layer's cross-attention, projected once per sentence."""
-        return self.cross_attention.keys_values(memory)
-
-    def decode_step(
-        self,
-        x: Float[Array, "b n m"],
-        kept: Kept,
-        column: Int[Array, ""],
-        self_mask: Bool[Array, "b 1 n columns"],
-        source: KeysValues,
-        source_mask: Mask,
-    ) -> tuple[Float[Array, "b n m"], Kept]:
-        """One new token in each of n beams. Also returns the cached keys and values, with the new ones at
-        `column`."""
-
-        def attend(x: Array) -> Array:
-            nonlocal kept
-            kept = appended(kept, self.self_attention.keys_values(x), column)
-            return self.self_attention(x, kept, self_mask)
-
-        x = self.self_residual(x, attend)
-        return self._rest(x, source, source_mask, True), kept
+        return self.cross_attention.keys_values(memory, jnp.arange(memory.shape[1]))
 
 
 class Transformer(EncoderDecoder):
@@ -122,13 +164,13 @@ class Transformer(EncoderDecoder):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        encoder_layer = nn.remat(EncoderLayer, static_argnums=(3,)) if c.remat else EncoderLayer
-        decoder_layer = nn.remat(DecoderLayer, static_argnums=(5,)) if c.remat else DecoderLayer
+        encoder_layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer
+        decoder_layer = nn.remat(DecoderLayer, static_argnums=(6,)) if c.remat else DecoderLayer
         self.encoder = [encoder_layer(c) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
         if c.norm == "pre":
             self.encoder_norm, self.decoder_norm = LayerNorm(c), LayerNorm(c)
-        self.source_positions, self.target_positions = Positions(c), Positions(c)
+        self.source_positions, self.target_positions = PositionEncoding(c), PositionEncoding(c)
 
     def encode(
         self,
@@ -136,28 +178,39 @@ class Transformer(EncoderDecoder):
         *,
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
+        every_layer: bool = False,
     ) -> Memory:
-        """The encoder stack."""
-        time, words = source.shape[1], padding_mask(source, self.config.special.pad)
-        mask = (words if segments is None else segment_mask(segments, segments)) & window_mask(
-            time, self.config.window
+        """The encoder stack. With `every_layer` the memory has the output of each layer."""
+        words = source != self.config.special.pad
+        mask = Mask(keys=words, window=self.config.window)
+        if segments is not None:
+            mask = Mask(segments=(segments, segments), window=self.config.window)
+        return self.encode_embedded(
+            self.source_embedding(source),
+            words,
+            mask,
+            jnp.arange(source.shape[1]) if segments is None else positions_in(segments),
+            deterministic,
+            every_layer,
         )
-        positions = jnp.arange(time) if segments is None else positions_in(segments)
-        x = self.source_positions(self.source_embedding(source), positions, deterministic)
-        for layer in self.encoder:
-            x = layer(x, mask, deterministic)
-        return Memory(self.encoder_norm(x) if self.config.norm == "pre" else x, words)
 
-    def hidden(
+    def encode_embedded(
         self,
-        source: Int[Array, "b s"],
-        target: Int[Array, "b t"],
-        *,
-        segments: Segments | None = None,
+        embedded: Float[Array, "b s m"],
+        words: Bool[Array, "b s"],
+        mask: Mask,
+        positions: Positions,
         deterministic: bool = True,
-    ) -> Float[Array, "b t m"]:
-        memory = self.encode(source, segments=segments and segments[0], deterministic=deterministic)
-        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+        every_layer: bool = False,
+    ) -> Memory:
+        """The encoder stack on embedded inputs of any kind. `words` is False for padding."""
+        x = self.source_positions(embedded, positions, deterministic)
+        outputs = []
+        for layer in self.encoder:
+            x = layer(x, mask, positions, deterministic)
+            outputs.append(x)
+        states = self.encoder_norm(x) if self.config.norm == "pre" else x
+        return Memory(states, words, tuple(outputs) if every_layer else ())
 
     def decode(
         self,
@@ -168,59 +221,48 @@ class Transformer(EncoderDecoder):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         """The decoder stack."""
-        time = target.shape[1]
-        self_mask = causal_mask(time) & window_mask(time, self.config.window)
-        cross_mask, positions = memory.mask, jnp.arange(time)
+        self_mask, cross_mask = self.decoder_mask(target), Mask(keys=memory.mask)
+        positions = jnp.arange(target.shape[1])
         if segments is not None:
             source_segments, target_segments = segments
-            self_mask &= segment_mask(target_segments, target_segments)
-            cross_mask = segment_mask(target_segments, source_segments)
+            self_mask = replace(self_mask, segments=(target_segments, target_segments))
+            cross_mask = Mask(segments=(target_segments, source_segments))
             positions = positions_in(target_segments)
         x = self.target_positions(self.embed_target(target), positions, deterministic)
         for layer in self.decoder:
-            x = layer(x, memory.states, self_mask, cross_mask, deterministic)
+            x = layer(x, memory.states, self_mask, cross_mask, positions, deterministic)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
+    def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
+        """The mask of the decoder's self-attention."""
+        return Mask(causal=True, window=self.config.window)
+
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
-        """An empty cache for `beam_size` hypotheses of each sentence, of up to `length` tokens."""
-        c, batch, columns = self.config, memory.states.shape[0], length * beam_size
-        keys = jnp.zeros((batch, c.num_heads, columns, c.key_width), memory.states.dtype)
-        values = jnp.zeros((batch, c.num_heads, columns, c.value_width), memory.states.dtype)
-        return Cache(
-            step=jnp.zeros((), jnp.int32),
-            ancestors=jnp.zeros((batch, beam_size, columns), bool),
-            keys=(keys,) * c.decoder_depth,
-            values=(values,) * c.decoder_depth,
-            source=tuple(layer.source_keys_values(memory.states) for layer in self.decoder),
-            source_mask=memory.mask,
-        )
+        c, rows, columns = self.config, memory.states.shape[0], length * beam_size
+        keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
+        values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
+        source = tuple(layer.source_keys_values(memory.states) for layer in self.decoder)
+        layers = (LayerPast(KeysValues(keys, values), States((None, None))),) * c.decoder_depth
+        return Cache.empty(layers, (source, memory.mask), rows, ancestors=(beam_size, columns))
 
-    def decode_step(
-        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
-    ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of the token after each beam's newest one, and the cache that includes the newest one.
-
-        `rng` is for models that sample while decoding; this one does not.
-        """
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
         hidden, cache = self.hidden_step(cache, tokens)
         return self.output(hidden), cache
 
     def hidden_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n m"], Cache]:
         """`decode_step` before its `output`."""
-        cache, mask = cache.begin_step(self.config.window)
-        x = self.target_positions(self.embed_target(tokens), cache.step[None])
-        one_layer, column, extended = DecoderLayer(self.config, parent=None), cache.step * cache.beams, []
-        for layer, *kept, source in zip(self.decoder, cache.keys, cache.values, cache.source, strict=True):
-            given = x, tuple(kept), column, mask, source, cache.source_mask
-            x, keys_values = _traced_once(one_layer, layer.variables, *given)
-            extended.append(keys_values)
-        keys, values = zip(*extended, strict=True)
-        cache = cache.replace(step=cache.step + 1, keys=keys, values=values)  # type: ignore[attr-defined]
-        return self.decoder_norm(x) if self.config.norm == "pre" else x, cache
+        cache = cache.begin_step()
+        x = self.target_positions(self.embed_target(tokens), cache.positions[:, None])
+        one_layer, shared = DecoderLayer(self.config, parent=None), replace(cache, layers=(), source=())
+        (sources, words), layers = cache.source, []
+        for layer, own, source in zip(self.decoder, cache.layers, sources, strict=True):
+            x, own = _traced_once(one_layer, layer.variables, x, own, shared, source, Mask(keys=words))
+            layers.append(own)
+        return self.decoder_norm(x) if self.config.norm == "pre" else x, cache.end_step(layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _traced_once(layer: DecoderLayer, variables: Any, *given: Any) -> tuple[Array, Kept]:
+def _traced_once(layer: DecoderLayer, variables: Any, *given: Any) -> tuple[Array, LayerPast]:
     """`decode_step` of a layer, traced once and reused for identical layers, which shortens start-up."""
     return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
 

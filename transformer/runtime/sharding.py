@@ -5,9 +5,9 @@ checkpoints and decoding use the same state without gathering, slicing or stacki
 """
 
 import functools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -17,26 +17,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import MeshConfig
 from transformer.errors import UserError
+from transformer.model.parameters import Declarations
 
 Step = Callable[..., Any]
 """`step(state, batch, *, axis_name=None)`."""
 
 AXIS = "batch"
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r"table", (TENSOR, FSDP)),  # [vocabulary, d_model]
-    (r"(query|key|value)", (FSDP, TENSOR, None)),  # [d_model, heads, depth]
-    (r"(query|key|value)_bias", (TENSOR, None, None)),  # [heads, 1, depth]
-    (r"out", (TENSOR, None, FSDP)),  # [heads, depth, d_model]
-    (r"inner/kernel", (FSDP, TENSOR)),  # [d_model, d_ff]
-    (r"inner/bias", (TENSOR,)),  # [d_ff]
-    (r"outer/kernel", (TENSOR, FSDP)),  # [d_ff, d_model]
-    (r"output_bias", (TENSOR,)),  # [vocabulary]
-    (r"kernel", (FSDP, TENSOR)),  # any other matrix, such as those of the baselines
-)
-"""The mesh axis of each dimension of a parameter (and of its optimizer state), by the end of its name. Heads,
-feed-forward and vocabulary are sharded by tensor, the other dimension by fsdp. Other parameters are
-replicated."""
+AXES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
+"""The mesh axis for each declared axis of a parameter (`transformer.model.parameters`), and of its optimizer
+state. Parameters and axes without one are replicated, and so are vectors of d_model."""
 
 
 class Layout(ABC):
@@ -94,14 +84,19 @@ class Replicas(Layout):
 
 
 class Shards(Layout):
-    """The state is sharded by `RULES` over a mesh of data x fsdp x tensor, the batch over data and fsdp. The
-    same step runs under `jax.jit`, which inserts the communication.
+    """The state is sharded over a mesh of data x fsdp x tensor as its parameters declare, the batch over data
+    and fsdp. The same step runs under `jax.jit`, which inserts the communication.
+
+    Args:
+      config: sizes of the mesh.
+      declared: the declaration of each parameter.
 
     Raises:
       UserError: the devices do not fit the mesh.
     """
 
-    def __init__(self, config: MeshConfig) -> None:
+    def __init__(self, config: MeshConfig, declared: Declarations) -> None:
+        self._axes = {path: each.names for path, each in declared.items()}
         devices, local = jax.device_count(), jax.local_device_count()
         size = config.fsdp * config.tensor
         if devices % size:
@@ -127,9 +122,13 @@ class Shards(Layout):
         )
 
     def _spec(self, path: Any, shape: tuple[int, ...]) -> PartitionSpec:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        axes = next((axes for rule, axes in RULES if re.search(f"(^|/){rule}$", name)), ())
-        if len(axes) != len(shape):
+        names = tuple(str(getattr(key, "key", key)) for key in path)
+        ends = (names[start:] for start in range(len(names)))  # optimizer states end like their parameters
+        declared = next((self._axes[end] for end in ends if end in self._axes), ())
+        if len(declared) != len(shape):
+            return PartitionSpec()
+        axes = [AXES.get(name) if name else None for name in declared]
+        if axes == [FSDP]:  # a vector of d_model: gathering it would cost more than holding it
             return PartitionSpec()
         shards = [self.mesh.shape[axis] if axis else 1 for axis in axes]
         # a dimension that the shards do not divide is replicated
@@ -155,13 +154,17 @@ class Shards(Layout):
         return jax.make_array_from_process_local_data(sharding, _padded(rows, pad, shards * multiple))
 
 
-def layout_of(config: MeshConfig) -> Layout:
+def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({})) -> Layout:
     """`Shards` if fsdp or tensor is more than 1, else `Replicas`.
+
+    Args:
+      config: sizes of the mesh.
+      declared: the declaration of each parameter, by which `Shards` places a state.
 
     Raises:
       UserError: as `Shards`.
     """
-    return Shards(config) if config.fsdp * config.tensor > 1 else Replicas()
+    return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
 
 
 def _to_host(state: Any) -> Any:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
+import jax
 
 import transformer.systems.convolutional.model as convolutional
 import transformer.systems.recurrent.model as recurrent
@@ -18,6 +19,7 @@ from transformer.decoding.beam import SearchResult
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
+from transformer.model.parameters import Declarations, declarations
 from transformer.model.transformer import Transformer, cross_attention
 from transformer.systems.copying.model import CopyingTransformer
 from transformer.systems.copying.objective import copying_objective
@@ -27,6 +29,7 @@ from transformer.systems.nonautoregressive.model import NonAutoregressiveTransfo
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
+from transformer.tasks.translation import Translation
 from transformer.training.objective import Objective, translation_objective
 
 
@@ -44,6 +47,8 @@ class System:
     """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
     scores: Callable[..., Any]
     """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
+    task: type[Translation] = Translation
+    """What goes in and out of it."""
     packs: bool = False
     """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False
@@ -128,6 +133,18 @@ def find_system(name: str) -> System:
     """
     types_of(name)
     return SYSTEMS[name]
+
+
+def model_shapes(config: Config) -> Any:
+    """The shapes of the model's variables, without allocating them."""
+    system = find_system(config.system)
+    return jax.eval_shape(system.model(config.model).init, jax.random.key(0), *system.task.example())
+
+
+def declared_parameters(config: Config) -> Declarations:
+    """The declaration of each of the model's parameters."""
+    system = find_system(config.system)
+    return declarations(system.model(config.model), system.task.example())
 
 
 def check_system(config: Config) -> None:

@@ -25,14 +25,13 @@ from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
-from transformer.systems.registry import find_system
+from transformer.systems.registry import declared_parameters, find_system, model_shapes
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.events import Events
 from transformer.trainer.signals import asked, stop_requests
 from transformer.training.objective import Objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_train_step
-from transformer.translator.translator import model_shapes
 
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 
@@ -53,7 +52,7 @@ class Loop:
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
         t = config.training
         step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
-        self.layout = layout_of(config.mesh)
+        self.layout = layout_of(config.mesh, declared_parameters(config))
         self.train_step = self.layout.spread(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
@@ -64,14 +63,14 @@ class Loop:
         self._began = time.monotonic()
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
-        t = self.config.training
+        t, example = self.config.training, find_system(self.config.system).task.example()
         if self.run.steps():
-            shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, average=t.ema > 0))
+            shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, example, average=t.ema > 0))
             return self.layout.place(self.run.resume(shapes, self.watch.message))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
-        state = init_state(model, optimizer, t.seed, average=t.ema > 0, variables=variables)
+        state = init_state(model, optimizer, t.seed, example, average=t.ema > 0, variables=variables)
         return self.layout.place(state)
 
     def _earlier(self) -> tuple[list[dict[str, Any]], float]:

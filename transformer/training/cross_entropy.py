@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.model.layers import shards_of_rows
+from transformer.model.placement import shards_of_rows
 
 SLICE = {"cpu": 2**22}
 """Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""

@@ -45,14 +45,24 @@ def init_state(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     seed: int,
+    example: tuple[Any, ...],
     *,
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
 ) -> TrainState:
     """The initial state: the given variables, others initialised from the seed, and the optimizer's initial
-    state."""
-    ids = jnp.ones((1, 2), jnp.int32)
-    fresh = jax.jit(model.init)(jax.random.key(seed), ids, ids)
+    state.
+
+    Args:
+      model: any module.
+      optimizer: of its parameters.
+      seed: of the initial parameters.
+      example: arguments of the model, or their shapes.
+      average: whether to keep a moving average of the parameters.
+      variables: those that are given.
+    """
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
+    fresh = nn.unbox(jax.jit(model.init)(jax.random.key(seed), *zeros))
     extra = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
     params = extra.pop("params")
     return TrainState(

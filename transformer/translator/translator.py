@@ -14,7 +14,6 @@ from typing import Any, overload
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -29,7 +28,7 @@ from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.sharding import on_local_devices, shard_rows
-from transformer.systems.registry import System, find_system
+from transformer.systems.registry import System, declared_parameters, find_system, model_shapes
 
 Batch = tuple[Int[np.ndarray, "rows s"], list[int]]
 """Padded sources, and the line numbers of the first rows; the others are empty."""
@@ -116,7 +115,10 @@ class Translator:
         keep_programs()
         run = Run(run_dir)
         variables = run.variables(checkpoint, model_shapes(run.config))
-        translator = cls(run.config, in_int8(variables) if int8 else variables, run.tokenizers)
+        if int8:
+            declared = declared_parameters(run.config)
+            variables = in_int8(variables, {path: each.summed for path, each in declared.items()})
+        translator = cls(run.config, variables, run.tokenizers)
         translator.origin = f"{run.path}, checkpoint {checkpoint}" + (", int8" if int8 else "")
         return translator
 
@@ -427,12 +429,6 @@ class Translator:
                     size = (tokens[row, rank] != pad).sum(), (source[row] != pad).sum()
                     alignment = weights[row, : size[0], : size[1]]
                     found[place][rank] = dataclasses.replace(found[place][rank], alignment=alignment)
-
-
-def model_shapes(config: Config) -> Any:
-    """The shapes of the model's variables, without allocating them."""
-    model, ids = find_system(config.system).model(config.model), jnp.ones((1, 2), jnp.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), ids, ids)
 
 
 def _program(length: int, settings: DecodingConfig) -> tuple[int, DecodingConfig]:

@@ -16,8 +16,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.baselines import ConvolutionalConfig
+from transformer.model.cache import Cache, States
+from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.layers import Dropout, sinusoids
+from transformer.model.parameters import Module, declared, dense
+from transformer.model.positions import sinusoids
 
 START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)
@@ -32,25 +35,7 @@ class Source:
     words: Bool[Array, "b s"]
 
 
-@struct.dataclass
-class Cache:
-    """The cache of `n` beams: every layer's last inputs, as many as its kernel reaches back."""
-
-    step: Int[Array, ""]
-    windows: tuple[Float[Array, "b n _ m"], ...]
-    source: Source
-
-    def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues beam parents[:, i]."""
-        windows = tuple(jnp.take_along_axis(x, parents[:, :, None, None], axis=1) for x in self.windows)
-        return self.replace(windows=windows)  # type: ignore[attr-defined]
-
-    def grow(self, length: int) -> "Cache":
-        """Windows do not grow with the sentence."""
-        return self
-
-
-class GatedConvolution(nn.Module):
+class GatedConvolution(Module):
     """Convolution to twice the width, half of which gates the other (section 3.2). The caller pads the
     input."""
 
@@ -66,7 +51,8 @@ class GatedConvolution(nn.Module):
             (c.kernel_width,),
             kernel_dilation=c.distance(self.layer),
             padding="VALID",
-            kernel_init=nn.initializers.normal(spread),
+            kernel_init=declared(nn.initializers.normal(spread), (None, None, None)),
+            bias_init=declared(nn.initializers.zeros_init(), (None,)),
             dtype=x.dtype,
         )
         return nn.glu(convolution(Dropout(c.dropout)(x, deterministic)))
@@ -77,7 +63,7 @@ def reach(config: ConvolutionalConfig, layer: int) -> int:
     return (config.kernel_width - 1) * config.distance(layer)
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(Module):
     """A causal gated convolution, attention, and a residual connection around both."""
 
     config: ConvolutionalConfig
@@ -85,7 +71,7 @@ class DecoderBlock(nn.Module):
 
     def setup(self) -> None:
         self.convolution = GatedConvolution(self.config, self.layer)
-        self.query, self.context = (nn.Dense(self.config.d_model) for _ in range(2))
+        self.query, self.context = (dense(self.config.d_model) for _ in range(2))
 
     def __call__(
         self,
@@ -115,9 +101,15 @@ class Convolutional(EncoderDecoder):
         c = self.config
         self.encoder = [GatedConvolution(c, layer) for layer in range(c.num_layers)]
         self.decoder = [DecoderBlock(c, layer) for layer in range(c.num_layers)]
-        self.dropout, self.readout = Dropout(c.dropout), nn.Dense(c.d_model)
+        self.dropout, self.readout = Dropout(c.dropout), dense(c.d_model)
 
-    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Source:
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+    ) -> Source:
         """The encoder stack, with symmetric kernels."""
         words = source != self.config.special.pad
         embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
@@ -133,15 +125,15 @@ class Convolutional(EncoderDecoder):
         encoded = sinusoids(positions, self.config.d_model).astype(embedded.dtype)
         return self.dropout(START * (embedded + encoded), deterministic)
 
-    def hidden(
+    def decode(
         self,
-        source: Int[Array, "b s"],
+        memory: Source,
         target: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        memory = self.encode(source, deterministic=deterministic)
+        """The decoder stack."""
         embedded = self._positioned(self.embed_target(target), jnp.arange(target.shape[1]), deterministic)
         x = embedded
         for layer, block in enumerate(self.decoder):
@@ -150,26 +142,22 @@ class Convolutional(EncoderDecoder):
         return self.dropout(self.readout(x), deterministic)
 
     def init_cache(self, memory: Source, beam_size: int, length: int) -> Cache:
-        """An empty cache."""
-        batch, c = memory.keys.shape[0], self.config
+        """A cache of the last inputs of every layer, as many as its kernel reaches back."""
+        rows, c = memory.keys.shape[0], self.config
         windows = (
-            jnp.zeros((batch, beam_size, reach(c, layer), c.d_model), memory.keys.dtype)
+            States(jnp.zeros((rows, beam_size, reach(c, layer), c.d_model), memory.keys.dtype))
             for layer in range(c.num_layers)
         )
-        return Cache(jnp.zeros((), jnp.int32), tuple(windows), memory)
+        return Cache.empty(tuple(windows), memory, rows)
 
-    def decode_step(
-        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
-    ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
-        embedded = self._positioned(self.embed_target(tokens), cache.step[None], True)
-        x, windows = embedded, []
-        for block, before in zip(self.decoder, cache.windows, strict=True):
-            window = jnp.concatenate([before, x[:, :, None, :]], axis=2)
-            windows.append(window[:, :, 1:])
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
+        embedded = self._positioned(self.embed_target(tokens), cache.positions[:, None], True)
+        x, layers = embedded, []
+        for block, before in zip(self.decoder, cache.layers, strict=True):
+            window = jnp.concatenate([before.value, x[:, :, None, :]], axis=2)
+            layers.append(before.append(window[:, :, 1:], cache.step, cache.positions))
             x = block(x, block.convolution(window, True)[:, :, 0], embedded, cache.source)
-        cache = cache.replace(step=cache.step + 1, windows=tuple(windows))  # type: ignore[attr-defined]
-        return self.output(self.readout(x)), cache
+        return self.output(self.readout(x)), cache.end_step(layers)
 
 
 def attention(

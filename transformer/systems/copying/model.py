@@ -6,17 +6,17 @@ searches such a word is `vocab_size` + its first position.
 """
 
 import math
-from typing import Any
+from dataclasses import replace
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.copying import CopyingConfig
-from transformer.model import attention
+from transformer.model.cache import Cache
 from transformer.model.encoder_decoder import Segments
+from transformer.model.parameters import dense
 from transformer.model.transformer import Memory, Transformer
 
 TINY = 1e-30  # keeps logarithms finite; smaller than all probabilities that matter
@@ -27,22 +27,6 @@ class SourceMemory(Memory):
     """The encoder's output, and the source ids."""
 
     ids: Int[Array, "b s"]
-
-
-@struct.dataclass
-class Cache:
-    """The Transformer's cache, and the source to point to."""
-
-    decoder: attention.Cache
-    memory: SourceMemory
-
-    def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues beam parents[:, i]."""
-        return self.replace(decoder=self.decoder.select(parents))  # type: ignore[attr-defined]
-
-    def grow(self, length: int) -> "Cache":
-        """The same cache with room for `length` steps."""
-        return self.replace(decoder=self.decoder.grow(length))  # type: ignore[attr-defined]
 
 
 @struct.dataclass
@@ -65,8 +49,8 @@ class CopyingTransformer(Transformer):
     def setup(self) -> None:
         super().setup()
         width = self.config.d_model
-        self.pointer_query, self.pointer_key = (nn.Dense(width, use_bias=False) for _ in range(2))
-        self.gate = nn.Dense(1)
+        self.pointer_query, self.pointer_key = (dense(width, use_bias=False) for _ in range(2))
+        self.gate = dense(1)
 
     def known(self, ids: Int[Array, "*time"]) -> Int[Array, "*time"]:
         """Ids as the network reads them: <unk> for every word outside the vocabulary."""
@@ -92,9 +76,10 @@ class CopyingTransformer(Transformer):
         *,
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
+        every_layer: bool = False,
     ) -> SourceMemory:
-        memory = super().encode(self.known(source), deterministic=deterministic)
-        return SourceMemory(memory.states, memory.mask, source)
+        memory = super().encode(self.known(source), deterministic=deterministic, every_layer=every_layer)
+        return SourceMemory(memory.states, memory.mask, memory.layers, source)
 
     def decode(
         self,
@@ -110,8 +95,8 @@ class CopyingTransformer(Transformer):
         """The gate and the pointer, for every state of the decoder."""
         query, key = self.pointer_query(hidden), self.pointer_key(memory.states)
         scores = jnp.einsum("btm,bsm->bts", query, key, preferred_element_type=jnp.float32)
-        scores = jnp.where(memory.mask[:, 0], scores / math.sqrt(key.shape[-1]), jnp.finfo(jnp.float32).min)
-        pointer = jax.nn.softmax(scores)
+        scores = scores / math.sqrt(key.shape[-1])
+        pointer = jax.nn.softmax(jnp.where(memory.mask[:, None, :], scores, jnp.finfo(jnp.float32).min))
         context = jnp.einsum("bts,bsm->btm", pointer.astype(hidden.dtype), memory.states)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(jnp.float32)[..., 0]
         return Mixture(jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), pointer)
@@ -128,14 +113,18 @@ class CopyingTransformer(Transformer):
         share = share.at[rows, :, extended_ids(memory.ids, memory.ids, size)].add(jnp.swapaxes(copied, 1, 2))
         return jnp.log(share + TINY)
 
-    def init_cache(self, memory: SourceMemory, beam_size: int, length: int) -> Cache:  # type: ignore[override]
-        return Cache(super().init_cache(memory, beam_size, length), memory)
+    def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
+        """The Transformer's cache, and the source to point to."""
+        assert isinstance(memory, SourceMemory)
+        cache = super().init_cache(memory, beam_size, length)
+        return replace(cache, source=(cache.source, memory))
 
-    def decode_step(  # type: ignore[override]
-        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
+    def decode_step(
+        self, cache: Cache, tokens: Int[Array, "b n"]
     ) -> tuple[Float[Array, "b n extended"], Cache]:
-        hidden, decoder = self.hidden_step(cache.decoder, self.known(tokens))
-        return self.extended(hidden, cache.memory), cache.replace(decoder=decoder)  # type: ignore[attr-defined]
+        read, memory = cache.source
+        hidden, cache = self.hidden_step(replace(cache, source=read), self.known(tokens))
+        return self.extended(hidden, memory), replace(cache, source=(read, memory))
 
 
 def extended_ids(ids: Int[Array, "b t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b t"]:

@@ -1,12 +1,12 @@
 """A Transformer whose decoder self-attention is bidirectional: it predicts all target positions at once."""
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
-from transformer.model.attention import padding_mask, window_mask
 from transformer.model.encoder_decoder import Segments
+from transformer.model.masks import Mask
+from transformer.model.parameters import dense
 from transformer.model.transformer import Memory, Transformer
 
 
@@ -24,9 +24,9 @@ class NonAutoregressiveTransformer(Transformer):
         super().setup()
         c = self.config
         if c.decoder_input in ("length", "masked"):
-            self.length = nn.Dense(2 * c.length_span + 1)
+            self.length = dense(2 * c.length_span + 1)
         if c.decoder_input == "fertility":
-            self.fertility = nn.Dense(c.max_fertility + 1)
+            self.fertility = dense(c.max_fertility + 1)
 
     def hidden(
         self,
@@ -41,23 +41,14 @@ class NonAutoregressiveTransformer(Transformer):
             self.plan(memory)
         return self.decode(memory, target, deterministic=deterministic)
 
-    def decode(
-        self,
-        memory: Memory,
-        target: Int[Array, "b t"],
-        *,
-        segments: Segments | None = None,
-        deterministic: bool = True,
-    ) -> Float[Array, "b t m"]:
-        """The decoder's final states at every position of the draft."""
+    def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
+        """Embeds the draft."""
         copied = self.config.decoder_input == "fertility"
-        embedded = self.source_embedding(target) if copied else self.embed_target(target)
-        length = target.shape[1]
-        mask = padding_mask(target, self.config.special.pad) & window_mask(length, self.config.window)
-        x = self.target_positions(embedded, jnp.arange(length), deterministic)
-        for layer in self.decoder:
-            x = layer(x, memory.states, mask, memory.mask, deterministic)
-        return self.decoder_norm(x) if self.config.norm == "pre" else x
+        return self.source_embedding(ids) if copied else super().embed_target(ids)
+
+    def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
+        """Every position of the draft attends to all others."""
+        return Mask(keys=target != self.config.special.pad, window=self.config.window)
 
     def logits(self, memory: Memory, target: Int[Array, "b t"]) -> Float[Array, "b t v"]:
         """Logits over the vocabulary at every position of the draft."""
@@ -71,7 +62,7 @@ class NonAutoregressiveTransformer(Transformer):
             return self.fertility(states)
         if self.config.decoder_input == "bos":
             return None
-        is_token = memory.mask[:, 0, 0, :, None]
+        is_token = memory.mask[:, :, None]
         return self.length(jnp.where(is_token, states, 0).sum(axis=1) / jnp.maximum(is_token.sum(axis=1), 1))
 
 

@@ -74,7 +74,8 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
 
 
 def _steps_and_logits(model: Recurrent, source: Array, target: Array) -> tuple[Steps, Array]:
-    steps, embedded = model.steps(source, target, deterministic=False)
+    memory = model.encode(source, deterministic=False)
+    steps, embedded = model.steps(memory, target, deterministic=False)
     return steps, model.output(model.read(steps, embedded, deterministic=False))
 
 

@@ -16,11 +16,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.baselines import RecurrentConfig
 from transformer.errors import UserError
+from transformer.model.cache import Cache, States
+from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.layers import Dropout
+from transformer.model.parameters import Module, declared, dense
 
-States = Any
-"""The state of a decoder: a cell's carry for every layer, `[b, n, d]` arrays."""
+Carry = Any
+"""The state of a cell: one or two arrays `[b, n, d]`."""
 
 
 @struct.dataclass
@@ -35,6 +37,14 @@ class Source:
 
 
 @struct.dataclass
+class Memory:
+    """The encoded source, and the initial state of each layer of the decoder."""
+
+    source: Source
+    starts: list[Carry]
+
+
+@struct.dataclass
 class Steps:
     """The output of the decoder, for `t` steps of one beam or one step of `n` beams."""
 
@@ -46,30 +56,15 @@ class Steps:
     """hard: the position that was sampled; otherwise the most probable one."""
 
 
-@struct.dataclass
-class Cache:
-    """The states of `n` beams in each of `b` sentences."""
-
-    states: States
-    source: Source
-
-    def select(self, parents: Int[Array, "b n"]) -> "Cache":
-        """The cache in which beam i continues beam parents[:, i]."""
-
-        def gather(x: Array) -> Array:
-            return jnp.take_along_axis(x, parents[:, :, None], axis=1)
-
-        return self.replace(states=jax.tree.map(gather, self.states))  # type: ignore[attr-defined]
-
-    def grow(self, length: int) -> "Cache":
-        """States do not grow with the sentence."""
-        return self
-
-
 def make_cell(config: RecurrentConfig, width: int) -> nn.RNNCellBase:
     """A GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997) cell."""
     cell = nn.GRUCell if config.cell == "gru" else nn.OptimizedLSTMCell
-    return cell(width)
+    return cell(
+        width,
+        kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
+        recurrent_kernel_init=declared(nn.initializers.orthogonal(), ("model", "hidden")),
+        bias_init=declared(nn.initializers.zeros_init(), (None,)),
+    )
 
 
 def _half(config: RecurrentConfig) -> nn.RNN:
@@ -77,7 +72,7 @@ def _half(config: RecurrentConfig) -> nn.RNN:
     return nn.RNN(make_cell(config, config.d_model // 2))
 
 
-class Encoder(nn.Module):
+class Encoder(Module):
     """Bidirectional layers, with half of d_model for each direction."""
 
     config: RecurrentConfig
@@ -101,7 +96,7 @@ class Encoder(nn.Module):
         return x, last
 
 
-class DecoderStep(nn.Module):
+class DecoderStep(Module):
     """One step of all decoder layers. The context is computed from the previous state."""
 
     config: RecurrentConfig
@@ -111,13 +106,13 @@ class DecoderStep(nn.Module):
         self.cells = [make_cell(c, c.d_model) for _ in range(c.num_layers)]
         self.dropout = Dropout(c.dropout)
         if c.attention != "fixed":
-            self.query = nn.Dense(c.d_model, use_bias=False)
+            self.query = dense(c.d_model, use_bias=False)
         if c.attention in ("additive", "hard"):
-            self.energy = nn.Dense(1, use_bias=False)
+            self.energy = dense(1, use_bias=False)
 
     def __call__(
-        self, states: States, embedded: Float[Array, "b n m"], source: Source, deterministic: bool
-    ) -> tuple[States, Steps]:
+        self, states: list[Carry], embedded: Float[Array, "b n m"], source: Source, deterministic: bool
+    ) -> tuple[list[Carry], Steps]:
         context, weights, choice = self._attend(_output(states[-1]), source)
         x = jnp.concatenate([embedded, context], axis=-1)
         after = []
@@ -159,47 +154,53 @@ class Recurrent(EncoderDecoder):
         super().setup()
         c = self.config
         self.encoder = Encoder(c)
-        self.starts = [nn.Dense(c.d_model) for _ in range(c.num_layers)]
-        self.key = nn.Dense(c.d_model)
+        self.starts = [dense(c.d_model) for _ in range(c.num_layers)]
+        self.key = dense(c.d_model)
         self.decoder = DecoderStep(c)
-        self.readout, self.dropout = nn.Dense(c.d_model), Dropout(c.dropout)
+        self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
 
-    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> tuple[Source, States]:
-        """The encoded source, and the initial states of the decoder."""
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+    ) -> Memory:
         words = source != self.config.special.pad
         values, last = self.encoder(self.source_embedding(source), words.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
-        states = [self._carry(start[:, None, :]) for start in starts]
-        return Source(self.key(values), values, words, last[-1]), states
+        return Memory(
+            Source(self.key(values), values, words, last[-1]),
+            [self._carry(start[:, None, :]) for start in starts],
+        )
 
     def _carry(self, start: Float[Array, "b 1 m"]) -> Any:
         return start if self.config.cell == "gru" else (jnp.zeros_like(start), start)
 
     def steps(
-        self, source: Int[Array, "b s"], target: Int[Array, "b t"], *, deterministic: bool = True
+        self, memory: Memory, target: Int[Array, "b t"], *, deterministic: bool = True
     ) -> tuple[Steps, Float[Array, "b t m"]]:
         """The decoder's steps with teacher forcing, and the embedded target."""
-        memory, states = self.encode(source, deterministic=deterministic)
         embedded = self.embed_target(target)
         scan = nn.scan(
-            lambda step, states, word: step(states, word, memory, deterministic),
+            lambda step, states, word: step(states, word, memory.source, deterministic),
             variable_broadcast="params",
             split_rngs={"params": False, "dropout": True, "draw": True},
             in_axes=1,
             out_axes=1,
         )
-        _, steps = scan(self.decoder, states, embedded[:, :, None, :])
+        _, steps = scan(self.decoder, memory.starts, embedded[:, :, None, :])
         return jax.tree.map(lambda x: x.squeeze(2), steps), embedded
 
-    def hidden(
+    def decode(
         self,
-        source: Int[Array, "b s"],
+        memory: Memory,
         target: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
-        steps, embedded = self.steps(source, target, deterministic=deterministic)
+        steps, embedded = self.steps(memory, target, deterministic=deterministic)
         return self.read(steps, embedded, deterministic)
 
     def read(
@@ -209,23 +210,23 @@ class Recurrent(EncoderDecoder):
         joined = jnp.concatenate([steps.states, steps.contexts, embedded], axis=-1)
         return self.dropout(jnp.tanh(self.readout(joined)), deterministic)
 
-    def init_cache(self, memory: tuple[Source, States], beam_size: int, length: int) -> Cache:
+    def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
         """A cache of beams that are all in the initial states of the decoder."""
-        source, states = memory
 
         def repeat(x: Array) -> Array:
             return jnp.repeat(x, beam_size, axis=1)
 
-        return Cache(jax.tree.map(repeat, states), source)
+        layers = tuple(States(jax.tree.map(repeat, start)) for start in memory.starts)
+        return Cache.empty(layers, memory.source, rows=len(memory.source.keys))
 
-    def decode_step(
-        self, cache: Cache, tokens: Int[Array, "b n"], rng: Any = None
-    ) -> tuple[Float[Array, "b n v"], Cache]:
-        """Logits of the token after each beam's newest one, and the cache that includes the newest one."""
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
         embedded = self.embed_target(tokens)
-        states, step = self.decoder(cache.states, embedded, cache.source, True)
-        logits = self.output(self.read(step, embedded))
-        return logits, cache.replace(states=states)  # type: ignore[attr-defined]
+        states, step = self.decoder([layer.value for layer in cache.layers], embedded, cache.source, True)
+        layers = [
+            layer.append(state, cache.step, cache.positions)
+            for layer, state in zip(cache.layers, states, strict=True)
+        ]
+        return self.output(self.read(step, embedded)), cache.end_step(layers)
 
 
 def _output(carry: Any) -> Array:
@@ -243,5 +244,8 @@ def attention(
     """
     if model.config.attention == "fixed":
         raise UserError("a decoder with a fixed context has no attention: there is no alignment to show")
-    steps, _ = model.apply(variables, source, target, method="steps")  # type: ignore[misc]
-    return steps.weights
+
+    def weights(model: Recurrent) -> Array:
+        return model.steps(model.encode(source), target)[0].weights
+
+    return model.apply(variables, method=weights)  # type: ignore[return-value]

@@ -1,0 +1,80 @@
+"""Position schemes that act in attention, against their definitions."""
+
+from typing import get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer import Transformer, TransformerConfig
+from transformer.model.attention import MECHANISMS
+from transformer.model.masks import Mask
+from transformer.model.positions import SCHEMES, Alibi, Rotary, slopes
+
+
+def test_rotary_positions_multiply_complex_numbers(tiny):
+    x = np.random.default_rng(0).standard_normal((2, 3, 7, 8), np.float32)
+    positions = np.array([[0, 1, 2, 3, 4, 5, 6], [9, 3, 0, 0, 20, 1, 2]])
+    rotated = Rotary(tiny()).apply({}, jnp.asarray(x), jnp.asarray(positions), method="rotate")
+    # Su et al. 2021, section 3.2.1: coordinates 2i and 2i+1 are one complex number, times e^(i m theta_i)
+    theta = 10_000.0 ** (-2 * np.arange(4) / 8)
+    turned = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * positions[:, None, :, None] * theta)
+    np.testing.assert_allclose(rotated[..., ::2], turned.real, atol=1e-5)
+    np.testing.assert_allclose(rotated[..., 1::2], turned.imag, atol=1e-5)
+
+
+def test_the_slopes_of_alibi_are_the_published_ones():
+    # Press et al. 2022, section 3: for 8 heads 1/2, 1/4, ..., 1/256; for 16 heads also those between
+    assert slopes(8) == [2.0**-k for k in range(1, 9)]
+    assert slopes(16) == pytest.approx([2 ** (-k / 2) for k in range(1, 17)])
+    # footnote: for 12 heads those of 8 heads, then every other one of 16
+    assert slopes(12) == pytest.approx([*slopes(8), *(2 ** (-k / 2) for k in (1, 3, 5, 7))])
+
+
+def test_alibi_subtracts_the_distance_times_the_slope(tiny):
+    query = jnp.zeros((1, 2, 3, 8))
+    found = Alibi(tiny()).apply({}, query, jnp.asarray([4, 5, 6]), jnp.arange(7), method="scores")
+    for head, slope in enumerate(slopes(2)):
+        for row, position in enumerate((4, 5, 6)):
+            for key in range(7):
+                assert found[0, head, row, key] == pytest.approx(-slope * abs(position - key))
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi"])
+def test_relative_schemes_do_not_depend_on_where_a_sentence_starts(tiny, random_variables, scheme):
+    model = Transformer(tiny(positions=scheme))
+    variables = random_variables(model)
+    ids = jnp.asarray([[5, 6, 7, 2]])
+
+    def encoded(shift):
+        def run(model):
+            embedded, words = model.source_embedding(ids), ids != 0
+            return model.encode_embedded(embedded, words, Mask(keys=words), jnp.arange(4) + shift)
+
+        return model.apply(variables, method=run).states
+
+    np.testing.assert_allclose(encoded(0), encoded(100), atol=1e-4)
+    order = np.array([1, 0, 2, 3])
+    swapped = model.apply(variables, ids[:, order], method="encode").states[:, order]
+    assert np.abs(swapped - encoded(0)).max() > 1e-3  # but on the order of the words
+
+
+def test_the_options_are_the_schemes_and_mechanisms():
+    hints = get_type_hints(TransformerConfig)
+    assert get_args(hints["positions"]) == tuple(SCHEMES)
+    assert get_args(hints["mechanism"]) == tuple(MECHANISMS)
+
+
+def test_the_states_of_every_layer_are_returned_on_request(tiny, random_variables):
+    model = Transformer(tiny(num_layers=3))
+    variables = random_variables(model)
+    ids = jnp.asarray([[5, 6, 7, 2]])
+    assert model.apply(variables, ids, method="encode").layers == ()
+    memory = model.apply(variables, ids, every_layer=True, method="encode")
+    assert len(memory.layers) == 3
+    np.testing.assert_array_equal(memory.layers[-1], memory.states)
+    shallow = jax.tree.map(lambda x: x, variables)
+    shallow = {"params": {k: v for k, v in shallow["params"].items() if k != "encoder_2"}}
+    two = Transformer(tiny(num_layers=2, decoder_layers=3))
+    np.testing.assert_allclose(memory.layers[1], two.apply(shallow, ids, method="encode").states, atol=1e-6)

@@ -1,0 +1,97 @@
+"""Kernels: the ways to compute Eq. 1. All give the same result up to rounding."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer.config import TransformerConfig
+from transformer.model.masks import Mask
+
+Drop = Callable[[Array], Array]
+SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
+FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
+
+
+def runs_in_blocks(queries: int, mask: Mask) -> bool:
+    """Whether `in_blocks` is faster: the window is short, and queries and keys are the same positions."""
+    return mask.window is not None and 4 * max(mask.window, SMALLEST_BLOCK) <= queries
+
+
+def runs_fused(config: TransformerConfig, queries: int, dropout: bool) -> bool:
+    """Whether to use `fused`, which has no attention dropout and needs d_v = d_k."""
+    if dropout or config.key_width != config.value_width:
+        return False
+    if config.attention == "auto":
+        return queries >= FEWEST_QUERIES and _cudnn_runs(config)
+    return config.attention == "fused"
+
+
+def _cudnn_runs(config: TransformerConfig) -> bool:
+    shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
+    return shapes_fit and config.dtype == "bfloat16" and jax.default_backend() == "gpu"
+
+
+def fused(
+    config: TransformerConfig,
+    query: Float[Array, "b h q d"],
+    keys: Float[Array, "b h k d"],
+    values: Float[Array, "b h k d"],
+    mask: Mask,
+    bias: Float[Array, "#b #h #q k"] | None,
+) -> Float[Array, "b h q d"]:
+    """`jax.nn.dot_product_attention`, with cuDNN's kernel where it runs."""
+
+    def time_first(x: Array) -> Array:
+        return jnp.swapaxes(x, 1, 2)
+
+    dense = mask.dense(query.shape[2], keys.shape[2])
+    context = jax.nn.dot_product_attention(
+        time_first(query),
+        time_first(keys),
+        time_first(values),
+        bias=bias,
+        mask=jnp.broadcast_to(dense, (*dense.shape[:2], query.shape[2], keys.shape[2])),
+        implementation="cudnn" if _cudnn_runs(config) else None,
+    )
+    return time_first(context)
+
+
+def in_blocks(
+    weights_of: Callable[[Array, Array, Array], Array],
+    query: Float[Array, "b h t d_k"],
+    keys: Float[Array, "b h t d_k"],
+    values: Float[Array, "b h t d_v"],
+    mask: Mask,
+    drop: Drop,
+) -> Float[Array, "b h t d_v"]:
+    """Restricted self-attention (section 4) block by block, at a cost linear in the length.
+
+    Args:
+      weights_of: (queries, keys, dense mask) -> attention weights.
+      drop: dropout of the weights.
+    """
+    assert mask.window is not None
+    time, block = query.shape[2], max(mask.window, SMALLEST_BLOCK)
+    query = jnp.pad(query, ((0, 0), (0, 0), (0, -time % block), (0, 0)))
+    query = query.reshape(*query.shape[:2], -1, block, query.shape[3])
+    weights = weights_of(query, _neighbours(keys, block), _mask_of_blocks(mask.dense(time, time), block))
+    context = jnp.einsum("...qk,...kd->...qd", drop(weights).astype(values.dtype), _neighbours(values, block))
+    return context.reshape(*context.shape[:2], -1, context.shape[4])[:, :, :time]
+
+
+def _neighbours(x: Float[Array, "b h k d"], block: int) -> Float[Array, "b h _ _ d"]:
+    """For each block of positions, those of the previous block, of itself and of the next block."""
+    padded = jnp.pad(x, ((0, 0), (0, 0), (block, block + -x.shape[2] % block), (0, 0)))
+    blocks = padded.reshape(*x.shape[:2], -1, block, x.shape[3])
+    return jnp.concatenate([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], axis=3)
+
+
+def _mask_of_blocks(mask: Bool[Array, "#b 1 q k"], block: int) -> Bool[Array, "#b 1 _ _ _"]:
+    """The part of a mask for the queries of each block and the keys of `_neighbours`."""
+    padding = -mask.shape[2] % block
+    padded = jnp.pad(mask, ((0, 0), (0, 0), (0, padding), (block, block + padding)))
+    rows = jnp.arange(mask.shape[2] + padding).reshape(-1, block, 1)
+    columns = jnp.arange(0, len(rows) * block, block)[:, None, None] + jnp.arange(3 * block)
+    return padded[:, :, rows, columns]

@@ -1,0 +1,106 @@
+"""Parameters, each declared with the names of its axes.
+
+A declaration stands beside the parameter that it describes. Sharding (`transformer.runtime.sharding`), int8
+weights (`transformer.model.int8`) and imports (`transformer.interop.marian`) read it. `init` and `apply` work
+with plain arrays.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax import struct, traverse_util
+from flax.errors import ScopeParamShapeError
+from jaxtyping import Array
+
+from transformer.model.int8 import INT8, QuantizedMatrix
+
+Variables = dict[str, Any]
+"""The collections of a model's variables: "params", and for some models others."""
+Declarations = Mapping[tuple[str, ...], "Declared"]
+"""The declaration of each parameter, by its path in "params"."""
+Initializer = Callable[..., Any]
+Axes = tuple[str | None, ...]
+"""The name of each axis: "model" (d_model), "heads", "hidden" (d_ff), "vocabulary"; None for any other."""
+
+
+@struct.dataclass
+class Declared(nn.LogicallyPartitioned):  # type: ignore[misc]
+    """A parameter and the names of its axes; for a matrix that can have int8 weights also `summed`, the axes
+    that a product sums over."""
+
+    summed: tuple[int, ...] = struct.field(default=(), pytree_node=False)
+
+
+def declared(initial: Initializer, axes: Axes, summed: tuple[int, ...] = ()) -> Initializer:
+    """An initialiser that declares its parameter, also for modules of Flax."""
+    return lambda *given: Declared(initial(*given), axes, summed=summed)
+
+
+def param(
+    module: nn.Module,
+    name: str,
+    initial: Initializer,
+    shape: tuple[int, ...],
+    axes: Axes,
+    summed: tuple[int, ...] = (),
+) -> Array:
+    """A parameter of a module, created when the module is initialised.
+
+    Flax checks the shape of a parameter by tracing its initialiser, which is a fifth of the time to trace a
+    search. So the shape is checked here.
+    """
+    if not module.has_variable("params", name):
+        return module.param(name, declared(initial, axes, summed), shape)
+    kept: Any = module.get_variable("params", name)
+    if isinstance(kept, Declared):  # from `init` of a module that is not a `Module`
+        kept = kept.value
+    if kept.shape != shape:
+        raise ScopeParamShapeError(name, "/".join(module.path), kept.shape, shape)
+    return kept  # type: ignore[no-any-return]
+
+
+def matrix(
+    module: nn.Module,
+    name: str,
+    initial: Initializer,
+    shape: tuple[int, ...],
+    axes: Axes,
+    summed: tuple[int, ...] = (0,),
+) -> Array | QuantizedMatrix:
+    """A parameter that products read, or its int8 weights if the model has these."""
+    if module.has_variable(INT8, name):
+        return module.get_variable(INT8, name)  # type: ignore[no-any-return]
+    return param(module, name, initial, shape, axes, summed)
+
+
+class Module(nn.Module):
+    """A module whose `init` returns plain arrays. All modules of this package are."""
+
+    def init(self, *given: Any, **options: Any) -> Variables:  # type: ignore[override]
+        """As `nn.Module.init`, without the declarations."""
+        plain: Variables = nn.unbox(super().init(*given, **options))
+        return plain
+
+
+def declarations(model: nn.Module, example: tuple[Any, ...]) -> Declarations:
+    """The declared parameters of a model.
+
+    Args:
+      model: any module; a parameter of a module that declares nothing is left out.
+      example: arguments of the model, or their shapes.
+    """
+    boxed = jax.eval_shape(lambda *given: nn.Module.init(model, jax.random.key(0), *given), *example)
+    leaves = traverse_util.flatten_dict(boxed["params"])
+    return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
+
+
+def dense(width: int, use_bias: bool = True) -> nn.Dense:
+    """Flax's x W + b, declared."""
+    return nn.Dense(
+        width,
+        use_bias,
+        kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
+        bias_init=declared(nn.initializers.zeros_init(), (None,)),
+    )
