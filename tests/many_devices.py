@@ -22,8 +22,8 @@ from transformer.model.parameters import declarations
 from transformer.model.transformer import Transformer
 from transformer.runtime.sharding import Layout, Shards, layout_of
 from transformer.tasks.translation import Translation
-from transformer.training.objective import translation_objective
-from transformer.training.step import make_eval_step, make_train_step
+from transformer.training.objective import Loss, translation_objective
+from transformer.training.step import EvalState, make_eval_step, make_train_step
 
 STEPS, ROWS = 20, 16
 
@@ -68,7 +68,7 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
         found.append(
             {
                 "losses": losses,
-                "validation": float(measure({"params": state.params}, batch)["nll"]),
+                "validation": float(measure(EvalState({"params": state.params}), batch)[1]["nll"][0]),
                 "began": [leaf.ravel().tolist() for leaf in jax.tree.leaves(params)],
                 "params": [leaf.ravel().tolist() for leaf in leaves],
                 "bits": hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest(),
@@ -81,9 +81,9 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
 def random_numbers(layout: Layout) -> tuple[float, float]:
     """The mean and the mean square of one random number from each replica."""
 
-    def objective(model: Any, variables: Any, batch: Any, rng: Any, step: Any) -> Any:
-        draw = jax.random.uniform(rng)
-        return 0 * variables["params"], jnp.ones(()), {"draw": draw, "square": draw**2}, variables
+    def objective(model: Any, variables: Any, batch: Any, context: Any) -> Loss:
+        draw, one = jax.random.uniform(context.key), jnp.ones(())
+        return Loss(0 * variables["params"], one, {"draw": (draw, one), "square": (draw**2, one)})
 
     step = layout.spread(make_train_step(None, objective, optax.sgd(1.0), seed=0))
     (batch,) = layout.batches([a_batch(rows=ROWS)])

@@ -21,7 +21,7 @@ from transformer.systems.convolutional.model import Convolutional
 from transformer.systems.recurrent.hard_attention import hard_attention_objective
 from transformer.systems.recurrent.model import Recurrent
 from transformer.systems.registry import check_system, find_system
-from transformer.training.objective import translation_objective
+from transformer.training.objective import Context, translation_objective
 
 SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}
 MODELS = {
@@ -147,9 +147,8 @@ def batch():
 
 def test_without_draws_hard_attention_trains_like_any_other():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
-    step = jnp.zeros((), jnp.int32)
-    hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), None, step)
-    plain = translation_objective(0.1)(model, variables, batch(), None, step)
+    hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), Context())
+    plain = translation_objective(0.1)(model, variables, batch(), Context())
     jax.tree.map(np.testing.assert_array_equal, hard, plain)
 
 
@@ -195,8 +194,7 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
 
     def drawn(params, key):
         everything = {**variables, "params": params}
-        loss, *_ = objective(model, everything, batch, key, jnp.zeros((), jnp.int32))
-        return loss / 512
+        return objective(model, everything, batch, Context(key)).total / 512
 
     directions = np.random.default_rng(0).normal(size=(8, 9 * config.d_model))
 
@@ -216,15 +214,15 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
 
 def test_the_draws_have_a_gradient_but_no_value():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
-    given = (model, variables, batch(), jax.random.key(0), jnp.zeros((), jnp.int32))
+    given = (model, variables, batch(), Context(jax.random.key(0)))
     losses = [
         hard_attention_objective(0.0, dataclasses.replace(model.config, reward_weight=weight))(*given)
         for weight in (0.0, 1.0)
     ]
-    assert losses[0][0] == losses[1][0]
-    metrics, words = losses[0][2], losses[0][1]
-    assert 0 < float(metrics["entropy"] / words) < np.log(6)
-    assert float(losses[0][0]) == pytest.approx(
+    assert losses[0].total == losses[1].total
+    metrics = {name: total for name, (total, _) in losses[0].metrics.items()}
+    assert 0 < float(metrics["entropy"] / losses[0].weight) < np.log(6)
+    assert float(losses[0].total) == pytest.approx(
         float(metrics["nll"] - model.config.entropy_weight * metrics["entropy"]), rel=1e-5
     )
 

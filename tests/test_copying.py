@@ -27,6 +27,7 @@ from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.search import copying_scores, named, pointers
 from transformer.trainer.train import train
+from transformer.training.objective import Context
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SIZE = 8
@@ -93,8 +94,7 @@ def test_coverage_counts_attention_paid_twice():
             CopyingTransformer(model),
             variables(),
             {"source": SOURCE, "target": TARGET},
-            None,
-            jnp.zeros((), jnp.int32),
+            Context(),
         )
         for model in (CONFIG, config)
     )
@@ -103,8 +103,8 @@ def test_coverage_counts_attention_paid_twice():
     for row, time in itertools.product(range(3), range(7)):
         if TARGET[row, time] != PAD:
             expected += np.minimum(pointer[row, time], pointer[row, :time].sum(axis=0)).sum()
-    assert float(covered[2]["coverage"]) == pytest.approx(expected, rel=1e-4)
-    assert float(covered[0] - plain[0]) == pytest.approx(0.5 * expected, rel=1e-3)
+    assert float(covered.metrics["coverage"][0]) == pytest.approx(expected, rel=1e-4)
+    assert float(covered.total - plain.total) == pytest.approx(0.5 * expected, rel=1e-3)
 
 
 # --- searching ---

@@ -26,6 +26,7 @@ from transformer.systems.nonautoregressive.search import (
     sample_fertilities,
     truncate_at_eos,
 )
+from transformer.training.objective import Context
 from transformer.training.step import init_state, make_train_step
 
 PAD, BOS, EOS = 0, 1, 2
@@ -127,11 +128,11 @@ def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
     )
     data = dataclasses.replace(config.data, max_length=8, batch_tokens=64)
     objective = nonautoregressive_objective(dataclasses.replace(config, data=data))
-    variables, step = variables_of(name), jnp.zeros((), jnp.int32)
+    variables = variables_of(name)
     batch = {"source": SOURCE, "target": TARGET}
-    _, weight, metrics, after = objective(MODELS[name], variables, batch, None, step)
-    assert after is variables
-    assert weight == (TARGET != PAD).sum()
+    loss = objective(MODELS[name], variables, batch, Context())
+    metrics = {metric: total for metric, (total, _) in loss.metrics.items()}
+    assert loss.weight == (TARGET != PAD).sum()
     log_p = nonautoregressive_scores(MODELS[name], variables, SOURCE, TARGET)
     assert float(metrics["nll"]) == pytest.approx(-float(log_p.sum()), rel=1e-5)
     if name == "bos":
@@ -162,23 +163,19 @@ def test_masks_cover_every_number_of_words_evenly():
 
 
 def test_only_masked_words_are_learned():
-    objective, variables, step = (
-        objective_of("masked", length_weight=0.0),
-        variables_of("masked"),
-        jnp.zeros((), jnp.int32),
-    )
+    objective, variables = objective_of("masked", length_weight=0.0), variables_of("masked")
     batch = {"source": SOURCE, "target": TARGET}
-    key = jax.random.key(3)
-    loss, weight, *_ = objective(MODELS["masked"], variables, batch, key, step)
-    masked = sample_mask(jax.random.fold_in(key, 1), TARGET != PAD)
-    assert weight == masked.sum()
+    context = Context(jax.random.key(3))
+    loss = objective(MODELS["masked"], variables, batch, context)
+    masked = sample_mask(context.rngs("mask")["mask"], TARGET != PAD)
+    assert loss.weight == masked.sum()
     memory = MODELS["masked"].apply(variables, SOURCE, method="encode")
     draft = jnp.where(masked, BOS, TARGET)
     log_p = jax.nn.log_softmax(MODELS["masked"].apply(variables, memory, draft, method="logits"))
     chosen = jnp.take_along_axis(log_p, TARGET[..., None], axis=-1)[..., 0]
     others = (log_p.sum(axis=-1) - chosen) / (log_p.shape[-1] - 1)
     expected = -((0.9 * chosen + 0.1 * others) * masked).sum()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_one_update_teaches_every_parameter():

@@ -6,6 +6,7 @@ summation changes them by about 1e-6 of their size; 1e-5 is allowed.
 
 import math
 
+import flax.linen as nn
 import jax
 import jax.monitoring
 import jax.numpy as jnp
@@ -16,13 +17,14 @@ from toy_batches import BOS, EOS, a_batch, state_of
 
 from transformer.config import Config, OptimizerConfig
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer
 from transformer.runtime.sharding import Replicas
 from transformer.tasks.translation import Translation
 from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import translation_objective
+from transformer.training.objective import Context, Loss, translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.step import init_state, make_eval_step, make_train_step
+from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 OBJECTIVE = translation_objective(0.1)
 
@@ -91,8 +93,9 @@ def test_packed_rows_have_the_loss_of_their_sentences(tiny, random_variables):
         "target_segments": np.array([[1, 1, 2, 2, 2, 0]]),
     }
     measure = jax.jit(make_eval_step(model, OBJECTIVE))
-    sums, packed_sums = (measure(variables, jax.tree.map(jnp.asarray, b)) for b in (alone, packed))
-    assert sums["weight"] == packed_sums["weight"] == 5
+    state = EvalState(variables)
+    sums, packed_sums = (measure(state, jax.tree.map(jnp.asarray, b))[1] for b in (alone, packed))
+    assert sums["loss"][1] == packed_sums["loss"][1] == 5
     assert_close(sums, packed_sums)
 
 
@@ -204,21 +207,53 @@ def test_accumulation_changes_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
-def test_what_an_objective_carries_moves_by_the_weighted_mean(model, params):
+def test_running_statistics_move_by_the_mean_of_the_batch(model, params):
     """Over slices of unequal numbers of words, once an update."""
 
-    def carrying(model, variables, batch, rng, step):
-        loss, weight, metrics, _ = OBJECTIVE(model, variables, batch, rng, step)
-        now = loss / weight
-        return loss, weight, metrics, {**variables, "usual": {"loss": 0.5 * variables["usual"]["loss"] + now}}
+    def counting(model, variables, batch, context):
+        loss = OBJECTIVE(model, variables, batch, context)
+        return loss.replace(statistics={"usual": Sums(loss.total, loss.weight, momentum=0.5)})
 
     batch = a_batch()
     for accumulate in (1, 2):
         optimizer = optax.sgd(0.0)
-        state = state_of(params, optimizer).replace(extra={"usual": {"loss": jnp.float32(3.0)}})
-        step = jax.jit(make_train_step(model, carrying, optimizer, seed=0, accumulate=accumulate))
+        state = state_of(params, optimizer).replace(statistics={"statistics": {"usual": jnp.float32(3.0)}})
+        step = jax.jit(make_train_step(model, counting, optimizer, seed=0, accumulate=accumulate))
         after, metrics = step(state, batch)
-        assert after.extra["usual"]["loss"] == pytest.approx(1.5 + float(metrics["loss"]), rel=1e-5)
+        usual = after.statistics["statistics"]["usual"]
+        assert usual == pytest.approx(1.5 + 0.5 * float(metrics["loss"]), rel=1e-5)
+
+
+def test_metrics_have_weights_of_their_own_and_rows_keep_their_memory(model, params):
+    def objective(model, variables, batch, context):
+        loss = OBJECTIVE(model, variables, batch, context)
+        rows = (batch["target"] != 0).any(axis=1).astype(jnp.float32)
+        metrics = {"words a row": (loss.weight, rows.sum())}
+        return loss.replace(metrics=metrics, carry=context.carry + batch["target"].sum(axis=1))
+
+    batch = a_batch()
+    for accumulate in (1, 4):
+        state = state_of(params, optax.sgd(0.0)).replace(carry=jnp.arange(8))
+        step = jax.jit(make_train_step(model, objective, optax.sgd(0.0), seed=0, accumulate=accumulate))
+        after, metrics = step(state, batch)
+        assert metrics["words a row"] == pytest.approx((batch["target"] != 0).sum() / 8)
+        np.testing.assert_array_equal(after.carry, np.arange(8) + batch["target"].sum(axis=1))
+
+
+def test_random_streams_differ_by_name_step_and_slice():
+    seen = []
+
+    def objective(model, variables, batch, context):
+        keys = context.rngs("dropout", "mask")
+        draws = {name: (jax.random.uniform(key), jnp.ones(())) for name, key in keys.items()}
+        seen.append(set(draws))
+        return Loss(0 * variables["params"], jnp.ones(()), draws)
+
+    step = jax.jit(make_train_step(nn.Module(), objective, optax.sgd(1.0), seed=0))
+    state, first = step(state_of(jnp.zeros(()), optax.sgd(1.0)), a_batch())
+    _, second = step(state, a_batch())
+    assert len({float(x) for metrics in (first, second) for x in (metrics["dropout"], metrics["mask"])}) == 4
+    assert Context().rngs("dropout") is None
 
 
 def test_rows_of_padding_change_nothing(model, params, plain_update):

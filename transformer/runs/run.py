@@ -330,8 +330,9 @@ class Run:
             step=training["step"],
             params=params,
             optimizer=training["optimizer"],
-            extra={name: value for name, value in model.items() if name != "params"},
+            statistics={name: value for name, value in model.items() if name != "params"},
             average=None if like.average is None else model["params"],
+            carry=training.get("carry", ()),
         )
 
     def resume(self, like: TrainState, say: Callable[[str], None]) -> TrainState | None:
@@ -472,4 +473,8 @@ def _is_record(record: dict[str, Any]) -> bool:
 def _resume_items(state: TrainState) -> dict[str, Any]:
     """What resuming needs besides the model for decoding."""
     items = {"step": state.step, "optimizer": state.optimizer}
-    return items if state.average is None else {**items, "params": state.params}
+    if state.average is not None:
+        items["params"] = state.params
+    if jax.tree.leaves(state.carry):
+        items["carry"] = state.carry
+    return items

@@ -4,9 +4,9 @@ In both cases the leaves of the state are global arrays without a leading device
 checkpoints and decoding use the same state without gathering, slicing or stacking.
 """
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +20,8 @@ from transformer.errors import UserError
 from transformer.model.parameters import Declarations
 
 Step = Callable[..., Any]
-"""`step(state, batch, *, axis_name=None)`."""
+"""`step(state, batch, *, axis_name=None) -> (state, metrics)`, where `state.carry` is the memory of the rows
+(`transformer.training.step`)."""
 
 AXIS = "batch"
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
@@ -41,18 +42,32 @@ class Layout(ABC):
         """`step(state, batch)` on all devices, with the same results on each."""
 
     @abstractmethod
-    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
-        """Splits this process's rows of a batch over its devices. Rows of <pad>, which have no weight, are
-        appended up to a multiple of the number of shards times `multiple` (the slices of gradient
+    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
+        """Splits this process's rows of a batch over its devices. Rows of the fill value, which have no
+        weight, are appended up to a multiple of the number of shards times `multiple` (the slices of gradient
         accumulation)."""
 
     def batches(
-        self, batches: Iterable[dict[str, np.ndarray]], *, pad: int = 0, multiple: int = 1, ahead: int = 2
+        self,
+        batches: Iterable[Mapping[str, np.ndarray]],
+        *,
+        fill: Mapping[str, float] = MappingProxyType({}),
+        multiple: int = 1,
+        ahead: int = 2,
     ) -> Iterator[dict[str, jax.Array]]:
-        """This process's batches on the devices, placed there `ahead` batches before they are used."""
+        """This process's batches on the devices, placed there `ahead` batches before they are used.
+
+        Args:
+          batches: arrays by name.
+          fill: the value of padding by name. Default: 0.
+          multiple: see `deal`.
+          ahead: number of batches.
+        """
         waiting: list[dict[str, jax.Array]] = []
         for batch in batches:
-            waiting.append({name: self.deal(rows, pad, multiple) for name, rows in batch.items()})
+            waiting.append(
+                {name: self.deal(rows, fill.get(name, 0), multiple) for name, rows in batch.items()}
+            )
             if len(waiting) > ahead:
                 yield waiting.pop(0)
         yield from waiting
@@ -60,27 +75,60 @@ class Layout(ABC):
 
 class Replicas(Layout):
     """Every device holds the whole state and processes a part of the batch: `jax.pmap`, with in_axes and
-    out_axes None for the state."""
+    out_axes None for the state, except for the rows' memory."""
+
+    def __init__(self) -> None:
+        mesh = _flat_mesh(jax.devices())
+        self._whole, self._rows = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (AXIS,)))
 
     def place(self, state: Any) -> Any:
-        return jax.device_put(_to_host(state), NamedSharding(_flat_mesh(jax.devices()), PartitionSpec()))
+        rest, carry = _split(_to_host(state))
+        return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
-        single = jax.device_count() == 1  # an all-reduce over one device would copy all gradients
-        return jax.pmap(
-            functools.partial(step, axis_name=None if single else AXIS),
+        devices = jax.device_count()
+        axis = None if devices == 1 else AXIS  # an all-reduce over one device would copy all gradients
+
+        def split_step(rest: Any, carry: Any, batch: Any) -> tuple[Any, Any, Any]:
+            state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
+            return *_split(state), metrics
+
+        spread: Any = jax.pmap(
+            split_step,
             axis_name=AXIS,
-            in_axes=(None, 0),
-            out_axes=None,  # type: ignore[arg-type]
+            in_axes=(None, 0, 0),
+            out_axes=(None, 0, None),
             donate_argnums=(0,) if donate_state else (),
         )
 
-    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
+        return _Spread(spread, self._rows)
+
+    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         devices = jax.local_device_count()
-        rows = _padded(rows, pad, devices * multiple)
+        rows = _padded(rows, fill, devices * multiple)
         split = rows.reshape(devices, -1, *rows.shape[1:])
-        sharding = NamedSharding(_flat_mesh(jax.devices()), PartitionSpec(AXIS))
-        return jax.make_array_from_process_local_data(sharding, split)
+        return jax.make_array_from_process_local_data(self._rows, split)
+
+
+class _Spread:
+    """A step of `Replicas`, called as `step(state, batch)`."""
+
+    def __init__(self, step: Any, rows: NamedSharding) -> None:
+        self._step, devices = step, jax.device_count()
+        self._deal = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
+        self._collect = jax.jit(lambda x: x.reshape(-1, *x.shape[2:]), out_shardings=rows)
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        rest, carry, metrics = self._step(*self._given(state), batch)
+        return _joined(rest, jax.tree.map(self._collect, carry)), metrics
+
+    def lower(self, state: Any, batch: Any) -> Any:
+        """As `jax.stages.Wrapped.lower`."""
+        return self._step.lower(*self._given(state), batch)
+
+    def _given(self, state: Any) -> tuple[Any, Any]:
+        rest, carry = _split(state)
+        return rest, jax.tree.map(self._deal, carry)
 
 
 class Shards(Layout):
@@ -117,9 +165,12 @@ class Shards(Layout):
 
     def shardings(self, state: Any) -> Any:
         """The sharding of every leaf of the state."""
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf.shape)), state
+        rest, carry = _split(state)
+        by_rows = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
+        of_rest = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf.shape)), rest
         )
+        return _joined(of_rest, jax.tree.map(lambda _: by_rows, carry))
 
     def _spec(self, path: Any, shape: tuple[int, ...]) -> PartitionSpec:
         names = tuple(str(getattr(key, "key", key)) for key in path)
@@ -141,17 +192,15 @@ class Shards(Layout):
             axes: list[Any] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
             with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(axes):
                 result = step(state, batch)
-            if not donate_state:
-                return result
             state, metrics = result
             return jax.lax.with_sharding_constraint(state, self.shardings(state)), metrics
 
         return jax.jit(sharded, donate_argnums=(0,) if donate_state else ())
 
-    def deal(self, rows: np.ndarray, pad: int, multiple: int) -> jax.Array:
+    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         shards = jax.local_device_count() // self.mesh.shape[TENSOR]
         sharding = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
-        return jax.make_array_from_process_local_data(sharding, _padded(rows, pad, shards * multiple))
+        return jax.make_array_from_process_local_data(sharding, _padded(rows, fill, shards * multiple))
 
 
 def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({})) -> Layout:
@@ -167,15 +216,25 @@ def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({}))
     return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
 
 
+def _split(state: Any) -> tuple[Any, Any]:
+    """A state without the rows' memory, and that."""
+    return (replace(state, carry=()), state.carry) if hasattr(state, "carry") else (state, ())
+
+
+def _joined(rest: Any, carry: Any) -> Any:
+    """The inverse of `_split`."""
+    return replace(rest, carry=carry) if hasattr(rest, "carry") else rest
+
+
 def _to_host(state: Any) -> Any:
     """The state as `jax.device_put` accepts it for all devices: with several processes, in host memory."""
     return state if jax.process_count() == 1 else jax.device_get(state)
 
 
-def _padded(rows: np.ndarray, pad: int, multiple: int) -> np.ndarray:
-    """The rows, and rows of <pad> up to a multiple."""
+def _padded(rows: np.ndarray, fill: float, multiple: int) -> np.ndarray:
+    """The rows, and rows of the fill value up to a multiple."""
     missing = -len(rows) % multiple
-    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1), constant_values=pad)
+    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1), constant_values=fill)
 
 
 def _flat_mesh(devices: list[jax.Device]) -> Mesh:

@@ -18,7 +18,7 @@ from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
 from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
-from transformer.training.step import make_eval_step
+from transformer.training.step import EvalState, make_eval_step
 from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
@@ -42,12 +42,15 @@ class Evaluator:
         start, t = time.monotonic(), self.config.training
         pairs = self.data.corpus.splits["validation"]
         nll, words = 0.0, 0.0
+        fill = dict.fromkeys(("source", "target"), self.config.model.special.pad)
         fixed = fixed_batches(pairs, self.data.tokenizers, self.config.data)
-        for batch in self.layout.batches(map(self._own_rows, fixed), pad=self.config.model.special.pad):
+        for batch in self.layout.batches(map(self._own_rows, fixed), fill=fill):
             if asked(request):
                 return None
-            sums = jax.device_get(self._step(variables, batch))
-            nll, words = nll + float(sums["nll"]), words + float(sums["weight"])
+            _, sums = self._step(EvalState(variables), batch)
+            nll, words = (
+                float(x) + float(y) for x, y in zip((nll, words), jax.device_get(sums)["nll"], strict=True)
+            )
         some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
         sources, references, translations = self._translated(variables, "validation", some, request)
         if asked(request):

@@ -112,7 +112,7 @@ class Loop:
                 self._keep(stop=0)
             batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
-                pad=self.config.model.special.pad,
+                fill=dict.fromkeys(("source", "target"), self.config.model.special.pad),
                 multiple=t.accumulate,
             )
             if not self._patience_is_over():

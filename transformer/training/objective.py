@@ -1,66 +1,122 @@
 """Training objectives, as sums over a batch."""
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import EncoderDecoder, shift_right
+from transformer.model.parameters import Variables
+from transformer.model.statistics import SUMS
 from transformer.training.cross_entropy import output_cross_entropy
 
-Batch = dict[str, Int[Array, "rows _"]]
-"""source and target ids, each sentence closed by <eos>, then <pad>; packed rows also have
-source_segments and target_segments (the index of each token's sentence in its row, from 1)."""
+Batch = Mapping[str, Array]
+"""Arrays by name, rows first: the fields of the task (`transformer.tasks`)."""
+Carry = Any
+"""Memory that belongs to the rows of a batch and passes from each step to the next: a pytree of arrays
+`[rows, ...]`, empty for most models."""
+Metrics = dict[str, tuple[Float[Array, ""], Float[Array, ""]]]
+"""The sum and the weight of each metric, whose mean is the sum over the weight."""
 
-Metrics = dict[str, Float[Array, ""]]
 
-Objective = Callable[
-    [nn.Module, Any, Batch, Array | None, Int[Array, ""]],
-    tuple[Float[Array, ""], Float[Array, ""], Metrics, Any],
-]
-"""(model, variables, batch, rng, step) -> (loss_sum, weight, metrics, variables).
+@struct.dataclass
+class Loss:
+    """The loss of a batch and what was measured with it.
 
-The results are sums, not means, so the loss does not depend on how a batch is split over devices, processes
-and slices. rng None disables dropout. The step is for annealed objectives. Variables that are not parameters
-(such as a moving average) are returned with changes; an update applies the mean of the changes over all
-slices and devices, weighted like the loss.
-"""
+    All are sums and not means, so they do not depend on how a batch is split over devices, processes and
+    slices.
+    """
+
+    total: Float[Array, ""]
+    """The sum to minimise."""
+    weight: Float[Array, ""]
+    """What the sum of the whole batch is divided by: for text, the number of target tokens."""
+    metrics: Metrics = struct.field(default_factory=dict)
+    statistics: dict[str, Any] = struct.field(default_factory=dict)
+    """The `Sums` of running statistics, by module and name (`transformer.model.statistics`)."""
+    carry: Carry = ()
+    """The rows' memory for the next step. It has no gradient."""
+
+
+@struct.dataclass
+class Context:
+    """What an objective gets besides model, variables and batch."""
+
+    key: Array | None = None
+    """Random key of this step, replica and slice. None in evaluation, where nothing is random."""
+    step: Int[Array, ""] | int = 0
+    """Number of updates so far, for annealed objectives."""
+    carry: Carry = ()
+    """The rows' memory from the step before."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether nothing is random."""
+        return self.key is None
+
+    def rngs(self, *names: str) -> dict[str, Array] | None:
+        """A random key for each name, independent of each other; None if nothing is random."""
+        if self.key is None:
+            return None
+        return {name: jax.random.fold_in(self.key, zlib.crc32(name.encode())) for name in names}
+
+
+Objective = Callable[[nn.Module, Variables, Batch, Context], Loss]
+"""(model, variables, batch, context) -> Loss."""
+
+
+def apply_training(
+    model: nn.Module, variables: Variables, *given: Any, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """`model.apply`, and the `Loss.statistics` of the model."""
+    found: Any = model.apply(variables, *given, mutable=[SUMS], **options)
+    output, changed = found
+    statistics: dict[str, Any] = changed.get(SUMS, {})
+    return output, statistics
 
 
 def translation_objective(smoothing: float) -> Objective:
     """Label-smoothed cross-entropy of the target given the source, with teacher forcing.
 
-    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, the number of
-    targets that had the highest logit. Both are sums over the target tokens; the weight is their number.
+    The batch has `source` and `target`, ids `[rows, length]`, each sentence closed by <eos>, then <pad>; for
+    packed rows also `source_segments` and `target_segments`, the index of each token's sentence in its row.
+
+    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, whether the target
+    had the highest logit, of each target token. The weight is their number.
     """
 
     def objective(
-        model: nn.Module, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
-        special = model.config.special  # type: ignore[attr-defined]
-        target = batch["target"]
-        segments = None
+        model: nn.Module,
+        variables: Variables,
+        batch: Batch,
+        context: Context,
+    ) -> Loss:
+        assert isinstance(model, EncoderDecoder)
+        special, target, segments = model.config.special, batch["target"], None
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
         words = (target != special.pad).astype(jnp.float32)
-        factors = model.apply(
+        factors, statistics = apply_training(
+            model,
             variables,
             batch["source"],
             shift_right(target, special.bos, segments and segments[1]),
             segments=segments,
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
+            deterministic=context.deterministic,
+            rngs=context.rngs("dropout"),
             method=_output_factors,
         )
         loss, nll, correct = output_cross_entropy(*factors, target, words, smoothing)
-        metrics = {"nll": nll, "correct": correct}
-        return loss, words.sum(), metrics, variables
+        weight = words.sum()
+        return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, statistics)
 
     return objective
 
 
-def _output_factors(model: Any, *inputs: Any, **options: Any) -> tuple[Array, Array]:
-    factors: tuple[Array, Array] = model.output_factors(model.hidden(*inputs, **options))
-    return factors
+def _output_factors(model: EncoderDecoder, *inputs: Array, **options: Any) -> tuple[Array, Array]:
+    return model.output_factors(model.hidden(*inputs, **options))

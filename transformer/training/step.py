@@ -12,7 +12,12 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.training.objective import Batch, Metrics, Objective
+from transformer.model.parameters import Variables
+from transformer.model.statistics import GRADIENTS, PROBES, Sums
+from transformer.training.objective import Batch, Carry, Context, Metrics, Objective
+
+Params = Any
+Means = dict[str, Float[Array, ""]]
 
 
 @struct.dataclass
@@ -20,25 +25,36 @@ class TrainState:
     """All that training changes, as one pytree."""
 
     step: Int[Array, ""]
-    params: Any
-    optimizer: Any
-    extra: Any
-    """Variables that are not parameters (running statistics, carried memory); often empty."""
-    average: Any
+    params: Params
+    optimizer: optax.OptState
+    statistics: dict[str, Any]
+    """The model's other variables, such as running statistics (`transformer.model.statistics`)."""
+    average: Params | None
     """Moving average of the parameters, or None."""
+    carry: Carry = ()
+    """The memory of the rows."""
 
     @property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> Variables:
         """The model's variables in training."""
-        return {"params": self.params, **self.extra}
+        return {"params": self.params, **self.statistics}
 
     @property
-    def best_variables(self) -> dict[str, Any]:
+    def best_variables(self) -> Variables:
         """The model's variables in evaluation: with the moving average, if there is one."""
         return self.variables if self.average is None else {**self.variables, "params": self.average}
 
 
-TrainStep = Callable[..., tuple[TrainState, Metrics]]
+@struct.dataclass
+class EvalState:
+    """What an evaluation step reads and returns."""
+
+    variables: Variables
+    carry: Carry = ()
+
+
+TrainStep = Callable[..., tuple[TrainState, Means]]
+EvalStep = Callable[..., tuple[EvalState, Metrics]]
 
 
 def init_state(
@@ -49,6 +65,7 @@ def init_state(
     *,
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
+    carry: Carry = (),
 ) -> TrainState:
     """The initial state: the given variables, others initialised from the seed, and the optimizer's initial
     state.
@@ -60,19 +77,31 @@ def init_state(
       example: arguments of the model, or their shapes.
       average: whether to keep a moving average of the parameters.
       variables: those that are given.
+      carry: the initial memory of the rows.
     """
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
     fresh = nn.unbox(jax.jit(model.init)(jax.random.key(seed), *zeros))
-    extra = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
-    params = extra.pop("params")
+    statistics = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
+    params = statistics.pop("params")
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         optimizer=optimizer.init(params),
-        extra=extra,
+        statistics=statistics,
         # a copy: the first step donates the parameters' buffers
         average=jax.tree.map(jnp.copy, params) if average else None,
+        carry=carry,
     )
+
+
+@struct.dataclass
+class _Summed:
+    """The sums of a batch, or of a part of it."""
+
+    gradients: Params
+    weight: Float[Array, ""]
+    metrics: Metrics
+    statistics: dict[str, Any]
 
 
 def make_train_step(
@@ -86,66 +115,95 @@ def make_train_step(
 ) -> TrainStep:
     """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
-    The metrics are `loss` and those of the objective, as means over the target tokens of the whole batch;
-    `gradient_norm`; and `weight`, the number of tokens. With `axis_name` the sums also run over that axis,
-    outside `grad`. Random numbers depend only on (seed, step, replica, slice).
+    The metrics are `loss` and those of the objective, as means over the whole batch, `gradient_norm`, and
+    `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`. Random
+    numbers depend only on (seed, step, replica, slice).
     """
 
-    def summed(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Metrics, Any]:
-        """Sums over the tokens: gradients, metrics, and changes of the extra variables."""
+    def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
+        def loss_of(params: Params, probes: dict[str, Any]) -> tuple[Float[Array, ""], Any]:
+            variables = {"params": params, **state.statistics}
+            if probes:
+                variables[PROBES] = probes
+            loss = objective(model, variables, batch, Context(key, state.step, carry))
+            return loss.total, loss
 
-        def loss_of(params: Any) -> tuple[Float[Array, ""], Any]:
-            variables = {"params": params, **state.extra}
-            loss, weight, metrics, after = objective(model, variables, batch, key, state.step)
-            extra = {name: after[name] for name in state.extra}
-            changes = jax.tree.map(lambda new, old: weight * (new - old), extra, {**state.extra})
-            return loss, ({"loss": loss, "weight": weight, **metrics}, changes)
+        probes = jax.tree.map(jnp.zeros_like, state.statistics.get(GRADIENTS, {}))
+        (gradients, probed), loss = jax.grad(loss_of, argnums=(0, 1), has_aux=True)(state.params, probes)
+        metrics = {"loss": (loss.total, loss.weight), **loss.metrics}
+        return _Summed(gradients, loss.weight, metrics, _with_probes(loss.statistics, probed)), loss.carry
 
-        gradients, (metrics, changes) = jax.grad(loss_of, has_aux=True)(state.params)
-        return gradients, metrics, changes
-
-    def accumulated(state: TrainState, batch: Batch, key: Array) -> tuple[Any, Metrics, Any]:
+    def accumulated(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         """The same sums, computed slice by slice."""
-        slices = jax.tree.map(lambda x: x.reshape(accumulate, -1, *x.shape[1:]), batch)
-        keys = jax.random.split(key, accumulate)
+        slices = jax.tree.map(lambda x: x.reshape(accumulate, -1, *x.shape[1:]), (batch, carry))
+        each = (*slices, jax.random.split(key, accumulate))
 
-        def add(sums: Any, slice_and_key: tuple[Batch, Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, sums, summed(state, *slice_and_key)), None
+        def add(sums: _Summed, one: tuple[Batch, Carry, Array]) -> tuple[_Summed, Carry]:
+            new, after = summed(state, *one)
+            return jax.tree.map(jnp.add, sums, new), after
 
-        first = jax.tree.map(lambda x: x[0], (slices, keys))
-        shapes = jax.eval_shape(lambda: summed(state, *first))
+        first = jax.tree.map(lambda x: x[0], each)
+        shapes, _ = jax.eval_shape(lambda: summed(state, *first))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(add, zeros, (slices, keys))[0]  # type: ignore[no-any-return]
+        sums, after = jax.lax.scan(add, zeros, each)
+        return sums, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after)
 
     def train_step(
         state: TrainState, batch: Batch, *, axis_name: str | None = None
-    ) -> tuple[TrainState, Metrics]:
+    ) -> tuple[TrainState, Means]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         if axis_name:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        sums = (summed if accumulate == 1 else accumulated)(state, batch, key)
+        sums, carry = (summed if accumulate == 1 else accumulated)(state, batch, state.carry, key)
         if axis_name:
             sums = jax.lax.psum(sums, axis_name)
-        weight = sums[1].pop("weight")
-        gradients, metrics, changes = jax.tree.map(lambda x: x / jnp.maximum(weight, 1), sums)
-        extra = jax.tree.map(jnp.add, {**state.extra}, changes)
+        gradients = jax.tree.map(lambda x: _mean(x, sums.weight), sums.gradients)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         average = state.average
         if average is not None:
             average = optax.incremental_update(params, average, 1 - ema)
-        metrics |= {"weight": weight, "gradient_norm": optax.tree.norm(gradients)}
-        return TrainState(state.step + 1, params, optimizer_state, extra, average), metrics
+        metrics = {name: _mean(*metric) for name, metric in sums.metrics.items()}
+        metrics |= {"weight": sums.weight, "gradient_norm": optax.tree.norm(gradients)}
+        statistics = _updated(state.statistics, sums.statistics)
+        return TrainState(state.step + 1, params, optimizer_state, statistics, average, carry), metrics
 
     return train_step
 
 
-def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Metrics]:
-    """The pure `eval_step(variables, batch, *, axis_name=None) -> sums` of loss, weight, metrics."""
+def _mean(total: Array, weight: Array) -> Array:
+    """0 if there is no weight."""
+    return total / jnp.where(weight > 0, weight, 1)
 
-    def eval_step(variables: Any, batch: Batch, *, axis_name: str | None = None) -> Metrics:
-        loss, weight, metrics, _ = objective(model, variables, batch, None, jnp.zeros((), jnp.int32))
-        sums = {"loss": loss, "weight": weight, **metrics}
-        return jax.lax.psum(sums, axis_name) if axis_name else sums
+
+def _with_probes(statistics: dict[str, Any], probed: dict[str, Any]) -> dict[str, Any]:
+    """The sums, of gradients too: these are the gradients of the probes."""
+    sums: dict[Any, Sums] = flatten_dict(statistics)
+    for path, gradient in flatten_dict(probed).items():
+        if path not in sums:
+            raise ValueError("the objective must return the model's statistics: see `apply_training`")
+        sums[path] = Sums(gradient, sums[path].count, sums[path].momentum)
+    return unflatten_dict(sums)
+
+
+def _updated(statistics: dict[str, Any], sums: dict[str, Any]) -> dict[str, Any]:
+    """The running means after a batch."""
+    batch = flatten_dict(sums)
+    means = flatten_dict(statistics)
+    return unflatten_dict(
+        {path: batch[path[1:]].update(x) if path[1:] in batch else x for path, x in means.items()}
+    )
+
+
+def make_eval_step(model: nn.Module, objective: Objective) -> EvalStep:
+    """The pure `eval_step(state, batch, *, axis_name=None) -> (state, sums)`: an `EvalState` with the rows'
+    memory after the batch, without variables; the sum and weight of `loss` and of every metric."""
+
+    def eval_step(
+        state: EvalState, batch: Batch, *, axis_name: str | None = None
+    ) -> tuple[EvalState, Metrics]:
+        loss = objective(model, state.variables, batch, Context(carry=state.carry))
+        sums = {"loss": (loss.total, loss.weight), **loss.metrics}
+        return EvalState({}, loss.carry), jax.lax.psum(sums, axis_name) if axis_name else sums
 
     return eval_step

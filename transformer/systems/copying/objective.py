@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -11,14 +12,15 @@ from transformer.config import Config
 from transformer.config.copying import CopyingConfig
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.parameters import Variables
 from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture
-from transformer.training.objective import Batch, Metrics, Objective
+from transformer.training.objective import Batch, Context, Loss, Objective
 
 
 def copying_objective(config: Config) -> Objective:
     """-log P(target | source) of the mixture, and coverage if it has a weight.
 
-    The metrics are sums over the tokens: `nll`; `correct`, whether a token has more than half of the
+    The metrics are means over the tokens: `nll`; `correct`, whether a token has more than half of the
     probability; `copied`, its share of copying (1 - p_gen); and `coverage`, if it has a weight.
 
     Raises:
@@ -36,33 +38,33 @@ def copying_objective(config: Config) -> Objective:
     assert isinstance(config.model, CopyingConfig)
     coverage_weight = config.model.coverage_weight
 
-    def objective(
-        model: CopyingTransformer, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, CopyingTransformer)
         source, target = batch["source"], batch["target"]
-        log_p, likely, mixture = forced(model, variables, source, target, rng)
+        log_p, likely, mixture = forced(model, variables, source, target, context.rngs("dropout"))
         words = (target != model.config.special.pad).astype(jnp.float32)
-        loss = -(log_p * words).sum()
-        metrics = {
+        loss, weight = -(log_p * words).sum(), words.sum()
+        sums = {
             "nll": loss,
             "correct": (likely * words).sum(),
             "copied": (jnp.exp(mixture.log_copy) * words).sum(),
         }
         if coverage_weight:
             seen = jnp.cumsum(mixture.pointer, axis=1) - mixture.pointer
-            metrics["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * words).sum()
-            loss += coverage_weight * metrics["coverage"]
-        return loss, words.sum(), jax.tree.map(jax.lax.stop_gradient, metrics), variables
+            sums["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * words).sum()
+            loss += coverage_weight * sums["coverage"]
+        metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
+        return Loss(loss, weight, metrics)
 
-    return objective  # type: ignore[return-value]
+    return objective
 
 
 def forced(
     model: CopyingTransformer,
-    variables: Any,
+    variables: Variables,
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
-    rng: Array | None = None,
+    rngs: dict[str, Array] | None = None,
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]:
     """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
     mixture.
@@ -74,11 +76,10 @@ def forced(
     given = shift_right(target, special.bos)
 
     def run(model: CopyingTransformer) -> tuple[Array, Mixture]:
-        memory = model.encode(source, deterministic=rng is None)
-        hidden = model.decode(memory, given, deterministic=rng is None)
+        memory = model.encode(source, deterministic=rngs is None)
+        hidden = model.decode(memory, given, deterministic=rngs is None)
         return model.output(hidden), model.mixture(hidden, memory)
 
-    rngs = None if rng is None else {"dropout": rng}
     found: Any = model.apply(variables, rngs=rngs, method=run)
     logits, mixture = found
     log_vocabulary = jax.nn.log_softmax(logits)

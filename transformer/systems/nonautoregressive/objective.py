@@ -4,16 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from transformer.config import Config
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.errors import UserError
+from transformer.model.parameters import Variables
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
-from transformer.training.objective import Batch, Metrics, Objective
+from transformer.training.objective import Batch, Context, Loss, Objective
 
 Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
 
@@ -24,7 +26,7 @@ def nonautoregressive_objective(
     """Cross-entropy of the predicted tokens, plus that of the plan (lengths or fertilities).
 
     The metrics are those of `translation_objective` over the predicted tokens, and `plan`, the loss of the
-    plan. A masked decoder predicts the masked tokens only; without an rng (in evaluation) all are masked.
+    plan. A masked decoder predicts the masked tokens only; in evaluation all are masked.
 
     Raises:
       UserError: with decoder input fertility, the teacher is missing or has another vocabulary; or bos_length
@@ -39,13 +41,8 @@ def nonautoregressive_objective(
         )
     fertility_of = teacher_fertilities(config, load_teacher) if c.decoder_input == "fertility" else None
 
-    def objective(
-        model: NonAutoregressiveTransformer,
-        variables: Any,
-        batch: Batch,
-        rng: Array | None,
-        step: Int[Array, ""],
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, NonAutoregressiveTransformer)
         source, target = batch["source"], batch["target"]
         is_token = target != c.special.pad
         fertility, predicted = None, is_token
@@ -59,16 +56,16 @@ def nonautoregressive_objective(
                 fertility = jnp.minimum(fertility_of(source, target), c.max_fertility)
                 draft = copied_source(source, fertility, is_token, c.special.pad)
             case "masked":
-                predicted = is_token if rng is None else sample_mask(jax.random.fold_in(rng, 1), is_token)
+                if rngs := context.rngs("mask"):
+                    predicted = sample_mask(rngs["mask"], is_token)
                 draft = jnp.where(predicted, c.special.bos, target)
 
         def run(model: NonAutoregressiveTransformer) -> tuple[tuple[Array, Array], Array | None]:
-            memory = model.encode(source, deterministic=rng is None)
-            hidden = model.decode(memory, draft, deterministic=rng is None)
+            memory = model.encode(source, deterministic=context.deterministic)
+            hidden = model.decode(memory, draft, deterministic=context.deterministic)
             return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
 
-        rngs = None if rng is None else {"dropout": rng}
-        outputs: Any = model.apply(variables, rngs=rngs, method=run)
+        outputs: Any = model.apply(variables, rngs=context.rngs("dropout"), method=run)
         factors, plan = outputs
         weights = predicted.astype(jnp.float32)
         loss, nll, correct = output_cross_entropy(*factors, target, weights, smoothing)
@@ -80,10 +77,11 @@ def nonautoregressive_objective(
             classes = length_class(source, is_token, c)
             is_sentence = is_token.any(axis=1).astype(jnp.float32)
             plan_loss = c.length_weight * (cross_entropy(plan, classes) * is_sentence).sum()
-        metrics = {"nll": nll, "correct": correct, "plan": jax.lax.stop_gradient(plan_loss)}
-        return loss + plan_loss, weights.sum(), metrics, variables
+        sums, weight = {"nll": nll, "correct": correct, "plan": plan_loss}, weights.sum()
+        metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
+        return Loss(loss + plan_loss, weight, metrics)
 
-    return objective  # type: ignore[return-value]
+    return objective
 
 
 def length_class(

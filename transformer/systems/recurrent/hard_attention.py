@@ -6,18 +6,18 @@ same sum if every step attends to the most probable position, as in decoding (se
 et al. 2017). The difficulty of the words is in both, and cancels.
 """
 
-from typing import Any
-
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from transformer.config import Config
 from transformer.config.baselines import RecurrentConfig
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.parameters import Variables
 from transformer.systems.recurrent.model import Recurrent, Steps
 from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import Batch, Metrics, Objective, translation_objective
+from transformer.training.objective import Batch, Context, Loss, Objective, translation_objective
 
 
 def recurrent_objective(config: Config) -> Objective:
@@ -31,20 +31,19 @@ def recurrent_objective(config: Config) -> Objective:
 def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objective:
     """Label-smoothed cross-entropy with sampled positions, plus REINFORCE for these.
 
-    The metrics are those of `translation_objective` and the `entropy` of the sampling distributions, in nats,
-    as sums over the tokens. Without an rng nothing is sampled: it is `translation_objective`.
+    The metrics are those of `translation_objective` and the `entropy` of the sampling distributions, in nats.
+    In evaluation nothing is sampled: it is `translation_objective`.
     """
     plain = translation_objective(smoothing)
 
-    def objective(
-        model: Recurrent, variables: Any, batch: Batch, rng: Array | None, step: Int[Array, ""]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Metrics, Any]:
-        if rng is None:
-            return plain(model, variables, batch, rng, step)
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        if context.deterministic:
+            return plain(model, variables, batch, context)
+        assert isinstance(model, Recurrent)
         target, special = batch["target"], model.config.special
         words = (target != special.pad).astype(jnp.float32)
 
-        def along(rngs: dict[str, Array]) -> tuple[Steps, Array]:
+        def along(rngs: dict[str, Array] | None) -> tuple[Steps, Array]:
             return model.apply(  # type: ignore[return-value]
                 variables,
                 batch["source"],
@@ -53,24 +52,25 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
                 method=_steps_and_logits,
             )
 
-        dropout, draw = {"dropout": rng}, {"draw": jax.random.fold_in(rng, 1)}
-        steps, logits = along(dropout | draw)
-        nll, otherwise = cross_entropy(logits, target), cross_entropy(along(dropout)[1], target)
+        steps, logits = along(context.rngs("dropout", "draw"))
+        nll, otherwise = (
+            cross_entropy(logits, target),
+            cross_entropy(along(context.rngs("dropout"))[1], target),
+        )
         advantage = _from_here_on(jax.lax.stop_gradient(otherwise - nll) * words)  # return - baseline
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
         draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
         loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
         loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value, which would mean nothing
+        weight, correct = words.sum(), logits.argmax(-1) == target
         metrics = {
-            "nll": (nll * words).sum(),
-            "correct": ((logits.argmax(-1) == target) * words).sum(),
-            "entropy": (entropy * words).sum(),
+            name: (jax.lax.stop_gradient((values * words).sum()), weight)
+            for name, values in {"nll": nll, "correct": correct, "entropy": entropy}.items()
         }
-        metrics = jax.tree.map(jax.lax.stop_gradient, metrics)
-        return (loss * words).sum(), words.sum(), metrics, variables
+        return Loss((loss * words).sum(), weight, metrics)
 
-    return objective  # type: ignore[return-value]
+    return objective
 
 
 def _steps_and_logits(model: Recurrent, source: Array, target: Array) -> tuple[Steps, Array]:

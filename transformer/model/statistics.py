@@ -1,0 +1,81 @@
+"""Running statistics of a module: of its activations, or of gradients that reach it.
+
+A statistic is a sum and a count, so that it is the same however a batch is split over devices and slices. The
+training step (`transformer.training.step`) adds the sums up and updates each running mean once. Collections:
+
+    statistics            running means, of what `running_mean` was given
+    gradient_statistics   running means of gradients, see `running_gradient`
+    sums                  the `Sums` of one batch; mutable in training
+    probes                zeros whose gradients are sums; given in training
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+STATISTICS, GRADIENTS, SUMS, PROBES = "statistics", "gradient_statistics", "sums", "probes"
+
+
+@struct.dataclass
+class Sums:
+    """A statistic of one batch."""
+
+    total: Float[Array, "..."]
+    count: Float[Array, ""]
+    momentum: float = struct.field(pytree_node=False)
+    """Share of the old running mean in the new one."""
+
+    def update(self, mean: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The running mean after this batch."""
+        new = self.total / jnp.maximum(self.count, 1e-20)
+        return jnp.where(self.count > 0, self.momentum * mean + (1 - self.momentum) * new, mean)
+
+
+def running_mean(
+    module: nn.Module,
+    name: str,
+    total: Float[Array, "..."],
+    count: Float[Array, ""],
+    *,
+    momentum: float = 0.99,
+    initial: float = 0.0,
+) -> Float[Array, "..."]:
+    """The running mean of a statistic, before this batch.
+
+    Args:
+      module: its owner.
+      name: unique among the statistics of the module.
+      total: the sum of this batch.
+      count: the number of summands, such as the tokens.
+      momentum: share of the old mean in the new one.
+      initial: its first value.
+    """
+    mean = module.variable(STATISTICS, name, lambda: jnp.full(total.shape, initial))
+    if module.is_mutable_collection(SUMS) and not module.is_initializing():
+        module.put_variable(SUMS, name, Sums(total, count, momentum))
+    kept: Array = mean.value
+    return kept
+
+
+def running_gradient(
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    count: Float[Array, ""],
+    *,
+    momentum: float = 0.99,
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """The running mean of a statistic of gradients, and its probe: zeros of the same shape. A function with a
+    custom gradient takes the probe and returns, as its gradient, the sum of this batch.
+
+    Arguments as `running_mean`.
+    """
+    mean = module.variable(GRADIENTS, name, lambda: jnp.zeros(shape))
+    if module.is_mutable_collection(SUMS) and not module.is_initializing():
+        module.put_variable(SUMS, name, Sums(jnp.zeros(shape), count, momentum))
+    probe: Array = jnp.zeros(shape)
+    if module.has_variable(PROBES, name):
+        probe = module.get_variable(PROBES, name)
+    kept: Array = mean.value
+    return kept, probe
