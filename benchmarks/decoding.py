@@ -181,7 +181,7 @@ def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
     decoder = {name: shape for name, shape in shapes.items() if not name.startswith("encoder_")}
     weights = sum(shape.size for shape in jax.tree.leaves(decoder))
     steps = 1 + max(map(len, said))
-    words = sum(1 + len(run.tokenizers[0].encode(source)) for source in sources)
+    words = sum(1 + len(run.task.tokenizers[0].encode(source)) for source in sources)
     kept = 2 * c.decoder_depth * c.d_model
     cache = kept * sum(BEAM * len(said) * step + words for step in range(steps))
     return 2.0 * (steps * weights + cache)

@@ -47,6 +47,6 @@ def small_translator(
 
 def stored(translator: Translator, path: Path) -> Path:
     """A new run directory with the translator."""
-    run = Run.create(path, translator.config, translator.tokenizers)
+    run = Run.create(path, translator.config, translator.task)
     run.store_model(1, translator.variables)
     return run.path

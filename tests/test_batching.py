@@ -7,12 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from transformer.config import DataConfig
-from transformer.data.batching import Batcher, fixed_batches, make_plan, token_lengths
+from transformer.config import Config, DataConfig
+from transformer.data.batching import Batcher, Field, fixed_batches, stacked
+from transformer.data.corpus import Corpus
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.plans import Batching, plan_of
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
 from transformer.errors import UserError
+from transformer.tasks.preparation import lengths_of
+from transformer.tasks.translation import Translation
 
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)
 PACKED = dataclasses.replace(BUCKETS, batching="packed")
@@ -42,12 +46,25 @@ TOKENIZERS = (TOKENIZER, TOKENIZER)
 LENGTHS = np.array([[len(text.split()) + 1 for text in pair] for pair in PAIRS], np.int32)
 
 
+def task_of(data, tokenizers=TOKENIZERS):
+    return Translation(Config(data=data), tokenizers)
+
+
+def make_plan(pairs, tokenizers, lengths, data):
+    return task_of(data, tokenizers).plan(pairs, lengths)
+
+
+def batcher_of(pairs, tokenizers, plan, data, host=0, hosts=1):
+    task = task_of(data, tokenizers)
+    return Batcher(pairs, task.examples, task.fields, plan, host, hosts)
+
+
 def epoch_of(plan, epoch: int) -> list:
     return [plan(epoch * plan.steps_per_epoch + step) for step in range(plan.steps_per_epoch)]
 
 
 def members(batches) -> Counter:
-    return Counter(pair for batch in batches for row in batch.pairs for pair in row)
+    return Counter(pair for batch in batches for row in batch.members for pair in row)
 
 
 @BOTH
@@ -74,18 +91,18 @@ def test_pure_function_of_lengths_seed_and_step(data):
 def test_buckets_bound_the_shapes_and_the_tokens():
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
     batches = epoch_of(plan, 0)
-    assert {batch.length for batch in batches} <= {5, 8, 12, 20}
-    partial = [batch for batch in batches if len(batch.pairs) < 60 // batch.length]
+    assert {batch.lengths for batch in batches} <= {(n, n) for n in (5, 8, 12, 20)}
+    partial = [batch for batch in batches if len(batch.members) < 60 // batch.lengths[0]]
     assert len(partial) <= 1
     for batch in batches:
-        assert len(batch.pairs) <= 60 // batch.length
-        assert all(LENGTHS[pair].max() <= batch.length for row in batch.pairs for pair in row)
+        assert len(batch.members) <= 60 // batch.lengths[0] == batch.size
+        assert all(LENGTHS[pair].max() <= batch.lengths[0] for row in batch.members for pair in row)
     # all pairs but those moved up from a shorter bucket are in the smallest bucket
     loose = sum(
         LENGTHS[pair].max() <= shorter
         for batch in batches
-        for shorter in [max((s for s in (0, 5, 8, 12) if s < batch.length), default=0)]
-        for row in batch.pairs
+        for shorter in [max((s for s in (0, 5, 8, 12) if s < batch.lengths[0]), default=0)]
+        for row in batch.members
         for pair in row
     )
     assert loose <= sum(60 // length for length in (5, 8, 12))
@@ -94,15 +111,15 @@ def test_buckets_bound_the_shapes_and_the_tokens():
 def test_packed_rows_hold_what_fits():
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, PACKED)
     for batch in epoch_of(plan, 2):
-        assert batch.length == 20
-        assert all((LENGTHS[row].sum(axis=0) <= 20).all() for row in batch.pairs)
+        assert batch.lengths == (20, 20)
+        assert all((LENGTHS[row].sum(axis=0) <= 20).all() for row in batch.members)
     assert plan.padding < make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS).padding
 
 
 @BOTH
 def test_padding_is_what_the_batches_show(data):
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
-    batcher = Batcher(PAIRS, TOKENIZERS, plan, data)
+    batcher = batcher_of(PAIRS, TOKENIZERS, plan, data)
     places = words = 0
     for step in range(plan.steps_per_epoch):
         for side in ("source", "target"):
@@ -113,8 +130,8 @@ def test_padding_is_what_the_batches_show(data):
 
 def test_rows_are_the_sentences():
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
-    batch = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)(0)
-    for row, [pair] in enumerate(plan(0).pairs):
+    batch = batcher_of(PAIRS, TOKENIZERS, plan, BUCKETS)(0)
+    for row, [pair] in enumerate(plan(0).members):
         for side, text in zip(("source", "target"), PAIRS[pair], strict=True):
             ids = batch[side][row]
             assert TOKENIZER.decode(ids) == text
@@ -123,8 +140,8 @@ def test_rows_are_the_sentences():
 
 def test_packed_segments_say_who_is_who():
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, PACKED)
-    batch = Batcher(PAIRS, TOKENIZERS, plan, PACKED)(1)
-    for row, pairs in enumerate(plan(1).pairs):
+    batch = batcher_of(PAIRS, TOKENIZERS, plan, PACKED)(1)
+    for row, pairs in enumerate(plan(1).members):
         for segment, pair in enumerate(pairs, start=1):
             for side, text in zip(("source", "target"), PAIRS[pair], strict=True):
                 mine = batch[f"{side}_segments"][row] == segment
@@ -137,8 +154,8 @@ def test_packed_segments_say_who_is_who():
 def test_hosts_share_the_same_global_batch(data, hosts):
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
     for step in (0, plan.steps_per_epoch + 1):
-        whole = Batcher(PAIRS, TOKENIZERS, plan, data)(step)
-        shares = [Batcher(PAIRS, TOKENIZERS, plan, data, host, hosts)(step) for host in range(hosts)]
+        whole = batcher_of(PAIRS, TOKENIZERS, plan, data)(step)
+        shares = [batcher_of(PAIRS, TOKENIZERS, plan, data, host, hosts)(step) for host in range(hosts)]
         assert len({share["source"].shape for share in shares}) == 1
         for name, rows in whole.items():
             together = np.concatenate([share[name] for share in shares])
@@ -148,7 +165,7 @@ def test_hosts_share_the_same_global_batch(data, hosts):
 
 def test_grain_streams_the_same_batches_from_any_step():
     plan = make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS)
-    batcher = Batcher(PAIRS, TOKENIZERS, plan, BUCKETS)
+    batcher = batcher_of(PAIRS, TOKENIZERS, plan, BUCKETS)
     streamed = list(batcher.stream(5, 9))
     assert len(streamed) == 4
     for step, batch in enumerate(streamed, start=5):
@@ -166,10 +183,10 @@ def test_subword_samples_belong_to_seed_epoch_and_pair():
 
     def rows_by_pair(batcher, step):
         rows = batcher(step)["source"]
-        return {pair: rows[row] for row, [pair] in enumerate(plan(step).pairs)}
+        return {pair: rows[row] for row, [pair] in enumerate(plan(step).members)}
 
-    batcher = Batcher(PAIRS, pair_of, plan, data)
-    first, again = rows_by_pair(batcher, 0), rows_by_pair(Batcher(PAIRS, pair_of, plan, data), 0)
+    batcher = batcher_of(PAIRS, pair_of, plan, data)
+    first, again = rows_by_pair(batcher, 0), rows_by_pair(batcher_of(PAIRS, pair_of, plan, data), 0)
     later = rows_by_pair(batcher, plan.steps_per_epoch)
     assert all((first[pair] == again[pair]).all() for pair in first)
     changed = [pair for pair in first if (first[pair] != later[pair]).any()]
@@ -197,14 +214,14 @@ def test_long_samples_are_as_likely_as_short_ones(batching, windows, monkeypatch
     monkeypatch.setattr(SampledPlan, "BATCHES", lengths.sum() / 800 / windows)
     plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
     epochs = 30
-    seen = [sides for step in range(epochs * plan.steps_per_epoch) for sides in plan(step).sentences.items()]
+    seen = [sides for step in range(epochs * plan.steps_per_epoch) for sides in plan(step).examples.items()]
     assert plan._windows == windows
     assert plan.dropped == plan.outgrown == 0
     counts = Counter(pair for pair, _ in seen)
     assert (
         abs(sum(counts.values()) / epochs / len(PAIRS) - 1) < 0.15
     )  # a partial batch comes as often as a full one
-    drawn = np.array([[len(side) for side in sides] for _, sides in seen])
+    drawn = np.array([[len(side) for side in sides.values()] for _, sides in seen])
     random = np.random.default_rng(0)
     expected = np.array(
         [
@@ -227,7 +244,7 @@ def test_samples_that_are_too_long_are_left_out_and_told():
     plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
     assert 0 < plan.outgrown < 1
     assert plan.dropped == (lengths.max(axis=1) > 40).sum()
-    assert all(max(map(len, sides)) <= 40 for sides in plan(0).sentences.values())
+    assert all(max(map(len, sides.values())) <= 40 for sides in plan(0).examples.values())
     strong = dataclasses.replace(data, subword_sampling=1.0, max_length=6, buckets=(6,))
     with pytest.raises(UserError, match="--data.subword-sampling draws is longer"):
         make_plan(PAIRS, (SUBWORDS, SUBWORDS), np.full((len(PAIRS), 2), 5), strong)
@@ -243,25 +260,66 @@ def test_lengths_are_counted_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(TOKENIZER), "encode", counting)
     pairs = Pairs([*PAIRS[:10], ("only a source", " "), ("", "only a target")])
-    lengths = token_lengths(pairs, TOKENIZERS, tmp_path / "lengths.npy")
+    corpus, task = Corpus("pairs", {"train": pairs}, tmp_path), task_of(BUCKETS)
+    lengths = lengths_of(task, corpus)
     assert (lengths[:10] == LENGTHS[:10]).all()
     assert lengths[10, 1] == 0
     assert lengths[11, 0] == 0
     assert len(calls) == 22
-    assert (token_lengths(pairs, TOKENIZERS, tmp_path / "lengths.npy") == lengths).all()
+    assert (lengths_of(task, corpus) == lengths).all()
     assert len(calls) == 22
-    assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_validation_batches_hold_everything_once_in_the_same_shapes():
     seen = Counter()
-    for batch in fixed_batches(PAIRS, TOKENIZERS, BUCKETS):
+    task = task_of(BUCKETS)
+    examples, buckets = task.examples(PAIRS, truncate=True), task.batching().buckets
+    for batch in fixed_batches(examples, task.fields, buckets, 60):
         assert batch["source"].shape[1] in BUCKETS.lengths
         assert batch["source"].shape == (60 // batch["source"].shape[1], batch["source"].shape[1])
         for source, target in zip(batch["source"], batch["target"], strict=True):
             if source.any():
                 seen[TOKENIZER.decode(source), TOKENIZER.decode(target)] += 1
     assert seen == Counter(PAIRS)
+    for whole in fixed_batches(examples, task.fields, buckets, 60):
+        hosts = [fixed_batches(examples, task.fields, buckets, 60, host, 2) for host in range(2)]
+        halves = [next(batch for batch in each) for each in hosts]
+        together = np.concatenate([half["source"] for half in halves])
+        assert (together[: len(whole["source"])] == whole["source"]).all()
+        break
+
+
+def test_sides_have_lengths_of_their_own():
+    """Frames and words: each bucket has a length for either, and features keep their width."""
+    random = np.random.default_rng(0)
+    lengths = np.stack([random.integers(1, 1000, 300), random.integers(1, 30, 300)], axis=1)
+    batching = Batching(((200, 8), (500, 16), (1000, 30)), batch_tokens=8000, packed=False, seed=0)
+    plan = plan_of(lengths, batching)
+    for batch in epoch_of(plan, 0):
+        assert batch.lengths in batching.buckets
+        assert batch.size == 8000 // batch.lengths[0]
+        assert all((lengths[index] <= batch.lengths).all() for row in batch.members for index in row)
+    assert members(epoch_of(plan, 0)) == Counter(range(300))
+    fields = {
+        "frames": Field("float32", fill=-1.0, shape=(80,)),
+        "words": Field(),
+        "speaker": Field(padded=False),
+    }
+    examples = [
+        {"frames": np.full((3, 80), 0.5, np.float32), "words": [7, 8], "speaker": 4},
+        {"frames": np.zeros((1, 80), np.float32), "words": [9], "speaker": 5},
+    ]
+    batch = stacked([[example] for example in examples], fields, (5, 2), size=3)
+    assert {name: array.shape for name, array in batch.items()} == {
+        "frames": (3, 5, 80),
+        "words": (3, 2),
+        "speaker": (3,),
+    }
+    assert (batch["frames"][0, 3:] == -1).all()
+    assert (batch["frames"][0, :3] == 0.5).all()
+    assert batch["words"].tolist() == [[7, 8], [9, 0], [0, 0]]
+    assert batch["speaker"].tolist() == [4, 5, 0]
 
 
 @BOTH

@@ -21,6 +21,7 @@ from transformer.cli.train import announced
 from transformer.config import differences, flatten
 from transformer.config.presets import PRESETS
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.tasks.translation import Translation
 from transformer.training.step import TrainState
 
 ROOT = Path(__file__).parent.parent
@@ -39,11 +40,12 @@ def run_dir(tmp_path_factory) -> Path:
         data=DataConfig(max_length=16, batch_tokens=64),
         decoding=DecodingConfig(beam_size=2, rows=8, buckets=(8, 16), extra_length=3),
     )
-    run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, (tokenizer, tokenizer), "corpus")
+    task = Translation(config, (tokenizer, tokenizer))
+    run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, task, "corpus")
     for step, score in ((1, 20.0), (2, 10.0)):
         ids = jnp.ones((1, 2), jnp.int32)
         params = Transformer(model).init(jax.random.key(step), ids, ids)["params"]
-        run.save(TrainState(jnp.asarray(step), params, {}, {}, None), score)
+        run.save(TrainState(jnp.asarray(step), params, {}, {}, None), {"bleu": score})
     run.finish_saving()
     return run.path
 

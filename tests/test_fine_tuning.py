@@ -62,7 +62,7 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
     )
     begun, shapes = Run(tmp_path), model_shapes(parent.config)
     assert_same(begun.variables("last", shapes), parent.variables("best", shapes))
-    assert [t.content() for t in begun.tokenizers] == [t.content() for t in parent.tokenizers]
+    assert begun.task.content() == parent.task.content()
 
 
 def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
@@ -142,4 +142,4 @@ def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     shutil.copy(parent_text, "my.de")
     exec(program.replace("steps=500", "steps=4"), {})
     assert Run("runs/mine").steps()[-1] == 4
-    assert Run("runs/mine").tokenizers[0].content() == Run(parent).tokenizers[0].content()
+    assert Run("runs/mine").task.content() == Run(parent).task.content()

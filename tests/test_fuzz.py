@@ -246,7 +246,7 @@ def test_a_run_directory_that_is_continued(
     with contextlib.suppress(UserError):
         run = Run(path)
         run.check_resumable()
-        assert run.tokenizers
+        assert run.task
         with run.claimed():
             model, optimizer = (
                 find_system(run.config.system).model(run.config.model),
@@ -257,7 +257,7 @@ def test_a_run_directory_that_is_continued(
             if state := run.resume(like, lambda _: None):
                 run.records()
                 run.log({"kind": "start", "step": int(state.step)})
-                run.save(dataclasses.replace(state, step=state.step + 1), bleu=1.0)
+                run.save(dataclasses.replace(state, step=state.step + 1), {"bleu": 1.0})
                 run.finish_saving()
                 assert run.find("last") >= int(state.step)
                 write_report(path)

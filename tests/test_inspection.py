@@ -197,9 +197,9 @@ def test_the_page_asks_nothing_of_the_network_and_fits_in_a_notebook(translator:
 @pytest.fixture(scope="module")
 def run_dir(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs") / "run"
-    run = Run.create(place, translator.config, translator.tokenizers, "corpus")
+    run = Run.create(place, translator.config, translator.task, "corpus")
     params = jax.tree.map(jnp.asarray, translator.variables["params"])
-    run.save(TrainState(jnp.asarray(1), params, {}, {}, None), 1.0)
+    run.save(TrainState(jnp.asarray(1), params, {}, {}, None), {"bleu": 1.0})
     run.finish_saving()
     return run.path
 

@@ -23,6 +23,7 @@ from transformer.errors import UserError
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
+from transformer.tasks.translation import Translation
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"
@@ -119,15 +120,13 @@ def ours(request, tmp_path_factory, tiny, random_variables):
     sizes = {} if joint else {"target_vocab_size": 297, "share_embeddings": "target"}
     config = tiny(vocab_size=290, norm_epsilon=1e-5, **sizes)
     run_dir = tmp_path_factory.mktemp("ours") / "run"
-    run = Run.create(
-        run_dir,
-        Config(
-            model=config,
-            data=DataConfig(joint_vocabulary=joint),
-            decoding=DecodingConfig(rows=4, buckets=(20,)),
-        ),
-        (tokenizers[0], tokenizers[0] if joint else tokenizers[1]),
+    whole = Config(
+        model=config,
+        data=DataConfig(joint_vocabulary=joint),
+        decoding=DecodingConfig(rows=4, buckets=(20,)),
     )
+    task = Translation(whole, (tokenizers[0], tokenizers[0] if joint else tokenizers[1]))
+    run = Run.create(run_dir, whole, task)
     run.store_model(0, random_variables(Transformer(config)))
     return run_dir
 
@@ -302,7 +301,8 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
         "not SentencePiece's": (tiny(vocab_size=words.vocab_size), words),
     }
     for number, (message, (model, tokenizer)) in enumerate(models.items()):
-        Run.create(tmp_path / str(number), Config(model=model), (tokenizer, tokenizer))
+        config = Config(model=model)
+        Run.create(tmp_path / str(number), config, Translation(config, (tokenizer, tokenizer)))
         with pytest.raises(UserError, match=message):
             export_marian(tmp_path / str(number), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -148,7 +148,7 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
 
 def test_hostile_text_and_torn_lines(run_dir, tmp_path):
     config = Run(run_dir).config
-    run = Run.create(tmp_path / "</title><script>", config, Run(run_dir).tokenizers)
+    run = Run.create(tmp_path / "</title><script>", config, Run(run_dir).task)
     with pytest.raises(UserError, match="no metrics: "):
         write_report(run.path)
     hostile = "<script>alert(1)</script>&\"'"

@@ -43,7 +43,7 @@ def summaries(events: Path) -> set[tuple[int, str, float]]:
 
 def test_the_run_directory_is_complete(finished):
     run = Run(finished)
-    assert run.config.model.vocab_size == run.tokenizers[0].vocab_size == len(WORDS) + 4
+    assert run.config.model.vocab_size == run.task.tokenizers[0].vocab_size == len(WORDS) + 4
     assert run.steps()[-1] == 12
     assert run.best_step() in run.steps()
     records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
@@ -119,28 +119,28 @@ def told(path):
 
 
 def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, monkeypatch):
-    ordinary, translated = evaluator.Evaluator._translated, []
+    ordinary, translated = evaluator.Evaluator._decoded, []
 
     def asked_meanwhile(self, variables, split, pairs, request):
         os.kill(os.getpid(), signal.SIGTERM)
         found = ordinary(self, variables, split, pairs, request)
-        translated.append(len(found[2]))
+        translated.append(len(found))
         return found
 
     for step in (4, 12):  # the last one has an evaluation too
         with monkeypatch.context() as patch:
-            patch.setattr(evaluator.Evaluator, "_translated", asked_meanwhile)
+            patch.setattr(evaluator.Evaluator, "_decoded", asked_meanwhile)
             with pytest.raises(Stopped, match=f"Stopped at step {step} and saved"):
                 train(changed(config, evaluate_every=step), tmp_path / f"{step}", watch=quiet())
     assert translated == [0, 0]
     run = Run(tmp_path / "4")
     assert run.steps() == [4]
-    assert run._bleu(4) == -np.inf
+    assert run._merit(4) == -np.inf
     train(changed(config, evaluate_every=4), run.path, watch=quiet())
     assert same(run.path, finished)
     assert told(run.path) == told(finished)
     train(changed(config, evaluate_every=12), tmp_path / "12", watch=quiet())
-    assert Run(tmp_path / "12")._bleu(12) >= 0
+    assert Run(tmp_path / "12")._merit(12) >= 0
     assert (tmp_path / "12" / "results.json").exists()
 
 

@@ -306,7 +306,7 @@ def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_pa
     with pytest.raises(UserError, match="cannot be pickled.*Translator.load there"):
         pickle.dumps(word_translator)
     config = word_translator.config
-    run = Run.create(tmp_path / "run", config, word_translator.tokenizers)
+    run = Run.create(tmp_path / "run", config, word_translator.task)
     run.store_model(3, word_translator.variables)
     said = repr(Translator.load(run.path, "last"))
     about = rf"{run.path}, checkpoint last, en to de, transformer, [\d,]+ parameters"

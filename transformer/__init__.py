@@ -26,14 +26,19 @@ if TYPE_CHECKING:
     from transformer.runs.run import Run as Run
     from transformer.systems.registry import System as System
     from transformer.systems.registry import register as register
+    from transformer.tasks.task import Task as Task
+    from transformer.tasks.translation import Hypothesis as Hypothesis
+    from transformer.tasks.translation import Translation as Translation
     from transformer.trainer.train import train as train
+    from transformer.training.objective import Context as Context
+    from transformer.training.objective import Loss as Loss
     from transformer.training.objective import translation_objective as translation_objective
     from transformer.training.schedule import make_optimizer as make_optimizer
     from transformer.training.step import TrainState as TrainState
     from transformer.training.step import init_state as init_state
     from transformer.training.step import make_eval_step as make_eval_step
     from transformer.training.step import make_train_step as make_train_step
-    from transformer.translator.translator import Hypothesis as Hypothesis
+    from transformer.translator.decoder import Decoder as Decoder
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
@@ -48,7 +53,10 @@ _HOMES = {
     ),
     "decoding.beam": ("SearchResult", "beam_search"),
     "decoding.sampling": ("greedy_search", "sample"),
-    "translator.translator": ("Hypothesis", "Translator"),
+    "translator.decoder": ("Decoder",),
+    "translator.translator": ("Translator",),
+    "tasks.task": ("Task",),
+    "tasks.translation": ("Hypothesis", "Translation"),
     "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),
@@ -56,7 +64,7 @@ _HOMES = {
     "runs.run": ("Run",),
     "systems.registry": ("System", "register"),
     "trainer.train": ("train",),
-    "training.objective": ("translation_objective",),
+    "training.objective": ("Context", "Loss", "translation_objective"),
     "training.schedule": ("make_optimizer",),
     "training.step": ("TrainState", "init_state", "make_eval_step", "make_train_step"),
 }

@@ -1,39 +1,48 @@
-"""Plans assign sentence pairs to batches. A plan is a pure function of (lengths, seed, step), so the position
-in the data is one integer, the step."""
+"""Plans assign examples to batches. A plan is a pure function of (lengths, seed, step), so the position in
+the data is one integer, the step.
+
+An example has one or more sequences, its sides, such as source and target. Each has lengths of its own.
+"""
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import DataConfig
-
-Lengths = Int[np.ndarray, "pairs 2"]  # tokens in source and target, including <eos>
-Sentences = tuple[list[int], list[int]]
-"""The ids of a pair's source and of its target, each closed by <eos>."""
+Lengths = Int[np.ndarray, "examples sides"]  # of every side; 0 if it is empty
+Bucket = tuple[int, ...]
+"""The padded length of each side."""
+Example = Mapping[str, Any]
+"""One array, or list of numbers, for each field of a batch."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A planned batch: the pairs in each row, and the padded length of the rows."""
+    """A planned batch."""
 
-    pairs: list[list[int]]
-    length: int
-    sentences: Mapping[int, Sentences] | None = None
-    """The ids of each pair, if its segmentation is sampled."""
+    members: list[list[int]]
+    """The examples in each row."""
+    lengths: Bucket
+    size: int
+    """Number of rows, with those that are padding."""
+    examples: Mapping[int, Example] | None = None
+    """The examples themselves, if they are sampled."""
 
 
 class Plan(ABC):
-    """The pairs of every batch."""
+    """The examples of every batch."""
 
     steps_per_epoch: int
     dropped: int
-    """Number of dropped pairs: a side is too long, or empty."""
+    """Number of dropped examples: a side is too long, or empty."""
     outgrown: float = 0.0
-    """Share of pairs dropped for one epoch, because a sampled segmentation is too long."""
+    """Share of examples dropped for one epoch, because a sampled side is too long."""
+    packed: bool = False
+    """Whether rows have several examples, and batches their segments."""
 
     @abstractmethod
     def __call__(self, step: int) -> Rows:
@@ -45,34 +54,58 @@ class Plan(ABC):
         """Share of padding in the positions of the batches."""
 
 
-def plan_of(lengths: Lengths, data: DataConfig) -> Plan:
-    """The plan for fixed segmentations."""
-    return (PackedPlan if data.batching == "packed" else BucketPlan)(lengths, data)
+@dataclass(frozen=True)
+class Batching:
+    """How a plan makes batches."""
+
+    buckets: tuple[Bucket, ...]
+    """Ascending; each is one compiled program."""
+    batch_tokens: int
+    """Rows times the longest padded length."""
+    packed: bool
+    """Whether rows of the last bucket hold several examples."""
+    seed: int
+
+    def rows(self, bucket: Bucket) -> int:
+        """The number of rows of a batch of that length."""
+        return self.batch_tokens // max(bucket)
 
 
-def _single(pairs: Int[np.ndarray, " rows"], length: int) -> Rows:
-    return Rows([[int(pair)] for pair in pairs], length)
+def plan_of(lengths: Lengths, batching: Batching) -> Plan:
+    """The plan for examples that are the same in every epoch."""
+    return (PackedPlan if batching.packed else BucketPlan)(lengths, batching)
 
 
-def kept_pairs(lengths: Lengths, longest: int) -> Int[np.ndarray, " kept"]:
-    """Indices of the pairs with two sides of 1 to `longest` tokens."""
-    return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths.max(axis=1) <= longest))
+def bucket_of(lengths: Lengths, buckets: Sequence[Bucket]) -> Int[np.ndarray, " examples"]:
+    """The first bucket that holds all sides of each example; len(buckets) if none does."""
+    edges = np.array(buckets).T
+    each = [np.searchsorted(edge, side) for edge, side in zip(edges, lengths.T, strict=True)]
+    return np.max(each, axis=0)
+
+
+def kept_examples(lengths: Lengths, longest: Bucket) -> Int[np.ndarray, " kept"]:
+    """Indices of the examples whose sides are neither empty nor longer than these lengths."""
+    return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths <= longest).all(axis=1))
+
+
+def _single(examples: Int[np.ndarray, " rows"], bucket: Bucket, size: int) -> Rows:
+    return Rows([[int(index)] for index in examples], bucket, size)
 
 
 class BucketPlan(Plan):
-    """Pairs of similar length share a batch of about batch_tokens = rows x length.
+    """Examples of similar length share a batch of about batch_tokens = rows x length.
 
-    Every epoch shuffles the pairs in each bucket and then the batches. Pairs that do not fill a batch move
-    to the next longer bucket, so an epoch has at most one partial batch, and always the same number of steps.
+    Every epoch shuffles the examples in each bucket and then the batches. Examples that do not fill a batch
+    move to the next longer bucket, so an epoch has at most one partial batch, and always the same number of
+    steps.
     """
 
-    def __init__(self, lengths: Lengths, data: DataConfig) -> None:
-        kept = kept_pairs(lengths, data.max_length)
-        longest = lengths[kept].max(axis=1)
-        bucket = np.searchsorted(data.lengths, longest)
-        self._members = [kept[bucket == index] for index in range(len(data.lengths))]
-        self._lengths, self._seed = data.lengths, data.seed
-        self._rows = [data.batch_tokens // length for length in data.lengths]
+    def __init__(self, lengths: Lengths, batching: Batching) -> None:
+        self._buckets, self._seed = batching.buckets, batching.seed
+        kept = kept_examples(lengths, self._buckets[-1])
+        bucket = bucket_of(lengths[kept], self._buckets)
+        self._members = [kept[bucket == index] for index in range(len(self._buckets))]
+        self._rows = [batching.rows(bucket) for bucket in self._buckets]
         self.dropped = len(lengths) - len(kept)
         self.steps_per_epoch, carried = 0, 0
         for members, rows in zip(self._members, self._rows, strict=True):
@@ -86,13 +119,13 @@ class BucketPlan(Plan):
         random = np.random.default_rng((self._seed, epoch))
         batches: list[Rows] = []
         carried = np.zeros(0, np.int64)
-        for members, rows, length in zip(self._members, self._rows, self._lengths, strict=True):
-            pairs = np.concatenate([carried, random.permutation(members)])
-            full = len(pairs) // rows * rows
-            batches += [_single(row, length) for row in pairs[:full].reshape(-1, rows)]
-            carried = pairs[full:]
+        for members, rows, bucket in zip(self._members, self._rows, self._buckets, strict=True):
+            examples = np.concatenate([carried, random.permutation(members)])
+            full = len(examples) // rows * rows
+            batches += [_single(row, bucket, rows) for row in examples[:full].reshape(-1, rows)]
+            carried = examples[full:]
         if len(carried):
-            batches.append(_single(carried, self._lengths[-1]))
+            batches.append(_single(carried, self._buckets[-1], self._rows[-1]))
         return [batches[index] for index in random.permutation(len(batches))]
 
     def __call__(self, step: int) -> Rows:
@@ -101,22 +134,22 @@ class BucketPlan(Plan):
 
     @property
     def padding(self) -> float:
-        rows = dict(zip(self._lengths, self._rows, strict=True))
-        places = sum(2 * rows[batch.length] * batch.length for batch in self._epoch(0))
+        places = sum(batch.size * sum(batch.lengths) for batch in self._epoch(0))
         return 1 - self._tokens / places
 
 
 class PackedPlan(Plan):
-    """Several pairs share a row of max_length, separated by segment masks: little padding and one shape. Rows
-    are packed once; every epoch shuffles them."""
+    """Several examples share a row of the longest bucket, separated by segment masks: little padding and one
+    shape. Rows are packed once; every epoch shuffles them."""
 
     OPEN_ROWS = 64  # rows being filled at a time: enough to fill them well, few enough to be quick
+    packed = True
 
-    def __init__(self, lengths: Lengths, data: DataConfig) -> None:
-        kept = kept_pairs(lengths, data.max_length)
-        self._length, self._seed = data.max_length, data.seed
-        self._rows = data.batch_tokens // data.max_length
-        self._packed = self._pack(lengths, np.random.default_rng(data.seed).permutation(kept))
+    def __init__(self, lengths: Lengths, batching: Batching) -> None:
+        self._bucket, self._seed = batching.buckets[-1], batching.seed
+        kept = kept_examples(lengths, self._bucket)
+        self._rows = batching.rows(self._bucket)
+        self._packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(kept))
         self.dropped = len(lengths) - len(kept)
         self.steps_per_epoch = -(-len(self._packed) // self._rows)
         self._tokens = int(lengths[kept].sum())
@@ -127,27 +160,28 @@ class PackedPlan(Plan):
     def _pack(self, lengths: Lengths, order: Int[np.ndarray, " kept"]) -> list[list[int]]:
         """First fit, into the oldest open row that has room."""
         closed: list[list[int]] = []
-        open_rows: list[tuple[list[int], int, int]] = []
-        for pair in order:
-            source, target = (int(length) for length in lengths[pair])
-            for place, (row, source_room, target_room) in enumerate(open_rows):
-                if source <= source_room and target <= target_room:
-                    row.append(int(pair))
-                    open_rows[place] = (row, source_room - source, target_room - target)
+        open_rows: list[tuple[list[int], list[int]]] = []  # the examples of each, and the room of each side
+        for example in order:
+            needed = lengths[example].tolist()
+            for row, room in open_rows:
+                if all(size <= free for size, free in zip(needed, room, strict=True)):
+                    row.append(int(example))
+                    room[:] = [free - size for size, free in zip(needed, room, strict=True)]
                     break
             else:
-                open_rows.append(([int(pair)], self._length - source, self._length - target))
+                room = [free - size for size, free in zip(needed, self._bucket, strict=True)]
+                open_rows.append(([int(example)], room))
                 if len(open_rows) > self.OPEN_ROWS:
-                    fullest = min(open_rows, key=lambda row: row[1] + row[2])
+                    fullest = min(open_rows, key=lambda row: sum(row[1]))
                     open_rows.remove(fullest)
                     closed.append(fullest[0])
-        return closed + [row for row, _, _ in open_rows]
+        return closed + [row for row, _ in open_rows]
 
     def __call__(self, step: int) -> Rows:
         epoch, index = divmod(step, self.steps_per_epoch)
         chosen = self._epoch(epoch)[index * self._rows : (index + 1) * self._rows]
-        return Rows([self._packed[row] for row in chosen], self._length)
+        return Rows([self._packed[row] for row in chosen], self._bucket, self._rows)
 
     @property
     def padding(self) -> float:
-        return 1 - self._tokens / (2 * self.steps_per_epoch * self._rows * self._length)
+        return 1 - self._tokens / (self.steps_per_epoch * self._rows * sum(self._bucket))

@@ -1,4 +1,4 @@
-"""Plans for subword sampling, where every epoch has other segmentations."""
+"""Plans for sampled examples, such as subword sampling, where every epoch has other segmentations."""
 
 import dataclasses
 import threading
@@ -8,51 +8,59 @@ from concurrent.futures import Future
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import DataConfig
-from transformer.data.plans import Lengths, Plan, Rows, Sentences, kept_pairs, plan_of
+from transformer.data.plans import Batching, Example, Lengths, Plan, Rows, kept_examples, plan_of
 from transformer.errors import UserError
 
-Draw = Callable[[int, Int[np.ndarray, " pairs"]], Iterable[Sentences]]
-"""(epoch, indices of pairs) -> the ids of both sides of each, sampled for that epoch."""
+Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterable[Example]]
+"""(epoch, indices) -> each example, sampled for that epoch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
     """A part of an epoch, planned like a separate corpus."""
 
-    pairs: Int[np.ndarray, " pairs"]
-    sentences: list[Sentences]
+    indices: Int[np.ndarray, " examples"]
+    examples: list[Example]
     plan: Plan
-    """It refers to indices into `pairs`."""
+    """It refers to places in `indices`."""
 
 
 class SampledPlan(Plan):
-    """Plans batches by the lengths of sampled segmentations, so that no sample is preferred for its length.
+    """Plans batches by the lengths of the samples, so that no sample is preferred for its length.
 
-    The pairs of an epoch, in random order, are divided into windows. A window's pairs are segmented and then
+    The examples of an epoch, in random order, are divided into windows. A window's examples are drawn, then
     planned. All windows have as many batches as the first one, so that every epoch has the same number of
-    steps: a window with more drops random batches, and one with fewer starts again. All its pairs are equally
-    likely to be dropped or repeated.
+    steps: a window with more drops random batches, and one with fewer starts again. All its examples are
+    equally likely to be dropped or repeated.
 
-    A pair is dropped from all epochs if its best segmentation is longer than max_length (`dropped`), and from
-    one epoch if its sample is (`outgrown`).
+    An example is dropped from all epochs if it is too long without sampling (`dropped`), and from one epoch
+    if its sample is (`outgrown`).
+
+    Args:
+      lengths: without sampling.
+      batching: how to make batches.
+      draw: samples examples.
+      progress: (items, total) -> the same items, with progress shown.
+
+    Raises:
+      UserError: every sample is too long.
     """
 
     BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
     def __init__(
-        self, lengths: Lengths, data: DataConfig, draw: Draw, progress: Callable[[Iterable, int], Iterable]
+        self, lengths: Lengths, batching: Batching, draw: Draw, progress: Callable[[Iterable, int], Iterable]
     ) -> None:
-        self._data, self._draw = data, draw
-        self._kept = kept_pairs(lengths, data.max_length)
+        self._batching, self._draw, self.packed = batching, draw, batching.packed
+        self._kept = kept_examples(lengths, batching.buckets[-1])
         self.dropped, self.steps_per_epoch = len(lengths) - len(self._kept), 0
         if not len(self._kept):
             return
-        places = 2 * data.batch_tokens * self.BATCHES
+        places = lengths.shape[1] * batching.batch_tokens * self.BATCHES
         self._windows = max(1, round(int(lengths[self._kept].sum()) / places))
         first = self._make_window(0, progress)
         self._steps, self._padding = first.plan.steps_per_epoch, first.plan.padding
-        self.outgrown = first.plan.dropped / len(first.pairs)
+        self.outgrown = first.plan.dropped / len(first.indices)
         self.steps_per_epoch = self._windows * self._steps
         self._lock, self._drawn = threading.Lock(), {0: Future[_Window]()}
         self._drawn[0].set_result(first)
@@ -61,8 +69,10 @@ class SampledPlan(Plan):
         number, index = divmod(step, self._steps)
         window = self._window(number)
         rows = window.plan(index)
-        sentences = {int(window.pairs[i]): window.sentences[i] for row in rows.pairs for i in row}
-        return Rows([window.pairs[row].tolist() for row in rows.pairs], rows.length, sentences)
+        examples = {int(window.indices[i]): window.examples[i] for row in rows.members for i in row}
+        return dataclasses.replace(
+            rows, members=[window.indices[row].tolist() for row in rows.members], examples=examples
+        )
 
     @property
     def padding(self) -> float:
@@ -91,15 +101,15 @@ class SampledPlan(Plan):
         self, number: int, progress: Callable[[Iterable, int], Iterable] = lambda items, total: items
     ) -> _Window:
         epoch, place = divmod(number, self._windows)
-        order = np.random.default_rng((self._data.seed, epoch)).permutation(self._kept)
-        pairs = np.array_split(order, self._windows)[place]
-        sentences = list(progress(self._draw(epoch, pairs), len(pairs)))
-        lengths = np.array([[len(side) for side in sides] for sides in sentences], np.int32)
-        seed = int(np.random.default_rng((self._data.seed, epoch, place)).integers(2**31))
-        plan = plan_of(lengths, dataclasses.replace(self._data, seed=seed))
+        order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
+        indices = np.array_split(order, self._windows)[place]
+        examples = list(progress(self._draw(epoch, indices), len(indices)))
+        lengths = np.array([[len(side) for side in example.values()] for example in examples], np.int32)
+        seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
+        plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))
         if not plan.steps_per_epoch:
             raise UserError(
                 "every segmentation that --data.subword-sampling draws is longer than --data.max-length "
-                f"{self._data.max_length}: raise it"
+                f"{max(self._batching.buckets[-1])}: raise it"
             )
-        return _Window(pairs, sentences, plan)
+        return _Window(indices, examples, plan)

@@ -15,6 +15,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
+from transformer.decoding.hooks import NO_HOOK, SearchHook, first_states
+from transformer.model.cache import ByRows, Cache, States
+from transformer.model.parameters import Variables
 from transformer.runtime.sharding import on_one_cpu
 
 LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -57,7 +61,18 @@ class _Finished:
 
 
 @struct.dataclass
-class _Search:
+class _Past(ByRows):
+    """What a search keeps of the past besides tokens: the model's cache, and the hook's states."""
+
+    cache: Cache
+    hook: States[Any]
+
+    def grow(self, length: int) -> "_Past":
+        return _Past(self.cache.grow(length), self.hook)
+
+
+@struct.dataclass
+class _Search(ByRows):
     step: Int[Array, ""]
     live: Float[Array, "b n"]  # log-probabilities of the unfinished beams
     newest: Int[Array, "b n"]  # and their last tokens
@@ -66,11 +81,6 @@ class _Search:
     finished: _Finished
     done: Bool[Array, " b"]
     limits: Int[Array, " b"]  # maximum length of each translation
-
-
-def as_variables(params: Any) -> Any:
-    """Parameters alone, or a whole variables dict, as a variables dict."""
-    return params if "params" in params else {"params": params}
 
 
 def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
@@ -93,18 +103,22 @@ def lengths(tokens: Int[Array, "b n t"], pad: int) -> Float[Array, "b n"]:
     return jnp.maximum((tokens != pad).sum(axis=-1), 1).astype(jnp.float32)
 
 
-def length_limits(
-    source: Int[Array, "b s"], pad: int, extra_length: int, max_length: int | None
-) -> tuple[Int[Array, " b"], int]:
-    """The maximum length of each translation, counting <eos>, and their upper bound, which is static."""
+@struct.dataclass
+class Limits:
+    """The maximum length of each output, counting <eos>."""
+
+    each: Int[Array, " b"]
+    """0 for a row that only pads the batch."""
+    longest: int = struct.field(pytree_node=False)
+    """An upper bound of all, on which the compiled program depends."""
+
+
+def source_limits(source: Int[Array, "b s"], pad: int, extra_length: int, max_length: int | None) -> Limits:
+    """The limits of translations, relative to the lengths of their sources."""
     longest = source.shape[1] + extra_length
     longest = max(1, longest if max_length is None else min(longest, max_length))
-    return jnp.clip((source != pad).sum(axis=1) + extra_length, 1, longest), longest
-
-
-def empty_rows(source: Int[Array, "b s"], pad: int) -> Bool[Array, " b"]:
-    """Rows without a sentence, which only pad the batch."""
-    return (source == pad).all(axis=1)
+    lengths = (source != pad).sum(axis=1)
+    return Limits(jnp.where(lengths > 0, jnp.clip(lengths + extra_length, 1, longest), 0), longest)
 
 
 def chunks(longest: int, rows: int = MANY) -> tuple[int, ...]:
@@ -125,7 +139,7 @@ def fewer_rows(batch: int) -> tuple[int, ...]:
 )
 def beam_search(
     model: nn.Module,
-    params: Any,
+    params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
     beam_size: int = 4,
@@ -137,7 +151,7 @@ def beam_search(
     """The `beam_size` best translations of each sentence.
 
     Args:
-      model: anything with `encode`, `init_cache`, `decode_step` and `config.special`.
+      model: as `search_beams`.
       params: its parameters, or its variables.
       source_ids: each sentence closed by <eos>, then <pad>. Rows of <pad> alone are skipped.
       beam_size: number of live hypotheses, and of translations returned.
@@ -146,10 +160,46 @@ def beam_search(
       max_length: maximum length of a translation, counting <eos>. None: only extra_length limits it.
       extra_length: maximum length relative to the source, counting <eos>.
     """
-    variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
+    limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
+    return search_beams(
+        model,
+        params,
+        {"source": source_ids},
+        limits,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        stop=stop,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("model", "beam_size", "length_penalty", "stop", "hook"))
+def search_beams(
+    model: nn.Module,
+    params: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    *,
+    beam_size: int = 4,
+    length_penalty: float | LengthPenalty = 0.6,
+    stop: str = "exact",
+    hook: SearchHook = NO_HOOK,
+) -> SearchResult:
+    """The `beam_size` best outputs for each row of any inputs.
+
+    Args:
+      model: anything with `encode`, `init_cache`, `decode_step` and `config.special`
+        (`transformer.model.encoder_decoder.EncoderDecoder`).
+      params: its parameters, or its variables.
+      inputs: the arguments of `encode`.
+      limits: the maximum length of each output. Rows with limit 0 are skipped.
+      beam_size: number of live hypotheses, and of outputs returned.
+      length_penalty: alpha of `wu_penalty`, or a monotonic function of |Y| to divide by.
+      stop: "exact", "present" or "full", see `DecodingConfig.stop`.
+      hook: restricts the tokens, see `transformer.decoding.hooks`.
+    """
+    variables, special = as_variables(params), special_ids(model)
     penalty = as_penalty(length_penalty)
-    limits, longest = length_limits(source_ids, special.pad, extra_length, max_length)
-    batch, n = source_ids.shape[0], beam_size
+    longest, batch, n = limits.longest, limits.each.shape[0], beam_size
     few, *fewer = fewer_rows(batch)
 
     def enough(
@@ -166,9 +216,10 @@ def beam_search(
                 best_penalty = jnp.maximum(penalty(length + 1.0), penalty(jnp.maximum(limits, length + 1.0)))
         return worst >= live.max(axis=1) / best_penalty
 
-    def step(search: _Search, cache: Any) -> tuple[_Search, Any]:
-        logits, cache = model.apply(variables, cache, search.newest, method="decode_step")
+    def step(search: _Search, past: _Past) -> tuple[_Search, _Past]:
+        logits, cache = advance(model, variables, past.cache, search.newest)
         log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        logits = hook.filter(logits, past.hook.value)
         vocabulary = jnp.arange(logits.shape[-1])
         length, limits, rows = search.step + 1, search.limits, len(search.live)
         never = (vocabulary == special.pad) | (vocabulary == special.bos)
@@ -197,44 +248,44 @@ def beam_search(
             done=search.done | enough(finished, live, length, limits) | (length >= limits),
             limits=limits,
         )
-        return search, cache.select(parent)
+        hooked = States(hook.advance(token, past.hook.select(parent).value))
+        return search, _Past(cache.select(parent), hooked)
 
-    def loop(search: _Search, cache: Any, length: int, rows: int) -> tuple[_Search, Any]:
+    def loop(search: _Search, past: _Past, length: int, rows: int) -> tuple[_Search, _Past]:
         """Runs steps while the cache has room and more than `rows` sentences are not done."""
 
-        def going_on(carry: tuple[_Search, Any]) -> Array:
+        def going_on(carry: tuple[_Search, _Past]) -> Array:
             return (carry[0].step < length) & ((~carry[0].done).sum() > rows)
 
-        return jax.lax.while_loop(going_on, lambda carry: step(*carry), (search, cache))
+        return jax.lax.while_loop(going_on, lambda carry: step(*carry), (search, past))
 
-    def run(search: _Search, cache: Any, lengths: tuple[int, ...]) -> tuple[_Search, Any]:
+    def run(search: _Search, past: _Past, lengths: tuple[int, ...]) -> tuple[_Search, Any]:
         """Continues with a cache of lengths[0] steps, then with longer ones while many sentences are not
         done. Also returns the last few of these separately."""
-        search, cache = loop(search, cache, lengths[0], few)
+        search, past = loop(search, past, lengths[0], few)
 
         def stop() -> tuple[_Search, Any]:
-            return search, narrowed(search, cache.grow(longest), few) if few else ()
+            return search, narrowed(search, past.grow(longest), few) if few else ()
 
         if len(lengths) == 1:
             return stop()
-        longer = functools.partial(run, search, cache.grow(lengths[1]), lengths[1:])
+        longer = functools.partial(run, search, past.grow(lengths[1]), lengths[1:])
         return jax.lax.cond((~search.done).sum() > few, longer, stop)
 
-    def narrowed(search: _Search, cache: Any, size: int) -> tuple[Array, _Search, Any]:
+    def narrowed(search: _Search, past: _Past, size: int) -> tuple[Array, _Search, _Past]:
         """Selects `size` sentences, including all that are not done: their rows, search and cache."""
         rows = jnp.argsort(search.done)[:size]
-        return rows, *jax.tree.map(lambda x: x[rows] if x.ndim else x, (search, cache))
+        return rows, search.take_rows(rows), past.take_rows(rows)
 
-    def rest(search: _Search, rows: Array, part: _Search, cache: Any, few: int, *fewer: int) -> _Search:
+    def rest(search: _Search, rows: Array, part: _Search, past: _Past, few: int, *fewer: int) -> _Search:
         """Continues with these rows alone, and narrows again when at most `few` are not done."""
-        part, cache = loop(part, cache, longest, few)
+        part, past = loop(part, past, longest, few)
         if few:
-            part = rest(part, *narrowed(part, cache, few), *fewer)
-        return jax.tree.map(lambda x, found: x.at[rows].set(found) if x.ndim else found, search, part)
+            part = rest(part, *narrowed(part, past, few), *fewer)
+        return search.put_rows(rows, part)
 
-    memory = model.apply(variables, source_ids, method="encode")
     sizes = chunks(longest, batch)
-    cache = model.apply(variables, memory, n, sizes[0], method="init_cache")
+    cache = begin(model, variables, inputs, n, sizes[0])
     zeros = jnp.zeros((batch, n), jnp.int32)
     start = _Search(
         step=jnp.zeros((), jnp.int32),
@@ -243,10 +294,10 @@ def beam_search(
         tokens=jnp.zeros((batch, longest, n), jnp.int32),
         parents=jnp.zeros((batch, longest, n), jnp.int32),
         finished=_Finished(jnp.full((batch, n), NEVER), zeros, zeros),
-        done=empty_rows(source_ids, special.pad),
-        limits=limits,
+        done=limits.each == 0,
+        limits=limits.each,
     )
-    search, last = run(start, cache, sizes)
+    search, last = run(start, _Past(cache, States(first_states(hook, inputs, n))), sizes)
     if few:
         search = rest(search, *last, *fewer)
     tokens, scores = _trace_back(search, special.eos, special.pad), search.finished.scores

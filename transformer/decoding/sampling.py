@@ -12,14 +12,16 @@ from jaxtyping import Array, Float, Int
 from transformer.decoding.beam import (
     NEVER,
     LengthPenalty,
+    Limits,
     SearchResult,
     as_penalty,
-    as_variables,
     chunks,
-    empty_rows,
     in_order,
-    length_limits,
+    source_limits,
 )
+from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
+from transformer.decoding.hooks import NO_HOOK, SearchHook, first_states
+from transformer.model.parameters import Variables
 
 
 def restrict(
@@ -47,7 +49,7 @@ def restrict(
 @functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
 def greedy_search(
     model: nn.Module,
-    params: Any,
+    params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
     length_penalty: float | LengthPenalty = 0.6,
@@ -58,10 +60,8 @@ def greedy_search(
 
     Arguments as in `beam_search`. The beam axis is 1, and the penalty only divides the score.
     """
-    tokens, log_p = _continue(
-        model, params, source_ids, lambda logits, step: logits.argmax(-1), 1, max_length, extra_length
-    )
-    return in_order(tokens, log_p, as_penalty(length_penalty), model.config.special.pad)  # type: ignore[attr-defined]
+    limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
+    return search_greedily(model, params, {"source": source_ids}, limits, length_penalty=length_penalty)
 
 
 @functools.partial(
@@ -70,7 +70,7 @@ def greedy_search(
 )
 def sample(
     model: nn.Module,
-    params: Any,
+    params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
     key: Array,
@@ -86,6 +86,9 @@ def sample(
     """Samples translations from the model.
 
     Args:
+      model: as in `beam_search`.
+      params: as in `beam_search`.
+      source_ids: as in `beam_search`.
       key: a jax.random key.
       lines: a number for each sentence, folded into the key, so that a sample does not depend on the rest of
         the batch. None: 0, 1, 2, ...
@@ -100,63 +103,114 @@ def sample(
     Returns:
       Translations with their log-probabilities under the unrestricted model.
     """
-    lines = jnp.arange(source_ids.shape[0]) if lines is None else lines
+    limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
+    return draw_samples(
+        model,
+        params,
+        {"source": source_ids},
+        limits,
+        key=key,
+        lines=lines,
+        samples=samples,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        length_penalty=length_penalty,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("model", "length_penalty", "hook"))
+def search_greedily(
+    model: nn.Module,
+    params: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    *,
+    length_penalty: float | LengthPenalty = 0.6,
+    hook: SearchHook = NO_HOOK,
+) -> SearchResult:
+    """`greedy_search` for any inputs. Arguments as in `search_beams`."""
+    tokens, log_p = _continue(
+        model, params, inputs, limits, hook, lambda logits, step: logits.argmax(-1), samples=1
+    )
+    return in_order(tokens, log_p, as_penalty(length_penalty), special_ids(model).pad)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "samples", "top_k", "top_p", "length_penalty", "hook"))
+def draw_samples(
+    model: nn.Module,
+    params: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    *,
+    key: Array,
+    lines: Int[Array, " batch"] | None = None,
+    samples: int = 1,
+    temperature: float | Float[Array, ""] = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    length_penalty: float | LengthPenalty = 0.6,
+    hook: SearchHook = NO_HOOK,
+) -> SearchResult:
+    """`sample` for any inputs. Arguments as in `sample` and `search_beams`."""
+    lines = jnp.arange(limits.each.shape[0]) if lines is None else lines
     keys = jax.vmap(lambda line: jax.random.fold_in(key, line))(lines)
 
     def draw(logits: Float[Array, "b n v"], step: Int[Array, ""]) -> Int[Array, "b n"]:
         now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
         return jax.vmap(jax.random.categorical)(now, restrict(logits, temperature, top_k, top_p))
 
-    tokens, log_p = _continue(model, params, source_ids, draw, samples, max_length, extra_length)
-    return in_order(tokens, log_p, as_penalty(length_penalty), model.config.special.pad)  # type: ignore[attr-defined]
+    tokens, log_p = _continue(model, params, inputs, limits, hook, draw, samples)
+    return in_order(tokens, log_p, as_penalty(length_penalty), special_ids(model).pad)
 
 
 def _continue(
     model: nn.Module,
-    params: Any,
-    source: Int[Array, "b s"],
+    params: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    hook: SearchHook,
     choose: Callable[[Float[Array, "b n v"], Int[Array, ""]], Int[Array, "b n"]],
-    n: int,
-    max_length: int | None,
-    extra_length: int,
+    samples: int,
 ) -> tuple[Int[Array, "b n t"], Float[Array, "b n"]]:
     """Generates the tokens that `choose(logits, step)` returns, until every hypothesis has ended."""
-    variables, special = as_variables(params), model.config.special  # type: ignore[attr-defined]
-    limits, longest = length_limits(source, special.pad, extra_length, max_length)
-    batch = source.shape[0]
+    variables, special = as_variables(params), special_ids(model)
+    batch, longest, n = limits.each.shape[0], limits.longest, samples
 
     def step(carry: Any) -> Any:
-        at, cache, newest, tokens, scores, ended = carry
-        logits, cache = model.apply(variables, cache, newest, method="decode_step")
+        at, (cache, state), newest, tokens, scores, ended = carry
+        logits, cache = advance(model, variables, cache, newest)
         log_probabilities = jax.nn.log_softmax(logits, axis=-1)
         vocabulary = jnp.arange(logits.shape[-1])
         never = (vocabulary == special.pad) | (vocabulary == special.bos)
-        token = choose(jnp.where(never, NEVER, logits), at)
-        token = jnp.where((at + 1 >= limits)[:, None], special.eos, token)
+        token = choose(jnp.where(never, NEVER, hook.filter(logits, state)), at)
+        token = jnp.where((at + 1 >= limits.each)[:, None], special.eos, token)
         gained = jnp.take_along_axis(log_probabilities, token[:, :, None], axis=-1)[:, :, 0]
         scores = scores + jnp.where(ended, 0.0, gained)
         tokens = tokens.at[:, :, at].set(jnp.where(ended, special.pad, token))
-        return at + 1, cache, token, tokens, scores, ended | (token == special.eos)
+        past = cache, hook.advance(token, state)
+        return at + 1, past, token, tokens, scores, ended | (token == special.eos)
 
-    memory = model.apply(variables, source, method="encode")
     sizes = chunks(longest, batch)
     carry = (
         jnp.zeros((), jnp.int32),
-        model.apply(variables, memory, n, sizes[0], method="init_cache"),
+        (begin(model, variables, inputs, n, sizes[0]), first_states(hook, inputs, n)),
         jnp.full((batch, n), special.bos, jnp.int32),
         jnp.full((batch, n, longest), special.pad, jnp.int32),
         jnp.zeros((batch, n)),
-        jnp.broadcast_to(empty_rows(source, special.pad)[:, None], (batch, n)),
+        jnp.broadcast_to((limits.each == 0)[:, None], (batch, n)),
     )
 
     def run(carry: Any, sizes: tuple[int, ...]) -> Any:
         carry = jax.lax.while_loop(lambda c: (c[0] < sizes[0]) & ~c[-1].all(), step, carry)
-        at, cache, *rest = carry
+        at, (cache, state), *rest = carry
         if len(sizes) == 1:
             return rest
-        return jax.lax.cond(
-            rest[-1].all(), lambda: rest, lambda: run((at, cache.grow(sizes[1]), *rest), sizes[1:])
-        )
+
+        def longer() -> Any:
+            return run((at, (cache.grow(sizes[1]), state), *rest), sizes[1:])
+
+        return jax.lax.cond(rest[-1].all(), lambda: rest, longer)
 
     _, tokens, scores, _ = run(carry, sizes)
     return tokens, scores

@@ -1,14 +1,23 @@
 """Selects the search method of autoregressive models by the options."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 from jaxtyping import Array, Int
 
 from transformer.config import DecodingConfig
-from transformer.decoding.beam import LengthPenalty, SearchResult, beam_search, power_penalty, wu_penalty
-from transformer.decoding.sampling import greedy_search, sample
+from transformer.decoding.beam import (
+    LengthPenalty,
+    Limits,
+    SearchResult,
+    power_penalty,
+    search_beams,
+    source_limits,
+    wu_penalty,
+)
+from transformer.decoding.calls import Inputs, special_ids
+from transformer.decoding.hooks import NO_HOOK, SearchHook
+from transformer.decoding.sampling import draw_samples, search_greedily
+from transformer.model.parameters import Variables
 
 
 def length_penalty(options: DecodingConfig) -> LengthPenalty:
@@ -18,44 +27,55 @@ def length_penalty(options: DecodingConfig) -> LengthPenalty:
 
 def autoregressive_search(
     model: nn.Module,
-    variables: Any,
-    source: Int[Array, "b s"],
+    variables: Variables,
+    inputs: Inputs,
     lines: Int[Array, " b"],
     options: DecodingConfig,
+    *,
+    limits: Limits | None = None,
+    hook: SearchHook = NO_HOOK,
 ) -> SearchResult:
     """Beam search, greedy search or sampling.
 
     Args:
-      source: ids, each sentence closed by <eos>, then <pad>.
+      model: as in `search_beams`.
+      variables: its variables.
+      inputs: the arguments of `encode`.
       lines: the numbers of the input lines; sampling folds them into its key.
+      options: of the search.
+      limits: the maximum length of each output. None: relative to `inputs["source"]`, which are ids.
+      hook: restricts the tokens.
     """
-    limits: dict[str, Any] = {
-        "length_penalty": length_penalty(options),
-        "max_length": options.max_length,
-        "extra_length": options.extra_length,
-    }
+    if limits is None:
+        pad = special_ids(model).pad
+        limits = source_limits(inputs["source"], pad, options.extra_length, options.max_length)
+    penalty = length_penalty(options)
     match options.method:
         case "greedy":
-            return greedy_search(model, variables, source, **limits)
+            return search_greedily(model, variables, inputs, limits, length_penalty=penalty, hook=hook)
         case "sample":
-            return sample(
+            return draw_samples(
                 model,
                 variables,
-                source,
+                inputs,
+                limits,
                 key=jax.random.key(options.seed),
                 lines=lines,
                 samples=options.beam_size,
                 temperature=options.temperature,
                 top_k=options.top_k,
                 top_p=options.top_p,
-                **limits,
+                length_penalty=penalty,
+                hook=hook,
             )
         case _:
-            return beam_search(
+            return search_beams(
                 model,
                 variables,
-                source,
+                inputs,
+                limits,
                 beam_size=options.beam_size,
+                length_penalty=penalty,
                 stop=options.stop,
-                **limits,
+                hook=hook,
             )

@@ -1,20 +1,50 @@
 """BLEU, chrF and exact match, each with a signature of how it was computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
+    from sacrebleu.metrics.base import Metric
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A kind of score."""
+
+    name: str
+    """In files."""
+    title: str
+    """For people."""
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Measure":
+        """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU."""
+        return cls(**record["measure"]) if "measure" in record else BLEU
+
+    def merit(self, value: float) -> float:
+        """A number that is higher for a better score."""
+        return value if self.higher_is_better else -value
+
+
+BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
+EXACT = Measure("exact", "exact match")
+PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score out of 100, and how it was computed."""
+    """A score of a corpus, and how it was computed. Those of text are out of 100."""
 
     value: float
     signature: str
     detail: str
     """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
+
+    def line(self) -> str:
+        """For a table."""
+        return f"{self.value:.2f}   {self.signature}"
 
     def as_dict(self) -> dict[str, float | str]:
         """For a JSON file."""
@@ -30,6 +60,8 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
       tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is already
         tokenised, which gives the tokenised BLEU of older papers.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     # without `force`, sacreBLEU warns about text that looks tokenised
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")
     return _scored(metric, hypotheses, references)
@@ -37,6 +69,8 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Character n-gram F-score (Popovic 2015). Arguments as `bleu`."""
+    from sacrebleu.metrics.chrf import CHRF
+
     return _scored(CHRF(), hypotheses, references)
 
 
@@ -44,9 +78,13 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Percentage of translations that are equal to their references."""
     right = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
     share = 100 * right / max(len(references), 1)
-    return Score(share, "exact match", f"exact match = {share:.2f} ({right} of {len(references)})")
+    return Score(
+        share,
+        f"{right} of {len(references)} equal",
+        f"exact match = {share:.2f} ({right} of {len(references)})",
+    )
 
 
-def _scored(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def _scored(metric: "Metric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(result.score, str(metric.get_signature()), str(result))

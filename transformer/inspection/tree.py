@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.beam import as_variables, length_limits
+from transformer.decoding.beam import source_limits
+from transformer.decoding.calls import advance, as_variables, begin
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
@@ -93,14 +94,13 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
     settings = translator.settings(None, options)
     if settings.method != "beam":
         raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
-    config = translator.model.config  # type: ignore[attr-defined]
-    special, n = config.special, settings.beam_size
+    special, n = translator.task.special, settings.beam_size
     penalty: Any = length_penalty(settings)  # given a plain number, it returns one
     row = jnp.asarray(translator.source_row(source, **options))
-    limits, longest = length_limits(row, special.pad, settings.extra_length, settings.max_length)
-    limit = int(limits[0])
+    limits = source_limits(row, special.pad, settings.extra_length, settings.max_length)
+    limit = int(limits.each[0])
 
-    cache = _begin(translator.model, as_variables(translator.variables), row, n, longest)
+    cache = _begin(translator.model, as_variables(translator.variables), row, n, limits.longest)
     live, newest = np.full(n, -np.inf, np.float32), np.full((1, n), special.bos, np.int32)
     live[0] = 0.0
     above: list[int | None] = [None] * n  # the index of the candidate of each beam
@@ -147,8 +147,9 @@ def search_tree(translator: Translator, source: str, **options: Any) -> SearchTr
         )
 
     ids = np.array(tokens, np.int32)
-    if (ids >= config.output_size).any():  # copied words are still positions of the source
-        ids = np.asarray(named(jnp.asarray(ids)[None, None], row, config.output_size))[0, 0]
+    size = translator.config.model.output_size
+    if (ids >= size).any():  # copied words are still positions of the source
+        ids = np.asarray(named(jnp.asarray(ids)[None, None], row, size))[0, 0]
     pieces = translator.tokenizers[1].for_source(source).pieces([int(index) for index in ids])
     places = {index: place for place, index in enumerate(kept)}
     return SearchTree(
@@ -196,8 +197,7 @@ def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, 
 
 @functools.partial(jax.jit, static_argnames=("model", "beam_size", "length"))
 def _begin(model: nn.Module, variables: Any, source: Int[Array, "1 s"], beam_size: int, length: int) -> Any:
-    memory = model.apply(variables, source, method="encode")
-    return model.apply(variables, memory, beam_size, length, method="init_cache")
+    return begin(model, variables, {"source": source}, beam_size, length)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -205,5 +205,5 @@ def _step(
     model: nn.Module, variables: Any, cache: Any, tokens: Int[Array, "1 n"]
 ) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Any]:
     """The logits of the next token of each beam, their log-normalisers (logsumexp), and the cache."""
-    logits, cache = model.apply(variables, cache, tokens, method="decode_step")
+    logits, cache = advance(model, variables, cache, tokens)
     return logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True), cache

@@ -24,6 +24,7 @@ from transformer.interop.marian import (
     params_to_marian,
 )
 from transformer.runs.run import Run
+from transformer.tasks.translation import Translation
 
 POSITIONS = 1024  # maximum sentence length of an exported model
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
@@ -83,7 +84,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         if type(unk) is not int:
             raise UserError(f"{folder / VOCABULARY} has no <unk>")
         model = config_from_marian(described, unk)
-    tokenizers = tuple(
+    source, target = (
         _marian_tokenizer(folder / spm, vocabulary, size, model.special)
         for spm, vocabulary, size in zip(
             SENTENCEPIECE,
@@ -102,7 +103,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         model = replace(model, output_bias=False)
     data = DataConfig(dataset="imported", joint_vocabulary=model.share_embeddings == "all")
     config = Config(model=model, data=data, decoding=_decoding(folder, generation))
-    return Run.create(run_dir, config, tokenizers, variables={"params": params})  # type: ignore[arg-type]
+    return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
 
 
 def ignored_options(folder: Path | str) -> list[str]:
@@ -140,9 +141,10 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
       UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
     from transformer.systems.registry import model_shapes
+    from transformer.translator.translator import translation_of
 
     run, folder = Run(run_dir), Path(folder)
-    config, tokenizers = run.config.model, run.tokenizers
+    config, tokenizers = run.config.model, translation_of(run).tokenizers
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists: name a new folder")
     if run.config.system != "transformer" or not isinstance(config, TransformerConfig):

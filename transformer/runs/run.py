@@ -2,8 +2,7 @@
 
     config.json          the resolved config
     corpus               the name of the prepared corpus, which changes with its content
-    source.model         the tokenizers (one file if the vocabulary is joint)
-    target.model
+    source.model ...     what the task stores: for translation the tokenizers of source and target
     checkpoints/<step>/  Orbax: `model` (for decoding) and `training` (for resuming);
                          manifest.json, written last, has the hashes of all files
     average/             an averaged `model`, if requested
@@ -21,6 +20,7 @@ import fcntl
 import functools
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -38,10 +38,8 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.config import COUNTS, Config
 from transformer.config.json import from_json, to_json
-from transformer.data.batching import Tokenizers
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import load_tokenizer
 from transformer.errors import UserError
+from transformer.evaluation.scores import Measure
 from transformer.files import (
     MiB,
     append_flags,
@@ -57,6 +55,8 @@ from transformer.files import (
 from transformer.runs.checkpoints import MANIFEST, read, seal
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.runtime.sharding import as_global_arrays
+from transformer.systems.registry import find_system
+from transformer.tasks.task import Task
 from transformer.training.step import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
@@ -99,7 +99,7 @@ class Run:
         cls,
         path: Path | str,
         config: Config,
-        tokenizers: Tokenizers,
+        task: Task,
         corpus: str | None = None,
         variables: Any = None,
     ) -> "Run":
@@ -108,7 +108,7 @@ class Run:
         Args:
           path: the new directory.
           config: of the run.
-          tokenizers: of source and target.
+          task: what it learned from the corpus is stored.
           corpus: the name of the prepared corpus. None: the model is imported.
           variables: of an imported model, saved as the checkpoint of step 0.
 
@@ -119,9 +119,7 @@ class Run:
         cls.check_free(path)
         try:
             with folder_whole(path) as partial:
-                tokenizers[0].save(partial / "source.model")
-                if tokenizers[1] is not tokenizers[0]:
-                    tokenizers[1].save(partial / "target.model")
+                task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
                 write_whole(partial / "config.json", to_json(config))
@@ -193,50 +191,38 @@ class Run:
             )
 
     @functools.cached_property
-    def tokenizers(self) -> Tokenizers:
-        """The tokenizers of source and target, the same object if the vocabulary is joint."""
-        model = self.config.model
-        source = self._tokenizer("source.model", model.vocab_size)
-        if (
-            source.one_language
-            or not self.config.data.joint_vocabulary
-            or os.path.lexists(self.path / "target.model")
-        ):
-            return source, self._tokenizer("target.model", model.output_size)
-        return source, source
+    def task(self) -> Task:
+        """The task, with what it learned from the corpus.
 
-    def _tokenizer(self, name: str, size: int) -> Tokenizer:
-        tokenizer = load_tokenizer(self.path / name, self.config.model.special)
-        if tokenizer.vocab_size != size:
-            raise UserError(
-                f"{self.path / name} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: "
-                "they do not belong together"
-            )
-        return tokenizer
+        Raises:
+          UserError: a file is missing or damaged.
+        """
+        return find_system(self.config.system).task.load(self.config, self.path)
 
     # Checkpoints
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
-        def bleu(metrics: dict[str, float]) -> float:
-            return metrics["bleu"]
-
         keep = policies.AnyPreservationPolicy(
             [
                 policies.LatestN(self.config.training.keep_last),
-                policies.BestN(get_metric_fn=bleu, n=1, keep_checkpoints_without_metrics=False),
+                policies.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
             ]
         )
-        options = ocp.CheckpointManagerOptions(best_fn=bleu, preservation_policy=keep)
+        options = ocp.CheckpointManagerOptions(best_fn=merit, preservation_policy=keep)
         return ocp.CheckpointManager(
             (self.path / "checkpoints").absolute(), options=options, item_names=("model", "training")
         )
 
-    def save(self, state: TrainState, bleu: float | None = None) -> None:
+    def save(self, state: TrainState, scores: dict[str, float] | None = None) -> None:
         """Starts to write a checkpoint of the state in the background; `finish_saving` waits for it. An
-        existing checkpoint of the same step is replaced only if `bleu` is given.
+        existing checkpoint of the same step is replaced only if there are scores.
 
-        Checkpoints older than the newest `keep_last` are deleted, except the best by BLEU.
+        Checkpoints older than the newest `keep_last` are deleted, except the best.
+
+        Args:
+          state: of training.
+          scores: by name; "merit" is the one that decides, higher for a better checkpoint.
 
         Raises:
           UserError: it could not be written; earlier checkpoints are unchanged.
@@ -245,17 +231,17 @@ class Run:
             model=ocp.args.StandardSave(as_global_arrays(state.best_variables)),
             training=ocp.args.StandardSave(as_global_arrays(_resume_items(state))),
         )
-        step, metrics = int(state.step), None if bleu is None else {"bleu": bleu}
+        step = int(state.step)
         self.finish_saving()
         there = step in self.steps()
-        if there and bleu is None:
+        if there and scores is None:
             return
         if is_main_process():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
         try:
             if there:
                 self._manager.delete(step)
-            self._manager.save(step, args=items, metrics=metrics)
+            self._manager.save(step, args=items, metrics=scores)
         except Exception as error:
             raise self._not_written(error) from error
 
@@ -304,16 +290,16 @@ class Run:
         return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
     def best_step(self) -> int:
-        """The checkpoint with the best BLEU; the newest one if several are equal or none was measured."""
-        scores = {step: self._bleu(step) for step in self.steps()}
+        """The checkpoint with the best score; the newest one if several are equal or none was measured."""
+        scores = {step: self._merit(step) for step in self.steps()}
         if not scores:
             raise UserError(f"{self.path} holds no checkpoint yet")
         return max(scores, key=lambda step: (scores[step], step))
 
-    def _bleu(self, step: int) -> float:
+    def _merit(self, step: int) -> float:
         try:
             text = read_text(self._checkpoint_path(step) / "metrics" / "metrics", MiB)
-            return float(parse_object(text)["bleu"])
+            return float(merit(parse_object(text)))
         except (OSError, ValueError, KeyError, TypeError):
             return float("-inf")
 
@@ -367,7 +353,7 @@ class Run:
         """A checkpoint's model variables.
 
         Args:
-          checkpoint: "best" (by BLEU), "last", "average", or a step.
+          checkpoint: "best" (by the first score), "last", "average", or a step.
           like: a pytree of arrays or shapes.
 
         Raises:
@@ -460,14 +446,22 @@ class Run:
             file.write(line.encode())
 
 
+def merit(scores: dict[str, Any]) -> Any:
+    """The score that decides which checkpoint is best. Runs of version 0.1 have only BLEU."""
+    return scores["merit"] if "merit" in scores else scores["bleu"]
+
+
 def _is_record(record: dict[str, Any]) -> bool:
     """Whether `log` could have written this record."""
-    kind, step, bleu = record.get("kind"), record.get("step"), record.get("bleu")
+    kind, step = record.get("kind"), record.get("step")
     if type(step) is not int or not 0 <= step <= COUNTS:
         return False
-    return kind in ("start", "training") or (
-        kind == "evaluation" and isinstance(bleu, int | float) and bleu >= 0
-    )
+    if kind in ("start", "training"):
+        return True
+    try:
+        return kind == "evaluation" and math.isfinite(merit(record)) and Measure.of(record).name in record
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
 def _resume_items(state: TrainState) -> dict[str, Any]:

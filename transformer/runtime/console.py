@@ -109,12 +109,13 @@ class Watch:
             self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
 
     def evaluation(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
-        """Shows scores, and samples of (source, reference, translation)."""
-        best = "  best so far" if record["best"] else ""
+        """Shows scores, and samples of (input, reference, output)."""
+        best, measure = "  best so far" if record["best"] else "", record["measure"]
+        perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""
         self.console.print(
             Text(
-                f"step {record['step']}: validation perplexity {record['perplexity']:.3f}  "
-                f"BLEU {record['bleu']:.2f}{best}  ({record['seconds']:.1f} s)",
+                f"step {record['step']}: validation {perplexity}{measure['title']} "
+                f"{record[measure['name']]:.2f}{best}  ({record['seconds']:.1f} s)",
                 style="bold",
             )
         )

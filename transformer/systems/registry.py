@@ -15,7 +15,6 @@ import transformer.systems.recurrent.model as recurrent
 from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import TYPES, types_of
-from transformer.decoding.beam import SearchResult
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
@@ -29,8 +28,22 @@ from transformer.systems.nonautoregressive.model import NonAutoregressiveTransfo
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
+from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Objective, translation_objective
+
+
+def absent(what: str) -> Callable[..., Any]:
+    """A function that refuses, for what a system does not have."""
+
+    def refuse(*_: Any) -> Any:
+        raise UserError(f"this system {what}")
+
+    return refuse
+
+
+NO_SEARCH, NO_ALIGNMENT = absent("does not decode"), absent("has no alignments")
+NO_SCORES = absent("does not score given outputs")
 
 
 @dataclass(frozen=True)
@@ -41,14 +54,17 @@ class System:
     """Built from the model's options. A subclass of another system's model can be initialised from it."""
     objective: Callable[[Config, Callable[[Path], Any]], Objective]
     """(config, load_teacher) -> Objective; load_teacher opens a run as a `Translator`."""
-    search: Callable[..., SearchResult]
-    """(model, variables, source, lines, options) -> SearchResult, as `autoregressive_search`."""
-    alignment: Callable[..., Any]
+    search: Callable[..., Any] = NO_SEARCH
+    """(model, variables, inputs, lines, options) -> a pytree of arrays with rows first, which the task makes
+    into outputs; for text a `SearchResult`, as from `autoregressive_search`."""
+    alignment: Callable[..., Any] = NO_ALIGNMENT
     """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
-    scores: Callable[..., Any]
+    scores: Callable[..., Any] = NO_SCORES
     """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
-    task: type[Translation] = Translation
+    task: type[Task] = Translation
     """What goes in and out of it."""
+    carry: Callable[[Config], Any] = lambda config: ()
+    """The initial memory of the rows of a batch, arrays `[rows, ...]`; empty for most models."""
     packs: bool = False
     """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False

@@ -1,16 +1,301 @@
 """Translation: sentences in, sentences out."""
 
+import itertools
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer.config import Config
+from transformer.data.batching import Field
+from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import load_tokenizer
+from transformer.data.features.trained import Tokenizers, corpus_tokenizers
+from transformer.data.plans import Example, Lengths, Plan
+from transformer.data.sampled_plan import SampledPlan
+from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.errors import UserError
+from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
+from transformer.tasks.task import Evaluation, Task
+
+log = logging.getLogger("transformer")
+NAMED = 3  # lines that get a warning each, if they were changed
+Pair = tuple[str, str]
+"""A sentence and its translation, which is empty if it is to be found."""
+SIDES = ("source", "target")
 
 
-class Translation:
-    """Translation between two languages."""
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of one sentence."""
+
+    text: str
+    tokens: tuple[str, ...]
+    """Its subwords."""
+    score: float
+    """The log-probability divided by the length penalty, by which hypotheses are ranked."""
+    log_probability: float
+    """log P(translation | source) in nats, including <eos>: equal to `Translator.score` up to rounding. (For
+    a parallel decoder that re-predicts tokens or samples fertilities, each token has the probability with
+    which it was chosen.)"""
+    alignment: Float[np.ndarray, "target source"] | None = None
+    """Cross-attention, if requested: a row for every token and <eos>, a column for every source subword (see
+    `Translator.subwords`; without those that were truncated) and <eos>. Each row sums to 1."""
+    ids: tuple[int, ...] = field(default=(), repr=False)
+    """The generated ids: the tokens, then <eos>."""
+
+
+class Translation(Task):
+    """Translation between two languages.
+
+    Args:
+      config: of the run.
+      tokenizers: of source and target, the same object if the vocabulary is joint.
+    """
+
+    criterion = BLEU
+    unit = "pairs"
+    inputs = ("source",)
+
+    def __init__(self, config: Config, tokenizers: Tokenizers) -> None:
+        super().__init__(config)
+        self.tokenizers, self.special = tokenizers, config.model.special
+        self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
+
+    def describe(self) -> str:
+        """The languages."""
+        return f"{self.config.data.source_language} to {self.config.data.target_language}"
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if text files are missing, or their options are inconsistent."""
+        check_text(config.data)
+
+    @classmethod
+    def open_corpus(cls, config: Config) -> Corpus:
+        """The pairs of text files, a built-in corpus or a TFDS dataset."""
+        return open_corpus(config.data)
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Translation":
+        """With tokenizers from the config's files, or trained on the corpus."""
+        tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, progress)
+        return cls(_with_vocabulary(config, tokenizers), tokenizers)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> "Translation":
+        """With the tokenizers of a run directory: source.model, and target.model if that is another."""
+        model = config.model
+        source = _stored(folder / "source.model", config, model.vocab_size)
+        separate = source.one_language or not config.data.joint_vocabulary
+        if separate or os.path.lexists(folder / "target.model"):
+            return cls(config, (source, _stored(folder / "target.model", config, model.output_size)))
+        return cls(config, (source, source))
+
+    def save(self, folder: Path) -> None:
+        """Writes the tokenizers."""
+        source, target = self.tokenizers
+        source.save(folder / "source.model")
+        if target is not source:
+            target.save(folder / "target.model")
+
+    def content(self) -> bytes:
+        """The tokenizers' files."""
+        return b"".join(tokenizer.content() for tokenizer in self.tokenizers)
+
+    # To batches
 
     @staticmethod
     def example() -> tuple[Any, ...]:
-        """Shapes of the arguments of a model: source ids and decoder input ids of one row."""
+        """Shapes of source ids and decoder input ids."""
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids
+
+    def examples(self, records: Sequence[Pair], *, truncate: bool = False) -> list[Example]:
+        """The ids of both sides, each closed by <eos>."""
+        longest = self.config.data.max_length - 1 if truncate else None
+        return [
+            {
+                side: [*tokenizer.encode(text)[:longest], self.special.eos]
+                for side, text, tokenizer in zip(SIDES, pair, self.tokenizers, strict=True)
+            }
+            for pair in records
+        ]
+
+    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
+        """The number of tokens of every source and target, including <eos>; 0 for an empty side."""
+        lengths = np.zeros((len(records), 2), np.int32)
+        for index, pair in enumerate(progress("token lengths", records, len(records))):
+            for side, (text, tokenizer) in enumerate(zip(pair, self.tokenizers, strict=True)):
+                lengths[index, side] = len(tokenizer.encode(text)) + 1 if text.strip() else 0
+        return lengths
+
+    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+        """The plan of the training batches, with subword sampling if the config asks for it."""
+        data = self.config.data
+        if not data.subword_sampling:
+            return super().plan(records, lengths, progress)
+
+        def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[Example]:
+            for index, pair in zip(chosen, records.__getitems__(chosen.tolist()), strict=True):
+                yield self._sampled(pair, (data.seed, epoch, int(index)))
+
+        def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
+            return progress("sampled segmentations", items, total)
+
+        plan = SampledPlan(lengths, self.batching(), draw, shown)
+        self.check_plan(plan, lengths)
+        return plan
+
+    def _sampled(self, pair: Pair, seed: tuple[int, int, int]) -> Example:
+        """A sampled segmentation of both sides, the same for the same seed."""
+        strength = self.config.data.subword_sampling
+        found = {}
+        for side, (name, text, tokenizer) in enumerate(zip(SIDES, pair, self.tokenizers, strict=True)):
+            ids = tokenizer.sample(text, np.random.default_rng((*seed, side)), strength)
+            found[name] = [*ids, self.special.eos]
+        return found
+
+    # From decoding
+
+    def input_examples(
+        self, records: Sequence[Pair], longest: int, lines: Sequence[int] = ()
+    ) -> list[Example]:
+        """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
+        sources = [source for source, _ in records]
+        return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
+
+    def ids(
+        self, texts: Sequence[str], tokenizer: Tokenizer, longest: int, lines: Sequence[int] = ()
+    ) -> list[list[int]]:
+        """Ids closed by <eos>, truncated to `longest`. Warns of changed lines."""
+        whole = [one_line(text) for text in texts]
+        encoded = [tokenizer.encode(text) for text in whole]
+        inside = {
+            line: "its line breaks are read as spaces"
+            for line, text, read in zip(lines, texts, whole, strict=False)
+            if text.strip("\r\n") != read
+        }
+        cut = {
+            line: f"truncated from {len(ids)} to {longest - 1} subwords"
+            for line, ids in zip(lines, encoded, strict=False)
+            if len(ids) >= longest
+        }
+        for changed, what in (inside, "have line breaks inside"), (cut, "were truncated"):
+            for line in itertools.islice(changed, NAMED):
+                log.warning("line %d: %s", line, changed[line])
+            if len(changed) > NAMED:
+                log.warning("%d more lines, up to line %d, %s", len(changed) - NAMED, max(changed), what)
+        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
+
+    def truncated(self, records: Sequence[Pair], longest: int) -> str:
+        """A warning if sources of a split are longer than the search reads."""
+        count = sum(len(self.tokenizers[0].encode(source)) >= longest for source, _ in records)
+        if not count:
+            return ""
+        return (
+            f"{count} of {len(records)} sources of the %s text are truncated to {longest - 1} subwords: see "
+            "--decoding.buckets"
+        )
+
+    def is_empty(self, record: Pair) -> bool:
+        """Whether there is no source to translate."""
+        return not record[0].strip()
+
+    def empty_output(self) -> Hypothesis:
+        """The translation of an empty source."""
+        return Hypothesis("", (), 0.0, 0.0)
+
+    def outputs(self, found: Any, record: Pair, n_best: int | None) -> list[Hypothesis]:
+        """The hypotheses of a `SearchResult`.
+
+        Raises:
+          UserError: the model's parameters are not finite.
+        """
+        tokenizer, hypotheses = self.tokenizers[1].for_source(record[0]), []
+        scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
+        for score, log_probability, ids in zip(scores, log_probabilities, found.tokens, strict=False):
+            if math.isfinite(score):
+                words = [int(index) for index in ids if index not in (self.special.pad, self.special.eos)]
+                text, pieces = tokenizer.decode(words), tuple(tokenizer.pieces(words))
+                said = (*words, self.special.eos)
+                hypotheses.append(Hypothesis(text, pieces, score, log_probability, ids=said))
+        if not hypotheses:
+            raise UserError(
+                "the model's parameters are not finite, so it gives no probabilities: choose an earlier "
+                "checkpoint"
+            )
+        return hypotheses
+
+    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+        """BLEU, chrF and exact match."""
+        tokenize = self.config.training.bleu_tokenize
+        return {
+            BLEU: lambda given: bleu(*self._texts(given), tokenize),
+            CHRF: lambda given: chrf(*self._texts(given)),
+            EXACT: lambda given: exact_match(*self._texts(given)),
+        }
+
+    def _texts(self, given: Evaluation) -> tuple[list[str], list[str]]:
+        """Translations and references."""
+        references = [self.tokenizers[1].plain(target) for _, target in given.records]
+        return [output.text for output in given.outputs], references
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The negative log-likelihood in nats per token, and its exponential."""
+        return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
+
+    def shown(self, record: Pair, output: Hypothesis) -> tuple[str, str, str]:
+        """Source, reference and translation."""
+        return record[0], self.tokenizers[1].plain(record[1]), output.text
+
+    # Lines in, lines out
+
+    def record(self, line: str) -> Pair:
+        """A source without a translation."""
+        return line, ""
+
+    def example_line(self, record: Pair) -> str:
+        """The source."""
+        return record[0]
+
+    def line(self, output: Hypothesis) -> str:
+        """The translation, even if the model generated a line break."""
+        return one_line(output.text)
+
+
+def _stored(path: Path, config: Config, size: int) -> Tokenizer:
+    tokenizer = load_tokenizer(path, config.model.special)
+    if tokenizer.vocab_size != size:
+        raise UserError(
+            f"{path} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: they do not belong "
+            "together"
+        )
+    return tokenizer
+
+
+def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
+    """The config, with the sizes of the vocabularies.
+
+    Raises:
+      UserError: it has another size.
+    """
+    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
+    model = config.model
+    if model.vocab_size and model.vocab_size != source:
+        raise UserError(
+            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
+        )
+    separate = None if config.data.joint_vocabulary else target
+    return replace(config, model=replace(model, vocab_size=source, target_vocab_size=separate))

@@ -1,125 +1,120 @@
-"""Evaluation in training: loss and BLEU on the validation set, all scores on the test set."""
+"""Evaluation in training: losses and the task's first score on the validation set, all scores on the test
+set."""
 
 import itertools
 import logging
-import math
 import time
+from dataclasses import asdict
 from typing import Any
 
 import jax
-import numpy as np
 
 from transformer.config import Config
-from transformer.data.batching import fixed_batches
-from transformer.data.pipeline import TrainingData
-from transformer.evaluation.scores import Score, bleu, chrf, exact_match
+from transformer.data.corpus import Record, Records
+from transformer.evaluation.scores import Measure, Score
+from transformer.model.parameters import Variables
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
+from transformer.tasks.preparation import TrainingData
+from transformer.tasks.task import Evaluation, Output
 from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
 from transformer.training.step import EvalState, make_eval_step
-from transformer.translator.translator import Translator
+from transformer.translator.decoder import Decoder
 
 log = logging.getLogger("transformer")
 
 Sample = tuple[str, str, str]
-"""Source, reference, translation."""
-BATCHES = 4  # translated between two checks for a stop request
+"""Input, reference, output."""
+BATCHES = 4  # decoded between two checks for a stop request
 
 
 class Evaluator:
     """Evaluates variables of the config's model."""
 
     def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
-        self.config, self.data, self.layout = config, data, layout
+        self.config, self.data, self.task, self.layout = config, data, data.task, layout
+        self.system = find_system(config.system)
         self._warned: set[str] = set()
-        self._step = layout.spread(make_eval_step(find_system(config.system).model(config.model), objective))
+        self._step = layout.spread(make_eval_step(self.system.model(config.model), objective))
 
-    def validate(self, variables: Any, request: StopRequest) -> tuple[dict[str, Any], list[Sample]] | None:
-        """Loss on the whole validation set, BLEU on its first sentences, and sample translations. None if a
-        stop was requested before the end."""
-        start, t = time.monotonic(), self.config.training
-        pairs = self.data.corpus.splits["validation"]
-        nll, words = 0.0, 0.0
-        fill = dict.fromkeys(("source", "target"), self.config.model.special.pad)
-        fixed = fixed_batches(pairs, self.data.tokenizers, self.config.data)
-        for batch in self.layout.batches(map(self._own_rows, fixed), fill=fill):
-            if asked(request):
-                return None
-            _, sums = self._step(EvalState(variables), batch)
-            nll, words = (
-                float(x) + float(y) for x, y in zip((nll, words), jax.device_get(sums)["nll"], strict=True)
-            )
-        some = pairs.__getitems__(range(min(len(pairs), t.evaluate_sentences)))
-        sources, references, translations = self._translated(variables, "validation", some, request)
-        if asked(request):
+    def validate(
+        self, variables: Variables, request: StopRequest
+    ) -> tuple[dict[str, Any], list[Sample]] | None:
+        """Losses on the whole validation set, the first score on its first records, and sample outputs. None
+        if a stop was requested before the end."""
+        start, records = time.monotonic(), self.data.corpus.splits["validation"]
+        means = self._means(variables, records, request)
+        some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
+        outputs = self._decoded(variables, "validation", some, request) if means else []
+        if asked(request) or means is None:
             return None
-        score = bleu(translations, references, t.bleu_tokenize)
-        shown = _of_various_lengths(sources, t.samples)
-        record = {
-            "nll": nll / words,
-            "perplexity": math.exp(min(nll / words, 700)),
-            "bleu": score.value,
+        measure, score_of = next(iter(self.task.measures().items()))
+        score = score_of(Evaluation(some, outputs, means))
+        samples = [
+            self.task.shown(some[i], outputs[i])
+            for i in _of_various_lengths([len(str(record)) for record in some], self.config.training.samples)
+            if outputs
+        ]
+        found = {
+            **self.task.summary(means),
+            measure.name: score.value,
+            "merit": measure.merit(score.value),
+            "measure": asdict(measure),
             "signature": score.signature,
             "seconds": time.monotonic() - start,
-            "samples": [(sources[i], references[i], translations[i]) for i in shown],
+            "samples": samples,
         }
-        return record, [(sources[i], references[i], translations[i]) for i in shown]
+        return found, samples
 
-    def _own_rows(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """This process's rows of a batch that all processes have."""
-        share = -(-len(batch["source"]) // jax.process_count())
-        shape = (share, batch["source"].shape[1])
-        mine = {name: np.full(shape, self.config.model.special.pad, np.int32) for name in batch}
-        for name, rows in batch.items():
-            own = rows[jax.process_index() * share :][:share]
-            mine[name][: len(own)] = own
-        return mine
+    def _means(self, variables: Variables, records: Records, request: StopRequest) -> dict[str, float] | None:
+        """The mean of the loss and of every metric. None if a stop was requested."""
+        batches = self.task.fixed_batches(records, jax.process_index(), jax.process_count())
+        fill = {name: field.fill for name, field in self.task.fields.items()}
+        totals: dict[str, tuple[float, float]] = {}
+        carry = self.system.carry(self.config)
+        for batch in self.layout.batches(batches, fill=fill):
+            if asked(request):
+                return None
+            after, sums = self._step(EvalState(variables, carry), batch)
+            carry = after.carry
+            for name, (total, weight) in jax.device_get(sums).items():
+                before = totals.get(name, (0.0, 0.0))
+                totals[name] = before[0] + float(total), before[1] + float(weight)
+        return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
 
-    def test(self, variables: Any) -> tuple[str, list[str], dict[str, Score]]:
-        """The name of the test split (without one, the validation split), its sources and its scores."""
+    def test(self, variables: Variables) -> tuple[str, list[Record], dict[Measure, Score]]:
+        """The name of the test split (without one, the validation split), its records and its scores."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
-        sources, references, translations = self._translated(
-            variables, split, list(splits[split]), StopRequest()
-        )
-        scores = {
-            "bleu": bleu(translations, references, self.config.training.bleu_tokenize),
-            "chrf": chrf(translations, references),
-            "exact": exact_match(translations, references),
-        }
-        return split, sources, scores
+        records = list(splits[split])
+        means = self._means(variables, splits[split], StopRequest()) or {}
+        outputs = self._decoded(variables, split, records, StopRequest())
+        given = Evaluation(records, outputs, means)
+        return split, records, {measure: score(given) for measure, score in self.task.measures().items()}
 
-    def _translated(
-        self, variables: Any, split: str, pairs: list[tuple[str, str]], request: StopRequest
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Sources, references and translations. Some translations are missing if a stop was requested."""
-        sources = [source for source, _ in pairs]
-        references = [self.data.tokenizers[1].plain(target) for _, target in pairs]
-        translator = Translator(self.config, variables, self.data.tokenizers, warns=False)
-        self._warn_of_truncated(split, sources)
+    def _decoded(
+        self, variables: Variables, split: str, records: list[Record], request: StopRequest
+    ) -> list[Output]:
+        """The best output of each record. Some are missing if a stop was requested."""
+        if not self.task.decodes:
+            return []
+        decoder = Decoder(self.config, variables, self.task, warns=False)
+        if is_main_process() and split not in self._warned:
+            if warning := self.task.truncated(records, self.config.decoding.buckets[-1]):
+                log.warning(warning, split)
+            self._warned.add(split)
 
-        def translate(mine: list[str]) -> list[str]:
-            found = translator.stream(mine, window=BATCHES * self.config.decoding.rows)
-            return [best[0].text for best in itertools.takewhile(lambda _: not request.signal, found)]
+        def decode(mine: list[Record]) -> list[Output]:
+            found = decoder.stream(mine, window=BATCHES * self.config.decoding.rows)
+            return [best[0] for best in itertools.takewhile(lambda _: not request.signal, found)]
 
-        return sources, references, by_turns(sources, translate)
-
-    def _warn_of_truncated(self, split: str, sources: list[str]) -> None:
-        """Logs once how many sources of a split are longer than the search reads."""
-        longest, tokenizer = self.config.decoding.buckets[-1], self.data.tokenizers[0]
-        truncated = sum(len(tokenizer.encode(source)) >= longest for source in sources)
-        if truncated and split not in self._warned and is_main_process():
-            log.warning(
-                "%d of %d sources of the %s text are truncated to %d subwords: see --decoding.buckets",
-                *(truncated, len(sources), split, longest - 1),
-            )
-        self._warned.add(split)
+        return by_turns(records, decode)
 
 
-def _of_various_lengths(sentences: list[str], count: int) -> list[int]:
-    """Indices of `count` sentences, from the median length to the 95th percentile."""
-    order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))
+def _of_various_lengths(lengths: list[int], count: int) -> list[int]:
+    """Indices of `count` records, from the median length to the 95th percentile."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
     shares = [0.5 + 0.45 * rank / max(count - 1, 1) for rank in range(count)]
     return [order[int(share * len(order))] for share in shares]

@@ -12,20 +12,22 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.core import FrozenDict
 
 from transformer.commands import called
 from transformer.config import Config
 from transformer.config.locations import as_options, locations
-from transformer.data.pipeline import TrainingData
+from transformer.data.batching import sides
 from transformer.errors import Stopped, UserError
 from transformer.files import write_whole
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
-from transformer.runs.run import Run
+from transformer.runs.run import Run, merit
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import declared_parameters, find_system, model_shapes
+from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.events import Events
 from transformer.trainer.signals import asked, stop_requests
@@ -33,6 +35,7 @@ from transformer.training.objective import Objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import TrainState, init_state, make_train_step
 
+NONE_GIVEN: FrozenDict[str, Any] = FrozenDict()
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 
 
@@ -63,15 +66,22 @@ class Loop:
         self._began = time.monotonic()
 
     def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
-        t, example = self.config.training, find_system(self.config.system).task.example()
+        t, system = self.config.training, find_system(self.config.system)
+        example, carry = system.task.example(), system.carry(self.config)
+
+        def first(variables: Any = NONE_GIVEN) -> TrainState:
+            average = t.ema > 0
+            return init_state(
+                model, optimizer, t.seed, example, average=average, variables=variables, carry=carry
+            )
+
         if self.run.steps():
-            shapes = jax.eval_shape(lambda: init_state(model, optimizer, t.seed, example, average=t.ema > 0))
+            shapes = jax.eval_shape(first)
             return self.layout.place(self.run.resume(shapes, self.watch.message))
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
-        state = init_state(model, optimizer, t.seed, example, average=t.ema > 0, variables=variables)
-        return self.layout.place(state)
+        return self.layout.place(first(variables))
 
     def _earlier(self) -> tuple[list[dict[str, Any]], float]:
         """The evaluations in metrics.jsonl, and the seconds trained. Removes the records after the checkpoint
@@ -88,8 +98,8 @@ class Loop:
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
             f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
-            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} pairs "
-            f"dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
+            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
+            f"{self.data.task.unit} dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         left = self.step < t.steps and not self._patience_is_over()
@@ -112,7 +122,7 @@ class Loop:
                 self._keep(stop=0)
             batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
-                fill=dict.fromkeys(("source", "target"), self.config.model.special.pad),
+                fill={name: field.fill for name, field in self.data.task.fields.items()},
                 multiple=t.accumulate,
             )
             if not self._patience_is_over():
@@ -123,14 +133,14 @@ class Loop:
 
     def _log_start(self) -> None:
         """Logs the data, devices and versions, for the report page."""
-        plan, edges = self.data.batcher.plan, self.config.data.lengths
-        counts = {}
-        for side, lengths in zip(("source", "target"), self.data.lengths.T, strict=True):
+        plan, task = self.data.batcher.plan, self.data.task
+        counts, buckets = {}, zip(*task.batching().buckets, strict=True)
+        for side, lengths, edges in zip(sides(task.fields), self.data.lengths.T, buckets, strict=True):
             found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
             counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
         data = {
             "corpus": self.data.corpus.name,
-            **{f"{name} pairs": f"{len(pairs):,}" for name, pairs in self.data.corpus.splits.items()},
+            **{f"{name} {task.unit}": f"{len(each):,}" for name, each in self.data.corpus.splits.items()},
             "dropped": f"{plan.dropped:,} (empty, or longer than {self.config.data.max_length} tokens)",
             "padding": f"{plan.padding:.1%} of the positions in a batch",
             "steps an epoch": f"{plan.steps_per_epoch:,}",
@@ -161,8 +171,9 @@ class Loop:
                 with pace.paused():
                     self._keep(stop)
                 if self._patience_is_over():
+                    title = self.data.task.criterion.title
                     self.watch.message(
-                        f"No better BLEU in {t.patience} evaluations: stopping at step {self.step}."
+                        f"No better {title} in {t.patience} evaluations: stopping at step {self.step}."
                     )
                     return
 
@@ -220,18 +231,19 @@ class Loop:
             self._stop(stop)
 
     def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
-        """Logs an evaluation, saves the state with its BLEU, and shows the scores."""
-        best = max((record["bleu"] for record in self.evaluations), default=-1.0)
-        record = {"kind": "evaluation", "step": self.step, **found, "best": found["bleu"] >= best}
+        """Logs an evaluation, saves the state with its score, and shows the scores."""
+        best = max(map(merit, self.evaluations), default=-math.inf)
+        record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
         self.evaluations.append(record)
         self._log(record)
-        self.run.save(self.state, found["bleu"])
+        name = self.data.task.criterion.name
+        self.run.save(self.state, {name: found[name], "merit": found["merit"]})
         self.watch.evaluation(record, samples)
         if is_main_process():
             write_report(self.run.path)
 
     def _patience_is_over(self) -> bool:
-        patience, scores = self.config.training.patience, [record["bleu"] for record in self.evaluations]
+        patience, scores = self.config.training.patience, [merit(record) for record in self.evaluations]
         if patience is None or not scores:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= patience
@@ -240,32 +252,33 @@ class Loop:
         """Tests the best checkpoint, writes the scores to results.json and shows them."""
         step = self.run.best_step()
         variables = self.run.variables(step, self.state.best_variables)
-        split, sources, scores = self.evaluator.test(variables)
-        results = {"split": split, "checkpoint": step, "sentences": len(sources)}
-        results |= {name: score.as_dict() for name, score in scores.items()}
+        split, records, scores = self.evaluator.test(variables)
+        results: dict[str, Any] = {"split": split, "checkpoint": step, "sentences": len(records)}
+        for measure, score in scores.items():
+            results[measure.name] = {"title": measure.title, **score.as_dict()}
         text = json.dumps(results, indent=2) + "\n"
         if is_main_process():
             write_whole(self.run.path / "results.json", text)
             write_report(self.run.path)
-        m = self.config.model
+        m, criterion = self.config.model, self.data.task.criterion.title
         network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
+        corpus, unit = self.data.corpus, self.data.task.unit
         self.watch.result(
             "Trained",
             [
                 ("model", f"{network}, {_size(self.state.params):,} parameters"),
-                ("corpus", f"{self.data.corpus.name}, {len(self.data.corpus.splits['train']):,} pairs"),
-                ("steps", f"{self.step:,} (best by validation BLEU: {step:,})"),
+                ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
+                ("steps", f"{self.step:,} (best by validation {criterion}: {step:,})"),
                 ("time", duration(self._elapsed())),
-                (f"{split} BLEU", f"{scores['bleu'].value:.2f}   {scores['bleu'].signature}"),
-                (f"{split} chrF", f"{scores['chrf'].value:.2f}   {scores['chrf'].signature}"),
-                (f"{split} exact", scores["exact"].detail.removeprefix("exact match = ")),
+                *((f"{split} {measure.title}", score.line()) for measure, score in scores.items()),
                 ("written to", str(self.run.path)),
                 ("report", str(self.run.path / REPORT)),
             ],
         )
-        self.watch.message(
-            f"Try: echo {shlex.quote(sources[0])} | {called('decode')} {self.run.path}", command=True
-        )
+        if example := self.data.task.example_line(records[0]):
+            self.watch.message(
+                f"Try: echo {shlex.quote(example)} | {called('decode')} {self.run.path}", command=True
+            )
 
     # Stopping
 

@@ -8,9 +8,7 @@ from typing import Any
 import jax
 
 from transformer.config import Config, check_beam, differences
-from transformer.data.batching import Tokenizers
-from transformer.data.pipeline import corpus_tokenizers, prepare
-from transformer.data.sources.corpora import Corpus, check_text, holds_out, open_corpus
+from transformer.data.corpus import Corpus
 from transformer.errors import UserError
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
@@ -19,6 +17,7 @@ from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import check_system, find_system
+from transformer.tasks.preparation import prepare
 from transformer.trainer.loop import Loop
 from transformer.translator.translator import Translator
 
@@ -65,31 +64,25 @@ def train(
     if parent:
         parent.best_step()  # refuses a run without checkpoints
         config = _sized_like_parent(config, parent)
-    check_text(config.data)
+    task_type = find_system(config.system).task
+    task_type.check(config)
     if about:
         watch.message(about)
     corpus = open_corpus_shown(config, watch)
     if known := run or parent:
-        tokenizers = known.tokenizers
+        task = task_type.load(config, known.path)
     else:
-        tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, watch.progress)
-        config = _with_vocabulary(config, tokenizers)
+        task = task_type.create(config, corpus, watch.progress)
+        config = task.config
     if run:
         run.check_corpus(corpus.folder.name)
-    data = prepare(
-        corpus,
-        tokenizers,
-        config.data,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-        progress=watch.progress,
-    )
+    data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
     objective = find_system(config.system).objective(config, Translator.load)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
-            Run.create(path, config, tokenizers, corpus.folder.name)
+            Run.create(path, config, task, corpus.folder.name)
         barrier("run directory")
         run = Run(path)
     with run.claimed():
@@ -100,16 +93,14 @@ def train(
 
 
 def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
-    """`open_corpus` with messages, since the first time takes a while."""
+    """Opens the corpus with messages, since the first time takes a while."""
     watch.message("Preparing the corpus ...")
-    start = time.monotonic()
-    corpus = open_corpus(config.data)
-    sizes = ", ".join(f"{name} {len(pairs):,}" for name, pairs in corpus.splits.items())
-    watch.message(f"  {corpus.name}: {sizes} pairs, in {time.monotonic() - start:.1f} s")
-    if holds_out(config.data):
-        watch.message(
-            "  no validation text was given: a part of the training text, always the same, is held out"
-        )
+    start, task = time.monotonic(), find_system(config.system).task
+    corpus = task.open_corpus(config)
+    sizes = ", ".join(f"{name} {len(records):,}" for name, records in corpus.splits.items())
+    watch.message(f"  {corpus.name}: {sizes} {task.unit}, in {time.monotonic() - start:.1f} s")
+    if corpus.note:
+        watch.message(f"  {corpus.note}")
     return corpus
 
 
@@ -169,19 +160,6 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
             "options, or the preset"
         )
     return dataclasses.replace(config, model=model)
-
-
-def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
-    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
-    model = config.model
-    if model.vocab_size and model.vocab_size != source:
-        raise UserError(
-            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
-        )
-    separate = None if config.data.joint_vocabulary else target
-    return dataclasses.replace(
-        config, model=dataclasses.replace(model, vocab_size=source, target_vocab_size=separate)
-    )
 
 
 def _new_directory(config: Config) -> Path:

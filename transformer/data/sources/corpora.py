@@ -6,21 +6,22 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformer.config import DataConfig
 from transformer.data import store
+from transformer.data.corpus import Corpus
 from transformer.data.sources import built_in, dialogue
 from transformer.data.sources.tfds_sets import tfds_splits
-from transformer.data.store import Pair, PairSource
+from transformer.data.store import Pair
 from transformer.errors import UserError
 from transformer.files import MiB, open_regular
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
 HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
+HELD_OUT_NOTE = "no validation text was given: a part of the training text, always the same, is held out"
 SHARE = 0.05  # of a training text that is held out
 
 
@@ -42,16 +43,6 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
     ),
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Sentence pairs in splits, and a folder that caches what is computed from them."""
-
-    name: str
-    splits: dict[str, PairSource]
-    """train and validation, and test if there is one."""
-    folder: Path
 
 
 def open_corpus(data: DataConfig) -> Corpus:
@@ -120,7 +111,8 @@ def _text_files(data: DataConfig) -> Corpus:
     parts = {split: stored_as_hashed(split) for split in given}
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
-    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts), folder)
+    note = HELD_OUT_NOTE if holds_out(data) else ""
+    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts), folder, note)
 
 
 def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import changed
+from transformer.evaluation.scores import Measure
 from transformer.files import MiB, parse_object, read_text
 from transformer.runs.report.charts import Points
-from transformer.runs.run import Run
+from transformer.runs.run import Run, merit
 
 
 class Logged:
@@ -30,17 +31,23 @@ class Logged:
         self.starts, self.training, self.evaluations = kinds.values()
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
 
+    @property
+    def measure(self) -> Measure:
+        """The score that decides which checkpoint is best."""
+        return Measure.of(self.evaluations[-1] if self.evaluations else {})
+
     def __bool__(self) -> bool:
         return bool(self.starts or self.training or self.evaluations)
 
     def curves(self) -> dict[str, dict[str, Points]]:
         """The curves of each chart, by name: points (step, value)."""
+        measure = self.measure
         return {
             "nats per token": {
                 "training": _points(self.training, "nll"),
                 "validation": _points(self.evaluations, "nll"),
             },
-            "validation BLEU": {"BLEU": _points(self.evaluations, "bleu")},
+            f"validation {measure.title}": {measure.title: _points(self.evaluations, measure.name)},
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
             "tokens per second": {"tokens/s": _points(self.training, "tokens_per_second")},
         }
@@ -50,14 +57,13 @@ class Logged:
         data = self.starts[-1].get("data") if self.starts else None
         data = data if isinstance(data, dict) else {}
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
-        best = max(self.evaluations, key=lambda record: (record["bleu"], record["step"]), default=None)
+        best = max(self.evaluations, key=lambda record: (merit(record), record["step"]), default=None)
+        measure, title = self.measure.name, self.measure.title
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
-        scores = {name: f"{score['value']:.2f}" for name, score in self.scores.items()}
         languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
         facts: dict[str, Any] = {
-            f"{self.split} BLEU": scores.get("bleu"),
-            f"{self.split} chrF": scores.get("chrf"),
-            "best checkpoint": best and f"{best['step']:,} (validation BLEU {best['bleu']:.2f})",
+            **{f"{self.split} {_title(n, s)}": f"{s['value']:.2f}" for n, s in self.scores.items()},
+            "best checkpoint": best and f"{best['step']:,} (validation {title} {best[measure]:.2f})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
             "training time": duration(max(seconds)) if seconds else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
@@ -77,6 +83,11 @@ class Logged:
         }
         nearest = min(found, key=lambda name: len(found[name]))
         return nearest, found[nearest]
+
+
+def _title(name: str, score: dict[str, Any]) -> str:
+    """The title of a test score, which runs of version 0.1 did not store."""
+    return str(score.get("title", {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)))
 
 
 def duration(seconds: float) -> str:

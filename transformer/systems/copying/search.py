@@ -1,6 +1,7 @@
 """Search, scores and alignments of pointer-generator models."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import DecodingConfig
 from transformer.decoding.beam import SearchResult
+from transformer.decoding.calls import Inputs
 from transformer.decoding.search import autoregressive_search
 from transformer.systems.copying.model import CopyingTransformer
 from transformer.systems.copying.objective import forced
@@ -17,13 +19,13 @@ from transformer.systems.copying.objective import forced
 def copying_search(
     model: CopyingTransformer,
     variables: Any,
-    source: Int[Array, "b s"],
+    inputs: Inputs,
     lines: Int[Array, " b"],
     options: DecodingConfig,
 ) -> SearchResult:
     """`autoregressive_search`, with the source's ids for copied words."""
-    found = autoregressive_search(model, variables, source, lines, options)
-    return found.replace(tokens=named(found.tokens, source, model.config.output_size))  # type: ignore[attr-defined]
+    found = autoregressive_search(model, variables, inputs, lines, options)
+    return replace(found, tokens=named(found.tokens, inputs["source"], model.config.output_size))
 
 
 @functools.partial(jax.jit, static_argnums=2)

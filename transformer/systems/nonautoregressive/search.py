@@ -11,17 +11,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
 from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
-from transformer.decoding.beam import (
-    NEVER,
-    SearchResult,
-    as_variables,
-    chunks,
-    empty_rows,
-    in_order,
-    length_limits,
-)
+from transformer.decoding.beam import NEVER, SearchResult, chunks, in_order, source_limits
+from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
+from transformer.model.parameters import Variables
 from transformer.model.transformer import Memory
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 
@@ -31,8 +25,8 @@ Apply = Callable[..., Any]
 
 def nonautoregressive_search(
     model: NonAutoregressiveTransformer,
-    params: Any,
-    source: Int[Array, "b s"],
+    params: Variables,
+    inputs: Inputs,
     lines: Int[Array, " b"],
     options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
@@ -40,20 +34,20 @@ def nonautoregressive_search(
     token comes from the iteration that predicted it last.
 
     Args:
-      source: ids, each sentence closed by <eos>, then <pad>.
+      inputs: `source`, ids, each sentence closed by <eos>, then <pad>.
       lines: numbers of the input lines, folded into the random key that samples fertilities.
 
     Raises:
       UserError: several iterations without a masked decoder, or a length_scale with decoder input bos.
     """
     key = jax.random.key(options.seed)
-    return _search(model, params, source, lines, key, options.static())
+    return _search(model, params, inputs["source"], lines, key, options.static())
 
 
 @functools.partial(jax.jit, static_argnames=("model", "options"))
 def _search(
     model: NonAutoregressiveTransformer,
-    params: Any,
+    params: Variables,
     source: Int[Array, "b s"],
     lines: Int[Array, " b"],
     key: Array,
@@ -69,7 +63,8 @@ def _search(
     if options.length_scale != 1 and c.decoder_input == "bos":
         raise UserError("--decoding.length-scale: a model with --model.decoder-input bos predicts no length")
     apply: Any = functools.partial(model.apply, variables)
-    limits, longest = length_limits(source, c.special.pad, options.extra_length, options.max_length)
+    found = source_limits(source, c.special.pad, options.extra_length, options.max_length)
+    limits, longest = found.each, found.longest
     memory = apply(source, method="encode")
     if c.decoder_input == "bos":
         draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
@@ -85,8 +80,8 @@ def _search(
         n = min(n, plan.shape[-1])
         _, classes = jax.lax.top_k(plan, n)
         lengths = (source != c.special.pad).sum(axis=1)[:, None] + classes - c.length_span
-    lengths = jnp.clip(jnp.round(lengths * options.length_scale).astype(jnp.int32), 1, limits[:, None])
-    lengths = jnp.where(empty_rows(source, c.special.pad)[:, None], 1, lengths)
+    lengths = jnp.round(lengths * options.length_scale).astype(jnp.int32)
+    lengths = jnp.clip(lengths, 1, jnp.maximum(limits[:, None], 1))  # the limit of an empty row is 0
 
     # the decoder has no beam axis: each candidate is a row
     batch = source.shape[0]

@@ -1,24 +1,16 @@
-"""Prepares a corpus for training: tokenizers, token lengths, batches."""
+"""The tokenizers of a corpus: from files, or trained on its text and cached."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from transformer.config import DataConfig, SpecialIds
-from transformer.data.batching import Batcher, Tokenizers, make_plan, token_lengths
+from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
-from transformer.data.plans import Lengths
-from transformer.data.sources.corpora import Corpus
 from transformer.errors import UserError
 
-Progress = Callable[[str, Iterable, int | None], Iterable]
-"""(label, items, total) -> the same items, with progress shown."""
-
-
-def silent(what: str, items: Iterable, total: int | None) -> Iterable:
-    """No progress shown."""
-    return items
+Tokenizers = tuple[Tokenizer, Tokenizer]
+"""Of source and target, the same object if the vocabulary is joint."""
 
 
 def corpus_tokenizers(
@@ -63,39 +55,3 @@ def _trained(
                 "--data.cache-dir"
             ) from error
     return load_tokenizer(kept, special)
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What the training loop needs."""
-
-    corpus: Corpus
-    tokenizers: Tokenizers
-    batcher: Batcher
-    lengths: Lengths
-
-
-def prepare(
-    corpus: Corpus,
-    tokenizers: Tokenizers,
-    data: DataConfig,
-    *,
-    host: int = 0,
-    hosts: int = 1,
-    progress: Progress = silent,
-) -> TrainingData:
-    """Counts the tokens (once per corpus and tokenizer) and plans the batches."""
-    pairs = corpus.splits["train"]
-    content = b"".join(tokenizer.content() for tokenizer in tokenizers)
-    name = f"lengths-{hashlib.blake2b(content, digest_size=8).hexdigest()}.npy"
-    lengths = token_lengths(
-        pairs, tokenizers, corpus.folder / name, lambda items, total: progress("token lengths", items, total)
-    )
-    plan = make_plan(
-        pairs,
-        tokenizers,
-        lengths,
-        data,
-        lambda items, total: progress("sampled segmentations", items, total),
-    )
-    return TrainingData(corpus, tokenizers, Batcher(pairs, tokenizers, plan, data, host, hosts), lengths)

@@ -1,0 +1,152 @@
+"""Systems from outside the package: the contracts hold for each of them, in every layout.
+
+The toy systems of `toy_systems.py` train on one device, on eight replicas and on a mesh; stop and resume,
+also elsewhere; accumulate gradients; evaluate, decode and report.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_runs import LAYOUTS
+from toy_systems import FORBIDDEN, TOYS, register_toys
+
+from transformer import Decoder, Run, Translator, UserError
+from transformer.config.registry import TYPES
+from transformer.runs.report import REPORT
+from transformer.systems.registry import SYSTEMS
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the toys were trained in all layouts."""
+    place = tmp_path_factory.mktemp("toys")
+    for layout, (devices, *_) in LAYOUTS.items():
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        ran = subprocess.run(
+            [sys.executable, TESTS / "toy_runs.py", place, layout, *(["one"] if layout != "one" else [])],
+            env={**os.environ, "XLA_FLAGS": flags},
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        assert json.loads(ran.stdout.splitlines()[-1]) == {"devices": devices}
+    return place
+
+
+def arrays(folder: Path, name: str, kind: str) -> dict[str, np.ndarray]:
+    return dict(np.load(folder / name / f"{kind}.npz"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Iterator[None]:
+    """The toys are known to this file only: others run over the registry."""
+    register_toys()
+    yield
+    for name in TOYS:
+        del SYSTEMS[name], TYPES[name]
+
+
+every_toy = pytest.mark.parametrize("name", TOYS)
+
+
+@every_toy
+@pytest.mark.parametrize("kind", ["replicas-whole", "mesh-whole", "one-accumulated"])
+def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
+    expected, found = arrays(folder, name, "one-whole"), arrays(folder, name, kind)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, atol=2e-4, rtol=2e-3, err_msg=key)
+
+
+@every_toy
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: str, layout: str) -> None:
+    whole, resumed = (arrays(folder, name, f"{layout}-{kind}") for kind in ("whole", "resumed"))
+    for key, value in whole.items():
+        assert (resumed[key] == value).all(), key
+
+
+@every_toy
+@pytest.mark.parametrize("layout", ["replicas", "mesh"])
+def test_runs_resume_on_another_number_of_devices(folder: Path, name: str, layout: str) -> None:
+    expected, moved = arrays(folder, name, "one-whole"), arrays(folder, name, f"{layout}-moved")
+    for key, value in expected.items():
+        np.testing.assert_allclose(moved[key], value, atol=2e-4, rtol=2e-3, err_msg=key)
+
+
+@every_toy
+def test_losses_fall(folder: Path, name: str) -> None:
+    losses = arrays(folder, name, "one-whole")["losses"]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+
+
+@every_toy
+def test_evaluations_and_reports_have_the_tasks_scores(folder: Path, name: str) -> None:
+    run = Run(folder / name / "one-whole")
+    measure = TOYS[name].task.criterion
+    evaluations = run.records("evaluation")
+    assert [record["step"] for record in evaluations] == [2, 4]
+    assert all(np.isfinite(record[measure.name]) for record in evaluations)
+    best = (max if measure.higher_is_better else min)(record[measure.name] for record in evaluations)
+    assert next(r for r in evaluations if r["step"] == run.best_step())[measure.name] == best
+    results = json.loads((run.path / "results.json").read_text())
+    assert results["split"] == "test"
+    assert results["sentences"] == len(run.task.open_corpus(run.config).splits["test"])
+    assert results[measure.name]["title"] == measure.title
+    page = (run.path / REPORT).read_text()
+    assert f"validation {measure.title}" in page
+    assert f"test {measure.title}" in page
+
+
+def test_statistics_are_those_of_activations_and_of_gradients(folder: Path) -> None:
+    found = arrays(folder, "toy-tracked", "one-whole")
+    squares = found["['statistics']['tracked']['squares']"]
+    gradient = found["['gradient_statistics']['tracked']['gradient']"]
+    assert (squares > 0).all()
+    assert not np.allclose(squares, 1)
+    assert (gradient > 0).all()
+
+
+LINES = {
+    "toy-frames": "0.1 0.2 0.3",
+    "toy-memory": "1 1 2 3 5 8",
+    "toy-waves": "3 7",
+}
+
+
+@every_toy
+def test_trained_systems_decode(folder: Path, name: str) -> None:
+    decoder = Decoder.load(folder / name / "one-whole")
+    record = decoder.task.record(LINES.get(name, "red green blue"))
+    (first, *_), (again, *_) = decoder.decode([record, record])
+    line = decoder.task.line(first)
+    assert decoder.task.line(again) == line
+    if name in LINES:
+        with pytest.raises(UserError, match=f"does not translate: {name}"):
+            Translator.load(folder / name / "one-whole")
+    else:
+        assert Translator.load(folder / name / "one-whole").translate("red green blue") == line
+    if name == "toy-waves":
+        assert first.shape == (10, 2)
+
+
+def test_a_hook_forbids_a_token(folder: Path) -> None:
+    translator = Translator.load(folder / "toy-forbidden" / "one-whole")
+    for options in ({}, {"method": "greedy"}, {"method": "sample"}):
+        found = translator.search(["red green blue", "cat dog bird runs"] * 9, **options)
+        tokens = [token for several in found for hypothesis in several for token in hypothesis.ids]
+        assert len(tokens) > 18
+        assert FORBIDDEN not in tokens
+    translator.system = SYSTEMS["transformer"]  # the same model without the hook
+    translator.programs.clear()
+    found = translator.search(["red green blue"] * 9, method="sample", temperature=10.0)
+    assert any(FORBIDDEN in hypothesis.ids for several in found for hypothesis in several)

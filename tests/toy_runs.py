@@ -1,0 +1,83 @@
+"""Trains the toy systems in one layout of devices, in a process of its own; see `test_contracts.py`.
+
+`python toy_runs.py FOLDER LAYOUT OTHER` trains each system, and resumes it from half way. It also resumes the
+half-trained runs of the layout OTHER, if that is given.
+"""
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import toy_systems
+from small_run import changed, quiet, small_config
+from toy_systems import SIZES, TOYS
+
+from transformer import Config, Run, TransformerConfig, train
+from transformer.config import MeshConfig
+from transformer.systems.registry import model_shapes
+
+LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
+"""Number of devices, and the sizes of the mesh."""
+STEPS = 4
+
+
+def toy_config(name: str, folder: Path, layout: str = "one", **training: int) -> Config:
+    """The config of a toy, whose corpus is in the folder."""
+    given = {**SIZES, "vocab_size": 0} if toy_systems.is_text(name) else SIZES
+    config = small_config(folder)
+    data = config.data if toy_systems.is_text(name) else dataclasses.replace(config.data, batch_tokens=64)
+    config = dataclasses.replace(
+        config,
+        system=name,
+        model=TransformerConfig(**given),
+        data=data,
+        decoding=dataclasses.replace(config.decoding, buckets=toy_systems.buckets(name)),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def variables(run_dir: Path) -> dict[str, np.ndarray]:
+    """Everything that the last checkpoint has for decoding."""
+    run = Run(run_dir)
+    leaves = jax.tree_util.tree_leaves_with_path(run.variables("last", model_shapes(run.config)))
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
+    """Trains, and returns the variables and the loss of every step."""
+    train(config, run_dir, watch=quiet())
+    return {**variables(run_dir), "losses": np.array([r["loss"] for r in Run(run_dir).records("training")])}
+
+
+def interrupted(run_dir: Path, copy: Path) -> Path:
+    """A copy of a run as if it had been killed before its last checkpoint."""
+    shutil.copytree(run_dir, copy)
+    shutil.rmtree(copy / "checkpoints" / str(STEPS))
+    return copy
+
+
+def main(folder: Path, layout: str, other: str = "") -> None:
+    for name in TOYS:
+        place = folder / name
+        place.mkdir(exist_ok=True)
+        config, whole = toy_config(name, place, layout), place / f"{layout}-whole"
+        found = {"whole": trained(config, whole)}
+        found["resumed"] = trained(config, interrupted(whole, place / f"{layout}-resumed"))
+        if other:
+            found["moved"] = trained(config, interrupted(place / f"{other}-whole", place / f"{layout}-moved"))
+        else:
+            accumulated = toy_config(name, place, layout, accumulate=2)
+            found["accumulated"] = trained(accumulated, place / f"{layout}-accumulated")
+        for kind, arrays in found.items():
+            np.savez(place / f"{layout}-{kind}.npz", **arrays)
+    print(json.dumps({"devices": jax.device_count()}))
+
+
+if __name__ == "__main__":
+    toy_systems.register_toys()
+    main(Path(sys.argv[1]), *sys.argv[2:])

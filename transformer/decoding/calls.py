@@ -1,0 +1,43 @@
+"""The calls that searches make of a model."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+from jaxtyping import Array, Float, Int
+
+from transformer.config import ModelConfig, SpecialIds
+from transformer.model.cache import Cache
+from transformer.model.parameters import Variables
+
+Inputs = Mapping[str, Array]
+"""What a model's `encode` reads, by the names of its arguments: arrays with rows first."""
+
+
+def begin(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> Cache:
+    """Encodes the inputs, and returns a cache for so many beams and steps."""
+
+    def run(model: nn.Module) -> Cache:
+        memory = model.encode(**inputs)  # type: ignore[attr-defined]
+        return model.init_cache(memory, beams, length)  # type: ignore[attr-defined, no-any-return]
+
+    cache: Cache = model.apply(variables, method=run)  # type: ignore[assignment]
+    return cache
+
+
+def advance(
+    model: nn.Module, variables: Variables, cache: Cache, tokens: Int[Array, "b n"]
+) -> tuple[Float[Array, "b n v"], Cache]:
+    """The logits after each beam's newest token, and the cache that includes it."""
+    found: tuple[Array, Cache] = model.apply(variables, cache, tokens, method="decode_step")  # type: ignore[assignment]
+    return found
+
+
+def as_variables(params: Variables) -> Variables:
+    """Parameters alone, or a whole variables dict, as a variables dict."""
+    return params if "params" in params else {"params": params}
+
+
+def special_ids(model: nn.Module) -> SpecialIds:
+    """The special ids of a model's vocabulary."""
+    config: ModelConfig = model.config  # type: ignore[attr-defined]
+    return config.special

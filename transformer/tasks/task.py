@@ -1,0 +1,225 @@
+"""The contract of a task: what goes into a system and what comes out of it.
+
+Training, evaluation and decoding know records, examples and outputs only through a task. A *record* is what
+a corpus holds, such as a pair of sentences; an *example* its arrays; an *output* what decoding makes of one
+record, such as a translation.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer.config import Config
+from transformer.data.batching import Fields, fixed_batches, sides
+from transformer.data.corpus import Corpus, Progress, Record, Records, silent
+from transformer.data.plans import Batching, Example, Lengths, Plan, plan_of
+from transformer.errors import UserError
+from transformer.evaluation.scores import Measure, Score
+
+Output = Any
+READ = 1024  # records read at a time
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What scores are computed from."""
+
+    records: Sequence[Record]
+    outputs: Sequence[Output]
+    """The best output for each record; empty if the task does not decode."""
+    means: Mapping[str, float]
+    """The mean of the loss and of each metric of the objective; empty in the test."""
+
+
+class Task(ABC):
+    """A task, with what it learned from the corpus, such as vocabularies.
+
+    Args:
+      config: of the run.
+    """
+
+    criterion: ClassVar[Measure]
+    """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
+    unit: ClassVar[str] = "examples"
+    """What a corpus consists of, for messages."""
+    decodes: ClassVar[bool] = True
+    """Whether evaluation decodes outputs."""
+    fields: Fields
+    """The arrays of an example."""
+    inputs: tuple[str, ...]
+    """The fields that decoding has."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def describe(self) -> str:
+        """A few words for people, such as the languages."""
+        return ""
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError for options that are wrong, before anything is prepared."""
+        return
+
+    @classmethod
+    @abstractmethod
+    def open_corpus(cls, config: Config) -> Corpus:
+        """The corpus of the config, prepared on first use.
+
+        Raises:
+          UserError: it is missing or damaged.
+        """
+
+    @classmethod
+    @abstractmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Task":
+        """The task for a new run, with what is learned from the training split. Its config has the sizes of
+        the model that depend on it."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: Config, folder: Path) -> "Task":
+        """The task of a run directory.
+
+        Raises:
+          UserError: a file is missing or damaged.
+        """
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes what `load` reads."""
+
+    def content(self) -> bytes:
+        """What examples depend on besides records: it names cached lengths."""
+        return b""
+
+    # To batches
+
+    @staticmethod
+    @abstractmethod
+    def example() -> tuple[Any, ...]:
+        """Arguments of the system's model for one short row, or their shapes."""
+
+    @abstractmethod
+    def examples(self, records: Sequence[Record], *, truncate: bool = False) -> list[Example]:
+        """The arrays of records.
+
+        Args:
+          records: of a split.
+          truncate: whether to shorten sequences to the longest of training, as in evaluation.
+        """
+
+    def batching(self) -> Batching:
+        """How plans make batches. By default all sides share the config's lengths."""
+        data, count = self.config.data, len(sides(self.fields))
+        buckets = tuple((length,) * count for length in data.lengths)
+        return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
+
+    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
+        """The length of each side of every record; 0 for an empty one."""
+        names, found = sides(self.fields), np.zeros((len(records), len(sides(self.fields))), np.int32)
+        starts = range(0, len(records), READ)
+        for start in progress("lengths", starts, len(starts)):
+            stop = min(start + READ, len(records))
+            made = self.examples(records.__getitems__(range(start, stop)))
+            found[start:stop] = [[len(example[name]) for name in names] for example in made]
+        return found
+
+    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+        """The plan of the training batches.
+
+        Raises:
+          UserError: no record is short enough.
+        """
+        plan = plan_of(lengths, self.batching())
+        self.check_plan(plan, lengths)
+        return plan
+
+    def check_plan(self, plan: Plan, lengths: Lengths) -> None:
+        """Raises UserError if a plan has dropped everything."""
+        if plan.dropped == len(lengths):
+            raise UserError(
+                f"all {plan.dropped} training {self.unit} are empty or longer than --data.max-length "
+                f"{self.config.data.max_length}: raise it"
+            )
+
+    def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
+        """The batches of an evaluation, in which every record is once: this process's share of the rows."""
+        examples, batching = self.examples(list(records), truncate=True), self.batching()
+        return fixed_batches(examples, self.fields, batching.buckets, batching.batch_tokens, host, hosts)
+
+    # From decoding
+
+    def input_examples(
+        self, records: Sequence[Record], longest: int, lines: Sequence[int] = ()
+    ) -> list[Example]:
+        """The arrays that decoding reads.
+
+        Args:
+          records: as `examples`, but what has to be decoded may be missing.
+          longest: sequences are truncated to this length.
+          lines: number of each record, to warn of truncated ones. Empty: no warnings.
+        """
+
+        def cut(example: Example, name: str) -> Any:
+            return example[name][:longest] if self.fields[name].padded else example[name]
+
+        return [{name: cut(example, name) for name in self.inputs} for example in self.examples(records)]
+
+    def truncated(self, records: Sequence[Record], longest: int) -> str:
+        """A warning if inputs of a split are longer than the search reads, with %s for its name; or empty."""
+        return ""
+
+    def is_empty(self, record: Record) -> bool:
+        """Whether a record is not decoded."""
+        return False
+
+    def empty_output(self) -> Output:
+        """The output for an empty record."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def outputs(self, found: Any, record: Record, n_best: int | None) -> list[Output]:
+        """The outputs for one record, best first.
+
+        Args:
+          found: the row of what the system's search returned, as NumPy arrays.
+          record: what was decoded.
+          n_best: at most so many. None: all.
+        """
+
+    @abstractmethod
+    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+        """The scores, the criterion first. Validation computes only that, the test all."""
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """What a validation logs of the objective's means."""
+        return dict(means)
+
+    def shown(self, record: Record, output: Output) -> tuple[str, str, str]:
+        """Input, reference and output as text, for samples of the validation."""
+        return str(record), "", self.line(output)
+
+    # Lines in, lines out
+
+    def record(self, line: str) -> Record:
+        """The record to decode that a line of input names.
+
+        Raises:
+          UserError: this task does not read lines.
+        """
+        raise UserError(f"system {self.config.system} does not read lines of text")
+
+    def example_line(self, record: Record) -> str:
+        """A record as a line of input, to try the model on; empty if it cannot be one."""
+        return ""
+
+    def line(self, output: Output) -> str:
+        """An output as a line of text."""
+        return str(output)
