@@ -63,7 +63,7 @@ def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind:
     expected, found = arrays(folder, name, "one-whole"), arrays(folder, name, kind)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
-        np.testing.assert_allclose(found[key], value, atol=2e-4, rtol=2e-3, err_msg=key)
+        np.testing.assert_allclose(found[key], value, atol=2e-5, rtol=1e-4, err_msg=key)
 
 
 @every_toy
@@ -79,7 +79,7 @@ def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: s
 def test_runs_resume_on_another_number_of_devices(folder: Path, name: str, layout: str) -> None:
     expected, moved = arrays(folder, name, "one-whole"), arrays(folder, name, f"{layout}-moved")
     for key, value in expected.items():
-        np.testing.assert_allclose(moved[key], value, atol=2e-4, rtol=2e-3, err_msg=key)
+        np.testing.assert_allclose(moved[key], value, atol=2e-5, rtol=1e-4, err_msg=key)
 
 
 @every_toy
@@ -141,11 +141,13 @@ def test_trained_systems_decode(folder: Path, name: str) -> None:
 
 def test_a_hook_forbids_a_token(folder: Path) -> None:
     translator = Translator.load(folder / "toy-forbidden" / "one-whole")
-    for options in ({}, {"method": "greedy"}, {"method": "sample"}):
-        found = translator.search(["red green blue", "cat dog bird runs"] * 9, **options)
+    sources = ["red green blue", "cat dog bird runs"] * 9
+    for options in ({"method": "beam"}, {"method": "greedy"}, {"method": "sample", "temperature": 10.0}):
+        found = translator.search(sources, **options)
         tokens = [token for several in found for hypothesis in several for token in hypothesis.ids]
-        assert len(tokens) > 18
+        assert len(tokens) >= len(sources)
         assert FORBIDDEN not in tokens
+    assert len(set(tokens)) > 5
     translator.system = SYSTEMS["transformer"]  # the same model without the hook
     translator.programs.clear()
     found = translator.search(["red green blue"] * 9, method="sample", temperature=10.0)

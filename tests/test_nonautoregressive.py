@@ -53,7 +53,9 @@ def variables_of(name, seed=1):
 def find(name, source=SOURCE, lines=None, seed=1, **options):
     lines = jnp.arange(1, len(source) + 1) if lines is None else lines
     settings = NonAutoregressiveDecodingConfig(extra_length=4, **options)
-    found = nonautoregressive_search(MODELS[name], variables_of(name, seed), source, lines, settings)
+    found = nonautoregressive_search(
+        MODELS[name], variables_of(name, seed), {"source": source}, lines, settings
+    )
     return np.asarray(found.tokens), np.asarray(found.scores)
 
 

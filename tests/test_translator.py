@@ -23,7 +23,7 @@ from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
-from transformer.translator import translator as module
+from transformer.translator import decoder
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis, Translator
 
@@ -190,16 +190,16 @@ def test_seeds_and_temperatures_share_a_program(word_tokenizer: Tokenizer) -> No
 def test_few_sentences_are_searched_one_by_one_and_rows_shared(
     at_once: int, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "batches_at_once", lambda: at_once)
+    monkeypatch.setattr(decoder, "batches_at_once", lambda: at_once)
     expected = plain(translator.search(SENTENCES))
     shapes: list[tuple[int, ...]] = []
-    searched = Translator._searched
+    searched = Translator._search
 
-    def counted(self: Translator, batch: np.ndarray, *rest: Any) -> Any:
-        shapes.append(batch.shape)
+    def counted(self: Translator, batch: decoder.Batch, *rest: Any) -> Any:
+        shapes.append(batch.inputs["source"].shape)
         return searched(self, batch, *rest)
 
-    monkeypatch.setattr(Translator, "_searched", counted)
+    monkeypatch.setattr(Translator, "_search", counted)
     few = [3, 8]
     for rows, alike in ((16, [1, 1]), (14, [14 // at_once]), (4, [4 // at_once])):
         shapes.clear()

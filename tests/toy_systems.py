@@ -417,6 +417,9 @@ class Waves(ToyTask):
     def measures(self):
         return {self.criterion: self.mse}
 
+    def scored(self, output):
+        return output.tolist()
+
     def mse(self, given):
         pairs = zip(given.outputs, given.records, strict=True)
         return Score(float(np.mean([(out - wave) ** 2 for out, (_, wave) in pairs])), "all samples", "")

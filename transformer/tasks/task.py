@@ -29,8 +29,8 @@ class Evaluation:
     """What scores are computed from."""
 
     records: Sequence[Record]
-    outputs: Sequence[Output]
-    """The best output for each record; empty if the task does not decode."""
+    outputs: Sequence[Any]
+    """What `Task.scored` made of the best output for each record; empty if the task does not decode."""
     means: Mapping[str, float]
     """The mean of the loss and of each metric of the objective; empty in the test."""
 
@@ -194,6 +194,10 @@ class Task(ABC):
           n_best: at most so many. None: all.
         """
 
+    def scored(self, output: Output) -> Any:
+        """What scores and samples need of an output: JSON values, which processes can exchange."""
+        return output
+
     @abstractmethod
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
         """The scores, the criterion first. Validation computes only that, the test all."""
@@ -202,9 +206,9 @@ class Task(ABC):
         """What a validation logs of the objective's means."""
         return dict(means)
 
-    def shown(self, record: Record, output: Output) -> tuple[str, str, str]:
-        """Input, reference and output as text, for samples of the validation."""
-        return str(record), "", self.line(output)
+    def shown(self, record: Record, output: Any) -> tuple[str, str, str]:
+        """Input, reference and output as text, for samples of the validation; `output` is from `scored`."""
+        return str(record), "", str(output)
 
     # Lines in, lines out
 

@@ -238,6 +238,10 @@ class Translation(Task):
             )
         return hypotheses
 
+    def scored(self, output: Hypothesis) -> str:
+        """The translation."""
+        return output.text
+
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match."""
         tokenize = self.config.training.bleu_tokenize
@@ -250,15 +254,15 @@ class Translation(Task):
     def _texts(self, given: Evaluation) -> tuple[list[str], list[str]]:
         """Translations and references."""
         references = [self.tokenizers[1].plain(target) for _, target in given.records]
-        return [output.text for output in given.outputs], references
+        return list(given.outputs), references
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""
         return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
 
-    def shown(self, record: Pair, output: Hypothesis) -> tuple[str, str, str]:
+    def shown(self, record: Pair, output: str) -> tuple[str, str, str]:
         """Source, reference and translation."""
-        return record[0], self.tokenizers[1].plain(record[1]), output.text
+        return record[0], self.tokenizers[1].plain(record[1]), output
 
     # Lines in, lines out
 

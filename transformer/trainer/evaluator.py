@@ -17,7 +17,7 @@ from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
-from transformer.tasks.task import Evaluation, Output
+from transformer.tasks.task import Evaluation
 from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
 from transformer.training.step import EvalState, make_eval_step
@@ -96,8 +96,8 @@ class Evaluator:
 
     def _decoded(
         self, variables: Variables, split: str, records: list[Record], request: StopRequest
-    ) -> list[Output]:
-        """The best output of each record. Some are missing if a stop was requested."""
+    ) -> list[Any]:
+        """The best output of each record, as scores need it. Some are missing if a stop was requested."""
         if not self.task.decodes:
             return []
         decoder = Decoder(self.config, variables, self.task, warns=False)
@@ -106,9 +106,10 @@ class Evaluator:
                 log.warning(warning, split)
             self._warned.add(split)
 
-        def decode(mine: list[Record]) -> list[Output]:
+        def decode(mine: list[Record]) -> list[Any]:
             found = decoder.stream(mine, window=BATCHES * self.config.decoding.rows)
-            return [best[0] for best in itertools.takewhile(lambda _: not request.signal, found)]
+            going_on = itertools.takewhile(lambda _: not request.signal, found)
+            return [self.task.scored(best[0]) for best in going_on]
 
         return by_turns(records, decode)
 
