@@ -178,7 +178,8 @@ def compiled(case: Case, layout: tuple[int, int]) -> dict[str, Any]:
     optimizer = make_optimizer(Config(model=network(case), optimizer=OptimizerConfig()))
     state = jax.eval_shape(lambda: init_state(model, optimizer, 0, Translation.example()))
     on = layout_of(MeshConfig(*layout), declarations(model, Translation.example()))
-    step = on.spread(make_train_step(model, translation_objective(0.1), optimizer, seed=0), donate_state=True)
+    step = make_train_step(model, translation_objective(0.1), optimizer, seed=0, gather=on.gather)
+    step = on.spread(step, donate_state=True)
     places = devices // (layout[1] if isinstance(on, Shards) else 1)
     batch = {}
     for name, ids in batch_of(replace(case, rows=1)).items():

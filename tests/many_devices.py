@@ -55,7 +55,8 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
     shapes = jax.eval_shape(model.init, jax.random.key(0), *Translation.example())["params"]
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
     objective = translation_objective(0.1)
-    step = layout.spread(make_train_step(model, objective, optimizer, seed=5), donate_state=True)
+    step = make_train_step(model, objective, optimizer, seed=5, gather=layout.gather)
+    step = layout.spread(step, donate_state=True)
     measure = layout.spread(make_eval_step(model, objective))
     found = []
     for _ in range(times):

@@ -27,7 +27,7 @@ from transformer import PRESETS, Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig
 from transformer.config.json import to_json
 from transformer.runtime.sharding import AXES, Shards, layout_of
-from transformer.systems.registry import declared_parameters, model_shapes
+from transformer.systems.registry import SYSTEMS, declared_parameters, model_shapes
 
 REPLICAS = (1, 1)
 Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
@@ -156,6 +156,20 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
     weights = (jax.tree.leaves(run.variables(16, model_shapes(run.config))) for run in runs)
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_every_system_has_the_same_gradients_on_a_mesh() -> None:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    ran = subprocess.run(
+        [sys.executable, Path(__file__).parent / "systems_on_a_mesh.py"],
+        env={**os.environ, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found.keys() == SYSTEMS.keys()
+    assert max(found.values()) < 1e-6, found
 
 
 def test_what_is_cut_along_which_axis() -> None:

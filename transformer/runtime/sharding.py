@@ -4,6 +4,7 @@ In both cases the leaves of the state are global arrays without a leading device
 checkpoints and decoding use the same state without gathering, slicing or stacking.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -40,6 +41,10 @@ class Layout(ABC):
     @abstractmethod
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         """`step(state, batch)` on all devices, with the same results on each."""
+
+    def gather(self, params: Any) -> Any:
+        """The parameters as a step computes with them."""
+        return params
 
     @abstractmethod
     def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
@@ -172,6 +177,20 @@ class Shards(Layout):
         )
         return _joined(of_rest, jax.tree.map(lambda _: by_rows, carry))
 
+    def gather(self, params: Any) -> Any:
+        """The parameters gathered over fsdp; their gradients are scattered again. Left to itself, XLA's
+        partitioner gets the gradients of some models wrong (JAX 0.10 and 0.12: slices of time, a matrix
+        sharded along both of its axes, and rows along two)."""
+
+        def one(path: Any, x: jax.Array) -> jax.Array:
+            scattered = self._spec(path, x.shape)
+            whole = PartitionSpec(*(None if axis == FSDP else axis for axis in scattered))
+            if whole == scattered:
+                return x
+            return _gathered(x, NamedSharding(self.mesh, whole), NamedSharding(self.mesh, scattered))
+
+        return jax.tree_util.tree_map_with_path(one, params)
+
     def _spec(self, path: Any, shape: tuple[int, ...]) -> PartitionSpec:
         names = tuple(str(getattr(key, "key", key)) for key in path)
         ends = (names[start:] for start in range(len(names)))  # optimizer states end like their parameters
@@ -201,6 +220,17 @@ class Shards(Layout):
         shards = jax.local_device_count() // self.mesh.shape[TENSOR]
         sharding = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
         return jax.make_array_from_process_local_data(sharding, _padded(rows, fill, shards * multiple))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(x: jax.Array, whole: NamedSharding, scattered: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, whole)
+
+
+_gathered.defvjp(
+    lambda x, whole, scattered: (_gathered(x, whole, scattered), None),
+    lambda whole, scattered, _, g: (jax.lax.with_sharding_constraint(g, scattered),),
+)
 
 
 def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({})) -> Layout:

@@ -54,8 +54,16 @@ class Loop:
         self.config, self.run, self.data, self.watch = config, run, data, watch
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
         t = config.training
-        step = make_train_step(model, objective, optimizer, seed=t.seed, accumulate=t.accumulate, ema=t.ema)
         self.layout = layout_of(config.mesh, declared_parameters(config))
+        step = make_train_step(
+            model,
+            objective,
+            optimizer,
+            seed=t.seed,
+            accumulate=t.accumulate,
+            ema=t.ema,
+            gather=self.layout.gather,
+        )
         self.train_step = self.layout.spread(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)

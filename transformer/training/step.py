@@ -112,17 +112,19 @@ def make_train_step(
     seed: int,
     accumulate: int = 1,
     ema: float = 0.0,
+    gather: Callable[[Params], Params] = lambda params: params,
 ) -> TrainStep:
     """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
     The metrics are `loss` and those of the objective, as means over the whole batch, `gradient_norm`, and
     `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`. Random
-    numbers depend only on (seed, step, replica, slice).
+    numbers depend only on (seed, step, replica, slice). `gather` is that of the layout
+    (`transformer.runtime.sharding`).
     """
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         def loss_of(params: Params, probes: dict[str, Any]) -> tuple[Float[Array, ""], Any]:
-            variables = {"params": params, **state.statistics}
+            variables = {"params": gather(params), **state.statistics}
             if probes:
                 variables[PROBES] = probes
             loss = objective(model, variables, batch, Context(key, state.step, carry))

@@ -1,0 +1,54 @@
+"""One update of every system on eight replicas and on a mesh, in a process of its own (see `test_sharding.py`).
+
+Prints the largest difference of any parameter for each system.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+
+from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
+from transformer.config import MeshConfig
+from transformer.config.registry import types_of
+from transformer.runtime.sharding import layout_of
+from transformer.systems.registry import SYSTEMS, declared_parameters, find_system
+from transformer.translator.translator import Translator
+
+SIZES = {"vocab_size": 13, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+OPTIONS = {"nonautoregressive": {"decoder_input": "length"}}  # without random masks
+DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
+
+
+def config_of(name: str) -> Config:
+    model, decoding = types_of(name)
+    known = {item.name for item in dataclasses.fields(model)}
+    options = {key: value for key, value in (SIZES | OPTIONS.get(name, {})).items() if key in known}
+    copies = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}
+    return Config(system=name, model=model(**options), decoding=decoding(), **copies)
+
+
+def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
+    system, random = find_system(config.system), np.random.default_rng(0)
+    model, optimizer = system.model(config.model), optax.sgd(1.0)
+    layout = layout_of(mesh, declared_parameters(config))
+    step = make_train_step(
+        model, system.objective(config, Translator.load), optimizer, seed=0, gather=layout.gather
+    )
+    batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
+    state = layout.place(init_state(model, optimizer, 0, system.task.example()))
+    (placed,) = layout.batches([batch])
+    state, _ = layout.spread(step)(state, placed)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+
+
+if __name__ == "__main__":
+    found = {}
+    for name in SYSTEMS:
+        config = config_of(name)
+        pairs = zip(updated(config, MeshConfig()), updated(config, MeshConfig(2, 2)), strict=True)
+        found[name] = max(float(np.abs(a - b).max()) for a, b in pairs)
+    print(json.dumps(found))
