@@ -1,4 +1,4 @@
-"""One update of every system on eight replicas and on a mesh, in a process of its own (see `test_sharding.py`).
+"""One update of every system on eight replicas and on a mesh, in its own process: see `test_sharding.py`.
 
 Prints the largest difference of any parameter for each system.
 """
