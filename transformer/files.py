@@ -22,6 +22,8 @@ from typing import IO, Any, NoReturn
 from transformer.errors import UserError
 
 MiB = 2**20
+Json = dict[str, Any]
+"""A JSON object."""
 LARGEST_FILE = 256 * MiB  # limit for files that are read at once
 LONGEST_LINE = 4 * MiB  # in a log
 DEEPEST = 32  # nested folders
@@ -70,7 +72,7 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
     return read_bytes(path, largest).decode()
 
 
-def read_log(path: Path) -> Iterator[dict[str, Any]]:
+def read_log(path: Path) -> Iterator[Json]:
     """Yields the JSON objects of a log, one per line. Other lines, such as one that a kill truncated, are
     skipped. Raises OSError as `open_regular`."""
     with open_regular(path, LARGEST_FILE) as file:
@@ -96,7 +98,7 @@ def parse_json(text: str) -> Any:
     return found
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> Json:
     """`parse_json` for a JSON object."""
     found = parse_json(text)
     if not isinstance(found, dict):

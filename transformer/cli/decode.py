@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import tyro
 
@@ -20,9 +20,12 @@ from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.train import fields_of
 from transformer.commands import called, program
-from transformer.config import Config, DecodingConfig, HostsConfig
+from transformer.config import Config, DecodingConfig, HostsConfig, Option
 from transformer.errors import UserError
 from transformer.files import open_regular, parse_object
+
+if TYPE_CHECKING:
+    from transformer.translator.translator import Hypothesis, Translator
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _output(given: DecodeArguments, translator: Any, judge: Any, text: str) -> Output:
+def _output(
+    given: DecodeArguments, translator: "Translator", judge: "Translator | None", text: str
+) -> Output:
     """The output for the lines. From a file to a file, it can be resumed with the same model, text and
     options."""
     if not given.input or not given.output or is_device(given.output):
@@ -277,7 +282,7 @@ def _write_page(given: DecodeArguments) -> None:
     )
 
 
-def _programs(translator: Any) -> str:
+def _programs(translator: "Translator") -> str:
     from transformer.runtime.compilation import keep_programs
 
     lengths = sorted({length for length, _ in translator.programs})
@@ -313,7 +318,7 @@ def _check_files(given: DecodeArguments) -> int | None:
     return total
 
 
-def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> list[str]:
+def _source_tokens(translator: "Translator", source: str, options: dict[str, Option]) -> list[str]:
     """The subwords of a truncated source: the columns of an alignment, except <eos>."""
     if not source.strip():
         return []
@@ -324,7 +329,7 @@ def _source_tokens(translator: Any, source: str, options: dict[str, Any]) -> lis
     return pieces
 
 
-def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Sequence[Any]) -> str:
+def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Sequence["Hypothesis"]) -> str:
     """One line of --format json."""
     fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
     for values in fields:
@@ -336,7 +341,7 @@ def _as_json(line: int, source: str, source_tokens: list[str], hypotheses: Seque
     return json.dumps(about, ensure_ascii=False)
 
 
-def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[str]:
+def _formatted(hypotheses: Sequence["Hypothesis"], given: DecodeArguments) -> Iterable[str]:
     from transformer.data.sources.corpora import one_line
 
     # always n_best lines: the only translation of an empty sentence is repeated
@@ -348,7 +353,7 @@ def _formatted(hypotheses: Sequence[Any], given: DecodeArguments) -> Iterable[st
     return texts
 
 
-def _scores(translations: list[str], given: DecodeArguments, translator: Any) -> list[str]:
+def _scores(translations: list[str], given: DecodeArguments, translator: "Translator") -> list[str]:
     """The scores of the translations by --reference, one line each."""
     from transformer.data.sources.corpora import read_lines
     from transformer.evaluation.scores import bleu, chrf, exact_match

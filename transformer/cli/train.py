@@ -13,7 +13,7 @@ import tyro
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
-from transformer.config import Config, DataConfig, HostsConfig, flatten
+from transformer.config import Config, DataConfig, HostsConfig, Option, flatten
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points
 from transformer.errors import UserError, nearest
@@ -161,6 +161,6 @@ def announced(config: Config, preset: str) -> str:
     return "\n".join(lines)
 
 
-def fields_of(section: Any) -> list[tuple[str, Any]]:
+def fields_of(section: Any) -> list[tuple[str, Option]]:
     """The fields of a config's section, and their values."""
     return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]

@@ -17,6 +17,8 @@ LONGEST = 100_000  # tokens in a sentence
 COUNTS = 2**31 - 1  # limit of counts and seeds
 IDS = 10 * LARGEST  # limit of ids in a batch: 400 MB
 
+Option = Any
+"""A value of an option."""
 Ranges = dict[str, tuple[int, int]]
 """Minimum and maximum of fields; for a tuple, of each item."""
 
@@ -517,9 +519,9 @@ class Config:
             )
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(config: Any, prefix: str = "") -> dict[str, Option]:
     """Every leaf of a config dataclass by its dotted name, e.g. `{"model.d_model": 512, ...}`."""
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, Option] = {}
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if dataclasses.is_dataclass(value):
@@ -534,7 +536,7 @@ def differences(old: Config, new: Config) -> list[str]:
     return [f"{name}: {before} -> {after}" for name, before, after in changed(old, new)]
 
 
-def changed(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+def changed(old: Config, new: Config) -> list[tuple[str, Option, Option]]:
     """The fields in which two configs differ: name, old value, new value; "none" if one config has no such
     field."""
     before, after = flatten(old), flatten(new)

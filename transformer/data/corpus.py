@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 Record = Any
 """What a corpus holds, such as a pair of sentences."""
@@ -11,7 +13,7 @@ Progress = Callable[[str, Iterable[Any], int | None], Iterable[Any]]
 """(label, items, total) -> the same items, with progress shown."""
 
 
-def silent(what: str, items: Iterable[Any], total: int | None) -> Iterable[Any]:
+def silent(what: str, items: Iterable[T], total: int | None) -> Iterable[T]:
     """No progress shown."""
     return items
 
@@ -22,11 +24,11 @@ class Records(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Record]:
         """Several records at once."""
         ...
 
-    def __iter__(self) -> Iterator[Any]: ...
+    def __iter__(self) -> Iterator[Record]: ...
 
 
 @dataclass(frozen=True)

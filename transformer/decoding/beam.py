@@ -16,7 +16,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, first_states
+from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, first_states
 from transformer.model.cache import ByRows, Cache, States
 from transformer.model.parameters import Variables
 from transformer.runtime.sharding import on_one_cpu
@@ -65,7 +65,7 @@ class _Past(ByRows):
     """What a search keeps of the past besides tokens: the model's cache, and the hook's states."""
 
     cache: Cache
-    hook: States[Any]
+    hook: States[HookState]
 
     def grow(self, length: int) -> "_Past":
         return _Past(self.cache.grow(length), self.hook)

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.parameters import Variables
 from transformer.training.cross_entropy import cross_entropy
 
-Attention = Callable[[Any, Any, Array, Array], Float[Array, "b t s"]]
+Attention = Callable[[Any, Variables, Array, Array], Float[Array, "b t s"]]
 
 
 def forced_scores(
-    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
     """log P(target | source) in nats, including <eos>."""
     special = model.config.special  # type: ignore[attr-defined]
@@ -26,7 +27,7 @@ def forced_alignment(attention: Attention) -> Attention:
     """Wraps `attention(model, variables, source, decoder_input)` as a function of the translation."""
 
     def alignment(
-        model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+        model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
     ) -> Float[Array, "b t s"]:
         special = model.config.special  # type: ignore[attr-defined]
         return attention(model, variables, source, shift_right(target, special.bos))

@@ -1,8 +1,10 @@
 """BLEU, chrF and exact match, each with a signature of how it was computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from transformer.files import Json
 
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
     from sacrebleu.metrics.base import Metric
@@ -19,7 +21,7 @@ class Measure:
     higher_is_better: bool = True
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Measure":
+    def of(cls, record: Json) -> "Measure":
         """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU."""
         return cls(**record["measure"]) if "measure" in record else BLEU
 

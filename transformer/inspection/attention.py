@@ -4,7 +4,7 @@ teacher forcing, so the search does not have to store them."""
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.config import Option
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.parameters import Variables
 from transformer.model.transformer import Transformer
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.translator.translator import Hypothesis, Translator
@@ -65,7 +67,7 @@ class Attention:
 
 
 def attention_of(
-    translator: Translator, source: str, hypotheses: Sequence[Hypothesis], **options: Any
+    translator: Translator, source: str, hypotheses: Sequence[Hypothesis], **options: Option
 ) -> list[Attention]:
     """The attention weights of translations of a source sentence.
 
@@ -132,7 +134,7 @@ def _check_kind(kind: str) -> None:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _all_weights(
-    model: nn.Module, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> tuple[Weights, Weights, Weights]:
     """The weights of encoder self-attention, decoder self-attention and cross-attention."""
     config = model.config  # type: ignore[attr-defined]

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from transformer.config import Option
 from transformer.errors import UserError
+from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 from transformer.translator.translator import Translator
@@ -36,7 +38,7 @@ class Explorer:
 
 
 def explore(
-    translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Any
+    translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Option
 ) -> Explorer:
     """A page with the translations of some sentences: attention of every kind, layer and head, and for beam
     search the search tree.
@@ -57,7 +59,7 @@ def explore(
         check_inspectable(translator, source)
     found = translator.search(sources, n_best=n_best, **options)
     beams = translator.settings(n_best, options).method == "beam"
-    sentences: list[dict[str, Any]] = []
+    sentences: list[Json] = []
     for source, hypotheses in zip(sources, found, strict=True):
         attentions = attention_of(translator, source, hypotheses, **options)
         sentences.append(
@@ -89,7 +91,7 @@ def _origin(translator: Translator) -> str:
     return f"{translator.origin}, {languages}" if translator.origin else languages
 
 
-def _decoder(attention: Attention) -> dict[str, Any]:
+def _decoder(attention: Attention) -> Json:
     weights = {"decoder": _whole(attention.decoder), "cross": _whole(attention.cross)}
     return {"target": attention.target, "given": attention.given, **weights}
 
@@ -100,7 +102,7 @@ def _whole(weights: np.ndarray) -> list[Any]:
     return units
 
 
-def _tree(tree: SearchTree) -> list[dict[str, Any]]:
+def _tree(tree: SearchTree) -> list[Json]:
     return [
         {
             "step": candidate.step,
@@ -117,7 +119,7 @@ def _tree(tree: SearchTree) -> list[dict[str, Any]]:
     ]
 
 
-def _page(data: dict[str, Any]) -> str:
+def _page(data: Json) -> str:
     """The page as one file. The data is inserted last, so text in it is never taken for a placeholder."""
     folder = importlib.resources.files("transformer.inspection") / "page"
     page, style, *scripts = (

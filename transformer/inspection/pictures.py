@@ -5,7 +5,7 @@ A notebook displays the returned figure; `figure.savefig("name.png")` saves it.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +21,10 @@ from transformer.model.positions import sinusoids
 from transformer.training.schedule import learning_rate
 from transformer.translator.translator import Hypothesis
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 COLOURS = "Blues"
 WIDEST = 12.0  # inches
 COLUMNS = 7  # steps of a beam search in one row of the picture, after its first column
@@ -32,7 +36,7 @@ def draw_attention(
     queries: Sequence[str],
     keys: Sequence[str],
     title: str = "",
-) -> Any:
+) -> "Figure":
     """Attention weights as a heatmap, or as one heatmap per head.
 
     Args:
@@ -85,7 +89,7 @@ def draw_attention(
     return figure
 
 
-def draw_layer(attention: Attention, kind: Kind, layer: int) -> Any:
+def draw_layer(attention: Attention, kind: Kind, layer: int) -> "Figure":
     """All heads of a layer (counted from 0), one panel per head.
 
     Raises:
@@ -101,7 +105,7 @@ def draw_layer(attention: Attention, kind: Kind, layer: int) -> Any:
     return draw_attention(heads, *attention.words(kind), title=f"Layer {layer + 1}, {names[kind]}")
 
 
-def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
+def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> "Figure":
     """The cross-attention of each token of a translation, averaged over layers and heads.
 
     Args:
@@ -118,7 +122,7 @@ def draw_alignment(hypothesis: Hypothesis, source: Sequence[str]) -> Any:
     return draw_attention(hypothesis.alignment, queries, keys, title=title)
 
 
-def draw_positions(length: int = 64, d_model: int = 128) -> Any:
+def draw_positions(length: int = 64, d_model: int = 128) -> "Figure":
     """The sinusoidal positional encodings (section 3.5), one row per position.
 
     Raises:
@@ -132,7 +136,7 @@ def draw_positions(length: int = 64, d_model: int = 128) -> Any:
     return figure
 
 
-def draw_schedule(schedules: Mapping[str, OptimizerConfig], d_model: int, steps: int) -> Any:
+def draw_schedule(schedules: Mapping[str, OptimizerConfig], d_model: int, steps: int) -> "Figure":
     """The learning rate of each step, from step 1 (Eq. 3 and others).
 
     Args:
@@ -154,7 +158,7 @@ def draw_schedule(schedules: Mapping[str, OptimizerConfig], d_model: int, steps:
     return figure
 
 
-def draw_learning_curve(run_dir: Path | str) -> Any:
+def draw_learning_curve(run_dir: Path | str) -> "Figure":
     """Training loss, validation loss and validation BLEU by step.
 
     Args:
@@ -189,7 +193,7 @@ def draw_learning_curve(run_dir: Path | str) -> Any:
     return figure
 
 
-def draw_tree(tree: SearchTree, *, pruned: bool = True) -> Any:
+def draw_tree(tree: SearchTree, *, pruned: bool = True) -> "Figure":
     """A beam search, with one column per step. Candidates are sorted by log-probability, which is shown.
     Pruned ones are grey and dashed; hypotheses are numbered. Long searches continue in further rows.
 
@@ -239,15 +243,17 @@ def _rows(tree: SearchTree, pruned: bool) -> dict[int, int]:
     return rows
 
 
-def _draw_edge(axis: Any, tree: SearchTree, rows: Mapping[int, int], index: int, best: bool) -> None:
+def _draw_edge(axis: "Axes", tree: SearchTree, rows: Mapping[int, int], index: int, best: bool) -> None:
     each = tree.candidates[index]
     start = (0, 0) if each.parent is None else (each.step - 1, rows[each.parent])
-    line = {"color": ACCENT, "linewidth": 2} if best else {"color": FAINT, "linewidth": 0.8}
+    colour, width = (ACCENT, 2.0) if best else (FAINT, 0.8)
     style = "--" if each.fate == "pruned" else "-"
-    axis.plot(*zip(start, (each.step, rows[index]), strict=True), linestyle=style, zorder=1, **line)
+    axis.plot(
+        *zip(start, (each.step, rows[index]), strict=True), linestyle=style, zorder=1, color=colour, lw=width
+    )
 
 
-def _draw_candidate(axis: Any, each: Candidate, row: int) -> None:
+def _draw_candidate(axis: "Axes", each: Candidate, row: int) -> None:
     edge = {"live": ACCENT, "finished": FINISHED, "pruned": FAINT}[each.fate]
     style = "--" if each.fate == "pruned" else "-"
     number = "" if each.place is None else f"  [{each.place + 1}]"
@@ -278,7 +284,7 @@ def _names(pieces: Sequence[str]) -> list[str]:
 
 def _figure(
     down: int, across: int, size: tuple[float, float], layout: str = "constrained", **options: Any
-) -> tuple[Any, Any]:
+) -> tuple["Figure", Any]:
     """A figure and its axes, [down, across]. It is closed in pyplot, so a notebook displays it only once,
     as the value of the cell."""
     try:

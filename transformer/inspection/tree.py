@@ -6,6 +6,7 @@ step and records everything. Both return the same hypotheses, as a test shows.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.config import Option
 from transformer.decoding.beam import source_limits
 from transformer.decoding.calls import advance, as_variables, begin
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
+from transformer.model.cache import Cache
+from transformer.model.parameters import Variables
 from transformer.systems.copying.search import named
 from transformer.translator.translator import Translator
 
@@ -80,7 +84,7 @@ class _Expanded:
     token: Int[np.ndarray, " c"]
 
 
-def search_tree(translator: Translator, source: str, **options: Any) -> SearchTree:
+def search_tree(translator: Translator, source: str, **options: Option) -> SearchTree:
     """The beam search of `translator.search([source], **options)`, with all its candidates.
 
     Args:
@@ -186,7 +190,9 @@ def _score(candidate: Candidate) -> float:
     return -np.inf if candidate.score is None else candidate.score
 
 
-def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, penalty: Any) -> bool:
+def _enough(
+    stop: str, worst: float, live: np.ndarray, length: int, limit: int, penalty: Callable[[float], float]
+) -> bool:
     """Whether the search can stop, by the criterion `DecodingConfig.stop`."""
     if stop == "full":
         return worst > -np.inf
@@ -196,14 +202,16 @@ def _enough(stop: str, worst: float, live: np.ndarray, length: int, limit: int, 
 
 
 @functools.partial(jax.jit, static_argnames=("model", "beam_size", "length"))
-def _begin(model: nn.Module, variables: Any, source: Int[Array, "1 s"], beam_size: int, length: int) -> Any:
+def _begin(
+    model: nn.Module, variables: Variables, source: Int[Array, "1 s"], beam_size: int, length: int
+) -> Any:
     return begin(model, variables, {"source": source}, beam_size, length)
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _step(
-    model: nn.Module, variables: Any, cache: Any, tokens: Int[Array, "1 n"]
-) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Any]:
+    model: nn.Module, variables: Variables, cache: Cache, tokens: Int[Array, "1 n"]
+) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Cache]:
     """The logits of the next token of each beam, their log-normalisers (logsumexp), and the cache."""
     logits, cache = advance(model, variables, cache, tokens)
     return logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True), cache

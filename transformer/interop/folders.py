@@ -15,7 +15,7 @@ from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, T
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
-from transformer.files import folder_whole, open_regular, parse_object, read_bytes, read_text
+from transformer.files import Json, folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
     NEVER_SAID,
     config_from_marian,
@@ -33,7 +33,7 @@ TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.s
 CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # word lists, for separate vocabularies
 
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
-_IGNORED: dict[str, Any] = {  # and the value that has no effect
+_IGNORED: Json = {  # and the value that has no effect
     "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -196,7 +196,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not the config of a Marian model ({error})") from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Json:
     try:
         return parse_object(read_text(path))
     except FileNotFoundError:
@@ -227,9 +227,7 @@ def _tensors(path: Path) -> Iterator[Any]:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _marian_tokenizer(
-    spm: Path, vocabulary: dict[str, Any], size: int, special: SpecialIds
-) -> MarianTokenizer:
+def _marian_tokenizer(spm: Path, vocabulary: Json, size: int, special: SpecialIds) -> MarianTokenizer:
     words: list[str | None] = [None] * size
     for word, index in vocabulary.items():
         if type(index) is not int or not 0 <= index < size:
@@ -252,13 +250,13 @@ def _marian_tokenizer(
         raise UserError(f"{spm.parent}: {error}") from error
 
 
-def _generation(folder: Path) -> dict[str, Any]:
+def _generation(folder: Path) -> Json:
     """The search options, which older models have in config.json."""
     path = folder / GENERATION
     return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
 
 
-def _decoding(folder: Path, meant: dict[str, Any]) -> DecodingConfig:
+def _decoding(folder: Path, meant: Json) -> DecodingConfig:
     """The model's own search options, with the penalty and the stopping criterion of Hugging Face."""
     with _naming(folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)):
         early = meant.get("early_stopping") or False
@@ -305,5 +303,5 @@ def _sentencepiece(tokenizer: Tokenizer, run: Path) -> bytes:
             raise UserError(f"{run}: its vocabulary is not SentencePiece's, as Marian requires")
 
 
-def _write_json(path: Path, content: dict[str, Any] | list[str]) -> None:
+def _write_json(path: Path, content: Json | list[str]) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -12,9 +12,8 @@ added to that position in the decoder's table of positions.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +21,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, SpecialIds, TransformerConfig
 from transformer.errors import UserError
-from transformer.model.parameters import Declared
+from transformer.files import Json
+from transformer.model.parameters import Declared, Params
 from transformer.model.positions import sinusoids
 from transformer.systems.registry import declared_parameters
 
@@ -64,7 +64,7 @@ _TABLES = {  # the first of these names that exists: Hugging Face stores shared 
 }
 
 
-def config_from_marian(config: Mapping[str, Any], unk: int) -> TransformerConfig:
+def config_from_marian(config: Json, unk: int) -> TransformerConfig:
     """The model that a Marian config.json describes; `unk` is in its vocabulary only.
 
     Raises:
@@ -111,7 +111,7 @@ def config_from_marian(config: Mapping[str, Any], unk: int) -> TransformerConfig
     )
 
 
-def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarray | None]) -> Any:
+def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarray | None]) -> Params:
     """The parameters of `Transformer(config)`.
 
     Args:
@@ -143,7 +143,7 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
     return params
 
 
-def _take_back_start(params: Any, config: TransformerConfig, positions: np.ndarray) -> None:
+def _take_back_start(params: Params, config: TransformerConfig, positions: np.ndarray) -> None:
     """Gives <bos> the vector that `params_to_marian` added to the decoder's first position."""
     added = positions - _positions(*positions.shape)
     if np.abs(added[1:]).max(initial=0) > 1e-3:
@@ -153,7 +153,7 @@ def _take_back_start(params: Any, config: TransformerConfig, positions: np.ndarr
         _target_table(params, config)[config.special.bos] += start
 
 
-def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int) -> dict[str, Any]:
+def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int) -> Json:
     """config.json for Hugging Face.
 
     Raises:
@@ -212,7 +212,7 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
 
 
 def params_to_marian(
-    params: Any, config: TransformerConfig, orders: tuple[list[int], list[int]], positions: int
+    params: Params, config: TransformerConfig, orders: tuple[list[int], list[int]], positions: int
 ) -> Tensors:
     """The tensors of model.safetensors.
 
@@ -279,8 +279,9 @@ def _shared(config: TransformerConfig) -> bool:
     return config.share_embeddings == "all"
 
 
-def _target_table(params: Any, config: TransformerConfig) -> Any:
-    return params["source_embedding" if _shared(config) else "target_embedding"]["table"]
+def _target_table(params: Params, config: TransformerConfig) -> np.ndarray:
+    table: np.ndarray = params["source_embedding" if _shared(config) else "target_embedding"]["table"]
+    return table
 
 
 def _order(d_model: int) -> np.ndarray:

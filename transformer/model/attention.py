@@ -24,7 +24,9 @@ from transformer.model.products import linear
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
 """Matrix and bias."""
-Attended = tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"] | None, Any]
+State = Any
+"""What a mechanism passes from each decoding step to the next; None if that is nothing."""
+Attended = tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"] | None, State]
 """Context, attention weights if they were asked for, and the mechanism's new state."""
 
 
@@ -57,7 +59,7 @@ class DotProductAttention(Module):
         keys_values: KeysValues,
         mask: Mask,
         bias: Float[Array, "#b h #q k"] | None,
-        state: Any,
+        state: State,
         *,
         deterministic: bool,
         weights: bool,
@@ -149,8 +151,8 @@ class MultiHeadAttention(Module):
         mask: Mask,
         positions: tuple[Positions, Positions] | None = None,
         deterministic: bool = True,
-        state: Any = None,
-    ) -> tuple[Float[Array, "b q m"], Any]:
+        state: State = None,
+    ) -> tuple[Float[Array, "b q m"], State]:
         """The output for each query in `x`, and the mechanism's new state. If the collection "intermediates"
         is mutable, the attention weights are sown there as `weights`.
 

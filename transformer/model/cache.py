@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from transformer.model.masks import Mask
 
@@ -123,7 +123,7 @@ class Cache(ByRows):
     """The step to compute next: the column that all rows write."""
     positions: Int[Array, " b"]
     """The position of its token in each row."""
-    source: Any
+    source: PyTree[Array]
     """What all beams of a row share, such as projected keys and values: arrays with rows first."""
     ancestors: Bool[Array, "b n columns"] | None = None
     """For layers that keep `KeysValues`: the columns of each beam's own past."""
@@ -132,7 +132,7 @@ class Cache(ByRows):
     def empty(
         cls,
         layers: tuple[LayerCache, ...],
-        source: Any,
+        source: PyTree[Array],
         rows: int,
         ancestors: tuple[int, int] | None = None,
     ) -> "Cache":

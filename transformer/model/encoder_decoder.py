@@ -13,6 +13,8 @@ from transformer.model.layers import Embedding
 from transformer.model.parameters import Module, param
 from transformer.model.products import logits
 
+Memory = Any
+"""What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
@@ -75,13 +77,13 @@ class EncoderDecoder(Module):
         *,
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
-    ) -> Any:
+    ) -> Memory:
         """What the decoder reads of the source: a pytree of arrays with rows first."""
         raise NotImplementedError
 
     def decode(
         self,
-        memory: Any,
+        memory: Memory,
         target: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
@@ -90,7 +92,7 @@ class EncoderDecoder(Module):
         """The decoder's last hidden states, with teacher forcing."""
         raise NotImplementedError
 
-    def init_cache(self, memory: Any, beam_size: int, length: int) -> Cache:
+    def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
         """An empty cache for `beam_size` hypotheses of each row, of up to `length` tokens."""
         raise NotImplementedError
 

@@ -16,8 +16,12 @@ from jaxtyping import Array
 
 from transformer.model.int8 import INT8, QuantizedMatrix
 
+Params = dict[str, Any]
+"""Nested dictionaries of arrays, by module and name."""
 Variables = dict[str, Any]
 """The collections of a model's variables: "params", and for some models others."""
+Arguments = tuple[Any, ...]
+"""Arguments of a model, or their shapes."""
 Declarations = Mapping[tuple[str, ...], "Declared"]
 """The declaration of each parameter, by its path in "params"."""
 Initializer = Callable[..., Any]
@@ -84,7 +88,7 @@ class Module(nn.Module):
         return plain
 
 
-def declarations(model: nn.Module, example: tuple[Any, ...]) -> Declarations:
+def declarations(model: nn.Module, example: Arguments) -> Declarations:
     """The declared parameters of a model.
 
     Args:

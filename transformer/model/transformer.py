@@ -12,12 +12,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.attention import MultiHeadAttention, self_attention
+from transformer.model.attention import MultiHeadAttention, State, self_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.layers import FeedForward, LayerNorm, Residual
 from transformer.model.masks import Mask
-from transformer.model.parameters import Module
+from transformer.model.parameters import Module, Variables
 from transformer.model.positions import PositionEncoding, Positions, positions_in
 
 
@@ -39,10 +39,10 @@ class LayerPast(ByRows):
     mechanisms."""
 
     past: KeysValues
-    states: States[tuple[Any, Any]]
+    states: States[tuple[State, State]]
 
     def append(
-        self, new: tuple[KeysValues, tuple[Any, Any]], column: Int[Array, ""], positions: Int[Array, " b"]
+        self, new: tuple[KeysValues, tuple[State, State]], column: Int[Array, ""], positions: Int[Array, " b"]
     ) -> "LayerPast":
         """With new keys and values, and new states."""
         keys_values, states = new
@@ -262,13 +262,13 @@ class Transformer(EncoderDecoder):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _traced_once(layer: DecoderLayer, variables: Any, *given: Any) -> tuple[Array, LayerPast]:
+def _traced_once(layer: DecoderLayer, variables: Variables, *given: Any) -> tuple[Array, LayerPast]:
     """`decode_step` of a layer, traced once and reused for identical layers, which shortens start-up."""
     return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
 
 
 def cross_attention(
-    model: Transformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: Transformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The attention of each target position to each source position, with teacher forcing: the mean over the
     decoder's layers and heads. Every row sums to 1."""

@@ -9,13 +9,13 @@ import mmap
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import tensorstore
 
 from transformer.files import MiB, parse_object, read_text
+from transformer.model.parameters import Variables
 
 LARGEST_HEADER = 64 * MiB  # largest file without arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
@@ -25,7 +25,7 @@ _SMALLEST = 1024  # smallest expected block, except for the last one of an array
 _WIDEST = 16  # largest number of bytes per element
 
 
-def check_sizes(folder: Path, like: Any) -> None:
+def check_sizes(folder: Path, like: Variables) -> None:
     """Refuses an item of a checkpoint whose files are larger than the arrays it should hold.
 
     Args:
@@ -43,7 +43,7 @@ def check_sizes(folder: Path, like: Any) -> None:
             raise ValueError(f"{path.relative_to(folder)} is larger than {LARGEST_HEADER // MiB} MiB")
 
 
-def check_arrays(folder: Path, like: Any) -> None:
+def check_arrays(folder: Path, like: Variables) -> None:
     """Refuses an item of a checkpoint that would take more memory than the arrays it should hold.
 
     Args:
@@ -68,7 +68,7 @@ def check_arrays(folder: Path, like: Any) -> None:
         raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
 
-def _allowed(like: Any) -> int:
+def _allowed(like: Variables) -> int:
     """Bytes allowed on disk or in memory: twice the size of the arrays, plus room for headers."""
     return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
 

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer.errors import UserError
 from transformer.files import check_plain, parse_object, read_text, write_whole
+from transformer.model.parameters import Variables
 from transformer.runs.checkpoint_bounds import check_arrays, check_sizes
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
@@ -58,7 +59,7 @@ def _damaged(place: Path, reason: str) -> UserError:
     )
 
 
-def _compare(stored: Any, like: Any) -> None:
+def _compare(stored: Variables, like: Variables) -> None:
     """Raises ValueError if the stored variables have other names or shapes."""
     before, wanted = (
         {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
@@ -69,7 +70,7 @@ def _compare(stored: Any, like: Any) -> None:
             raise ValueError(f"{name} is {before.get(name)} in the checkpoint, not {wanted.get(name)}")
 
 
-def read(place: Path, like: Any, item: str = "") -> Any:
+def read(place: Path, like: Variables, item: str = "") -> Variables:
     """Reads an item of a checkpoint.
 
     Args:

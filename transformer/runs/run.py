@@ -41,6 +41,7 @@ from transformer.config.json import from_json, to_json
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure
 from transformer.files import (
+    Json,
     MiB,
     append_flags,
     beside,
@@ -52,6 +53,7 @@ from transformer.files import (
     read_text,
     write_whole,
 )
+from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import MANIFEST, read, seal
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.runtime.sharding import as_global_arrays
@@ -101,7 +103,7 @@ class Run:
         config: Config,
         task: Task,
         corpus: str | None = None,
-        variables: Any = None,
+        variables: Variables | None = None,
     ) -> "Run":
         """Creates a run directory, complete or not at all.
 
@@ -245,7 +247,7 @@ class Run:
         except Exception as error:
             raise self._not_written(error) from error
 
-    def store_model(self, step: int, variables: Any) -> None:
+    def store_model(self, step: int, variables: Variables) -> None:
         """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((self._checkpoint_path(step) / "model").absolute(), variables)
@@ -349,7 +351,7 @@ class Run:
             raise damaged[0][1]
         return None
 
-    def variables(self, checkpoint: str | int, like: Any) -> Any:
+    def variables(self, checkpoint: str | int, like: Variables) -> Variables:
         """A checkpoint's model variables.
 
         Args:
@@ -384,7 +386,7 @@ class Run:
             f"{', '.join(map(str, steps))}"
         )
 
-    def averaged(self, steps: Sequence[int] | None, like: Any) -> Any:
+    def averaged(self, steps: Sequence[int] | None, like: Variables) -> Variables:
         """The mean of several checkpoints' variables (section 6.1), by default of the newest `keep_last`;
         computed in float64, then rounded."""
         chosen = [self.find(step) for step in steps or self.steps()[-self.config.training.keep_last :]]
@@ -395,7 +397,7 @@ class Run:
             total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, like))
         return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
 
-    def store_average(self, variables: Any) -> Path:
+    def store_average(self, variables: Variables) -> Path:
         """Saves averaged variables as the checkpoint "average", and returns its path.
 
         Raises:
@@ -419,7 +421,7 @@ class Run:
 
     # Reports
 
-    def records(self, kind: str | None = None) -> list[dict[str, Any]]:
+    def records(self, kind: str | None = None) -> list[Json]:
         """The records that training wrote to metrics.jsonl, of one kind ("start", "training" or "evaluation")
         or of all. Other lines, such as one that a kill truncated, are skipped.
 
@@ -436,7 +438,7 @@ class Run:
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
 
-    def log(self, record: dict[str, Any]) -> None:
+    def log(self, record: Json) -> None:
         """Appends a line to metrics.jsonl."""
         line = json.dumps(record, ensure_ascii=False) + "\n"
         with open(self.path / "metrics.jsonl", "ab+", opener=append_flags) as file:
@@ -446,12 +448,12 @@ class Run:
             file.write(line.encode())
 
 
-def merit(scores: dict[str, Any]) -> Any:
+def merit(scores: Json) -> Any:
     """The score that decides which checkpoint is best. Runs of version 0.1 have only BLEU."""
     return scores["merit"] if "merit" in scores else scores["bleu"]
 
 
-def _is_record(record: dict[str, Any]) -> bool:
+def _is_record(record: Json) -> bool:
     """Whether `log` could have written this record."""
     kind, step = record.get("kind"), record.get("step")
     if type(step) is not int or not 0 <= step <= COUNTS:
@@ -464,7 +466,7 @@ def _is_record(record: dict[str, Any]) -> bool:
         return False
 
 
-def _resume_items(state: TrainState) -> dict[str, Any]:
+def _resume_items(state: TrainState) -> Json:
     """What resuming needs besides the model for decoding."""
     items = {"step": state.step, "optimizer": state.optimizer}
     if state.average is not None:

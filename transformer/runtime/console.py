@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from transformer.files import discard_further
+from transformer.files import Json, discard_further
 
 COLUMNS = 80
 COMPILING = "compiling ..."
@@ -36,7 +36,7 @@ class Watch:
 
     def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
         # plain lines in notebooks, where every line and every update of a bar would be a separate output
-        plain: dict[str, Any] = {}
+        plain: Json = {}
         if Console().is_jupyter:
             plain = {"force_jupyter": False, "force_terminal": False}
         self.console = console or SteadyConsole(quiet=quiet, highlight=False, soft_wrap=True, **plain)
@@ -108,7 +108,7 @@ class Watch:
             minutes, seconds = divmod(round(seconds_left), 60)
             self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
 
-    def evaluation(self, record: dict[str, Any], samples: list[tuple[str, str, str]]) -> None:
+    def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
         """Shows scores, and samples of (input, reference, output)."""
         best, measure = "  best so far" if record["best"] else "", record["measure"]
         perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""

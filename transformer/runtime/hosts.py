@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ import numpy as np
 from transformer.config import HostsConfig
 from transformer.errors import UserError
 from transformer.runtime.supervision import end_with_parent, is_child, supervise
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def cluster(environment: Mapping[str, str]) -> str | None:
@@ -92,7 +95,7 @@ def barrier(what: str) -> None:
         multihost_utils.sync_global_devices(what)
 
 
-def gathered(item: Any) -> list[Any]:
+def gathered(item: T) -> list[T]:
     """The JSON values of all processes, in the order of their indices."""
     if jax.process_count() == 1:
         return [item]
@@ -106,7 +109,7 @@ def gathered(item: Any) -> list[Any]:
     return [json.loads(bytes(one[:size])) for one, size in zip(everything, sizes, strict=True)]
 
 
-def by_turns(items: list[Any], work: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
     """Returns all of `work(items)`, in order, on every process; each process computes a part of it."""
     share = -(-len(items) // jax.process_count())
     mine = items[jax.process_index() * share :][:share]

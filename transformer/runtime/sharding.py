@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -20,7 +20,10 @@ from transformer.config import MeshConfig
 from transformer.errors import UserError
 from transformer.model.parameters import Declarations
 
-Step = Callable[..., Any]
+S = TypeVar("S")
+Tree = Any
+"""A state, or a part of one."""
+Step = Callable[..., tuple[Tree, Tree]]
 """`step(state, batch, *, axis_name=None) -> (state, metrics)`, where `state.carry` is the memory of the rows
 (`transformer.training.step`)."""
 
@@ -35,14 +38,14 @@ class Layout(ABC):
     """Placement of state and batches on the devices, and how a step runs on them."""
 
     @abstractmethod
-    def place(self, state: Any) -> Any:
+    def place(self, state: S) -> S:
         """The state on the devices."""
 
     @abstractmethod
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         """`step(state, batch)` on all devices, with the same results on each."""
 
-    def gather(self, params: Any) -> Any:
+    def gather(self, params: S) -> S:
         """The parameters as a step computes with them."""
         return params
 
@@ -86,7 +89,7 @@ class Replicas(Layout):
         mesh = _flat_mesh(jax.devices())
         self._whole, self._rows = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (AXIS,)))
 
-    def place(self, state: Any) -> Any:
+    def place(self, state: S) -> S:
         rest, carry = _split(_to_host(state))
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
@@ -94,7 +97,7 @@ class Replicas(Layout):
         devices = jax.device_count()
         axis = None if devices == 1 else AXIS  # an all-reduce over one device would copy all gradients
 
-        def split_step(rest: Any, carry: Any, batch: Any) -> tuple[Any, Any, Any]:
+        def split_step(rest: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
             return *_split(state), metrics
 
@@ -123,15 +126,15 @@ class _Spread:
         self._deal = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
         self._collect = jax.jit(lambda x: x.reshape(-1, *x.shape[2:]), out_shardings=rows)
 
-    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def __call__(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         rest, carry, metrics = self._step(*self._given(state), batch)
         return _joined(rest, jax.tree.map(self._collect, carry)), metrics
 
-    def lower(self, state: Any, batch: Any) -> Any:
+    def lower(self, state: Tree, batch: Tree) -> Any:
         """As `jax.stages.Wrapped.lower`."""
         return self._step.lower(*self._given(state), batch)
 
-    def _given(self, state: Any) -> tuple[Any, Any]:
+    def _given(self, state: Tree) -> tuple[Tree, Tree]:
         rest, carry = _split(state)
         return rest, jax.tree.map(self._deal, carry)
 
@@ -165,10 +168,10 @@ class Shards(Layout):
         shape = (devices // size, config.fsdp, config.tensor)
         self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
 
-    def place(self, state: Any) -> Any:
+    def place(self, state: S) -> S:
         return jax.tree.map(jax.device_put, _to_host(state), self.shardings(state))
 
-    def shardings(self, state: Any) -> Any:
+    def shardings(self, state: S) -> S:
         """The sharding of every leaf of the state."""
         rest, carry = _split(state)
         by_rows = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
@@ -177,7 +180,7 @@ class Shards(Layout):
         )
         return _joined(of_rest, jax.tree.map(lambda _: by_rows, carry))
 
-    def gather(self, params: Any) -> Any:
+    def gather(self, params: S) -> S:
         """The parameters gathered over fsdp; their gradients are scattered again. Left to itself, XLA's
         partitioner gets the gradients of some models wrong (JAX 0.10 and 0.12: slices of time, a matrix
         sharded along both of its axes, and rows along two)."""
@@ -207,8 +210,8 @@ class Shards(Layout):
         )
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
-        def sharded(state: Any, batch: Any) -> Any:
-            axes: list[Any] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
+        def sharded(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+            axes: list[tuple[str, str | tuple[str, ...]]] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
             with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(axes):
                 result = step(state, batch)
             state, metrics = result
@@ -246,17 +249,17 @@ def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({}))
     return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
 
 
-def _split(state: Any) -> tuple[Any, Any]:
+def _split(state: Tree) -> tuple[Tree, Tree]:
     """A state without the rows' memory, and that."""
     return (replace(state, carry=()), state.carry) if hasattr(state, "carry") else (state, ())
 
 
-def _joined(rest: Any, carry: Any) -> Any:
+def _joined(rest: Tree, carry: Tree) -> Tree:
     """The inverse of `_split`."""
     return replace(rest, carry=carry) if hasattr(rest, "carry") else rest
 
 
-def _to_host(state: Any) -> Any:
+def _to_host(state: Tree) -> Tree:
     """The state as `jax.device_put` accepts it for all devices: with several processes, in host memory."""
     return state if jax.process_count() == 1 else jax.device_get(state)
 
@@ -271,7 +274,7 @@ def _flat_mesh(devices: list[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (AXIS,))
 
 
-def as_global_arrays(tree: Any) -> Any:
+def as_global_arrays(tree: S) -> S:
     """A tree as Orbax saves it from several processes: the arrays that `jax.pmap` leaves on each process
     become global arrays, replicated on all devices."""
     if jax.process_count() == 1:
@@ -286,7 +289,7 @@ def as_global_arrays(tree: Any) -> Any:
     return jax.tree.map(as_global, tree)
 
 
-def on_local_devices(tree: Any) -> Any:
+def on_local_devices(tree: S) -> S:
     """A tree of arrays on the devices of this process: replicated, or still sharded if that is how they are
     on exactly these devices."""
     devices = jax.local_devices()

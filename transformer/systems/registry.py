@@ -18,7 +18,7 @@ from transformer.config.registry import TYPES, types_of
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
-from transformer.model.parameters import Declarations, declarations
+from transformer.model.parameters import Declarations, Variables, declarations
 from transformer.model.transformer import Transformer, cross_attention
 from transformer.systems.copying.model import CopyingTransformer
 from transformer.systems.copying.objective import copying_objective
@@ -30,7 +30,7 @@ from transformer.systems.nonautoregressive.search import nonautoregressive_searc
 from transformer.systems.recurrent.hard_attention import recurrent_objective
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
-from transformer.training.objective import Objective, translation_objective
+from transformer.training.objective import Carry, Objective, translation_objective
 
 
 def absent(what: str) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ class System:
     """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
     task: type[Task] = Translation
     """What goes in and out of it."""
-    carry: Callable[[Config], Any] = lambda config: ()
+    carry: Callable[[Config], Carry] = lambda config: ()
     """The initial memory of the rows of a batch, arrays `[rows, ...]`; empty for most models."""
     packs: bool = False
     """Whether it supports several sentences per row (packed batches)."""
@@ -151,7 +151,7 @@ def find_system(name: str) -> System:
     return SYSTEMS[name]
 
 
-def model_shapes(config: Config) -> Any:
+def model_shapes(config: Config) -> Variables:
     """The shapes of the model's variables, without allocating them."""
     system = find_system(config.system)
     return jax.eval_shape(system.model(config.model).init, jax.random.key(0), *system.task.example())

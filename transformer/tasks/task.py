@@ -19,6 +19,7 @@ from transformer.data.corpus import Corpus, Progress, Record, Records, silent
 from transformer.data.plans import Batching, Example, Lengths, Plan, plan_of
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure, Score
+from transformer.model.parameters import Arguments
 
 Output = Any
 READ = 1024  # records read at a time
@@ -103,7 +104,7 @@ class Task(ABC):
 
     @staticmethod
     @abstractmethod
-    def example() -> tuple[Any, ...]:
+    def example() -> Arguments:
         """Arguments of the system's model for one short row, or their shapes."""
 
     @abstractmethod

@@ -25,6 +25,7 @@ from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.errors import UserError
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
+from transformer.model.parameters import Arguments
 from transformer.tasks.task import Evaluation, Task
 
 log = logging.getLogger("transformer")
@@ -117,7 +118,7 @@ class Translation(Task):
     # To batches
 
     @staticmethod
-    def example() -> tuple[Any, ...]:
+    def example() -> Arguments:
         """Shapes of source ids and decoder input ids."""
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids

@@ -12,6 +12,7 @@ import jax
 from transformer.config import Config
 from transformer.data.corpus import Record, Records
 from transformer.evaluation.scores import Measure, Score
+from transformer.files import Json
 from transformer.model.parameters import Variables
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
@@ -39,9 +40,7 @@ class Evaluator:
         self._warned: set[str] = set()
         self._step = layout.spread(make_eval_step(self.system.model(config.model), objective))
 
-    def validate(
-        self, variables: Variables, request: StopRequest
-    ) -> tuple[dict[str, Any], list[Sample]] | None:
+    def validate(self, variables: Variables, request: StopRequest) -> tuple[Json, list[Sample]] | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None
         if a stop was requested before the end."""
         start, records = time.monotonic(), self.data.corpus.splits["validation"]

@@ -6,12 +6,14 @@ import math
 import platform
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
+import optax
 from flax.core import FrozenDict
 
 from transformer.commands import called
@@ -19,7 +21,7 @@ from transformer.config import Config
 from transformer.config.locations import as_options, locations
 from transformer.data.batching import sides
 from transformer.errors import Stopped, UserError
-from transformer.files import write_whole
+from transformer.files import Json, write_whole
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
 from transformer.runs.run import Run, merit
@@ -31,9 +33,9 @@ from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.events import Events
 from transformer.trainer.signals import asked, stop_requests
-from transformer.training.objective import Objective
+from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.step import TrainState, init_state, make_train_step
+from transformer.training.step import Means, Params, TrainState, init_state, make_train_step
 
 NONE_GIVEN: FrozenDict[str, Any] = FrozenDict()
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
@@ -73,11 +75,13 @@ class Loop:
         self.evaluations, self._elapsed_before = gathered(earlier)[0]
         self._began = time.monotonic()
 
-    def _first_state(self, model: Any, optimizer: Any, parent: Run | None) -> TrainState:
+    def _first_state(
+        self, model: nn.Module, optimizer: optax.GradientTransformation, parent: Run | None
+    ) -> TrainState:
         t, system = self.config.training, find_system(self.config.system)
         example, carry = system.task.example(), system.carry(self.config)
 
-        def first(variables: Any = NONE_GIVEN) -> TrainState:
+        def first(variables: Mapping[str, Any] = NONE_GIVEN) -> TrainState:
             average = t.ema > 0
             return init_state(
                 model, optimizer, t.seed, example, average=average, variables=variables, carry=carry
@@ -85,13 +89,15 @@ class Loop:
 
         if self.run.steps():
             shapes = jax.eval_shape(first)
-            return self.layout.place(self.run.resume(shapes, self.watch.message))
+            state = self.run.resume(shapes, self.watch.message)
+            assert state  # there are checkpoints
+            return self.layout.place(state)
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
         return self.layout.place(first(variables))
 
-    def _earlier(self) -> tuple[list[dict[str, Any]], float]:
+    def _earlier(self) -> tuple[list[Json], float]:
         """The evaluations in metrics.jsonl, and the seconds trained. Removes the records after the checkpoint
         from the file, since those steps will be repeated."""
         records = [record for record in self.run.records() if record["step"] <= self.step]
@@ -162,10 +168,10 @@ class Loop:
         if is_main_process():
             self.run.log({"kind": "start", "step": self.step, **about, "data": data})
 
-    def _take_steps(self, batches: Iterator[Any]) -> None:
+    def _take_steps(self, batches: Iterator[Batch]) -> None:
         t = self.config.training
         pace = _Pace(self.step, t.steps)
-        pending: tuple[int, Any] | None = None  # read one step late, so that the device never waits
+        pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
         for batch in batches:
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
@@ -185,7 +191,7 @@ class Loop:
                     )
                     return
 
-    def _read(self, step: int, metrics: Any, pace: "_Pace") -> None:
+    def _read(self, step: int, metrics: Means, pace: "_Pace") -> None:
         """Checks that the loss of a step is finite, and logs the metrics if that is due."""
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
@@ -210,7 +216,7 @@ class Loop:
         """Seconds of training, including those before the checkpoint that was resumed."""
         return self._elapsed_before + time.monotonic() - self._began
 
-    def _log(self, record: dict[str, Any]) -> None:
+    def _log(self, record: Json) -> None:
         if self.events is None:
             return
         self.run.log(record | {"elapsed": round(self._elapsed(), 1)})
@@ -238,7 +244,7 @@ class Loop:
             self.run.finish_saving()
             self._stop(stop)
 
-    def _tell_evaluation(self, found: dict[str, Any], samples: list[Sample]) -> None:
+    def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
         best = max(map(merit, self.evaluations), default=-math.inf)
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
@@ -261,7 +267,7 @@ class Loop:
         step = self.run.best_step()
         variables = self.run.variables(step, self.state.best_variables)
         split, records, scores = self.evaluator.test(variables)
-        results: dict[str, Any] = {"split": split, "checkpoint": step, "sentences": len(records)}
+        results: Json = {"split": split, "checkpoint": step, "sentences": len(records)}
         for measure, score in scores.items():
             results[measure.name] = {"title": measure.title, **score.as_dict()}
         text = json.dumps(results, indent=2) + "\n"
@@ -301,7 +307,7 @@ class Loop:
         raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
 
 
-def _size(params: Any) -> int:
+def _size(params: Params) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 

@@ -37,7 +37,7 @@ class Loss:
     weight: Float[Array, ""]
     """What the sum of the whole batch is divided by: for text, the number of target tokens."""
     metrics: Metrics = struct.field(default_factory=dict)
-    statistics: dict[str, Any] = struct.field(default_factory=dict)
+    statistics: Variables = struct.field(default_factory=dict)
     """The `Sums` of running statistics, by module and name (`transformer.model.statistics`)."""
     carry: Carry = ()
     """The rows' memory for the next step. It has no gradient."""
@@ -72,11 +72,11 @@ Objective = Callable[[nn.Module, Variables, Batch, Context], Loss]
 
 def apply_training(
     model: nn.Module, variables: Variables, *given: Any, **options: Any
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, Variables]:
     """`model.apply`, and the `Loss.statistics` of the model."""
     found: Any = model.apply(variables, *given, mutable=[SUMS], **options)
     output, changed = found
-    statistics: dict[str, Any] = changed.get(SUMS, {})
+    statistics: Variables = changed.get(SUMS, {})
     return output, statistics
 
 

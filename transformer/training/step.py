@@ -12,11 +12,10 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.model.parameters import Variables
+from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, Sums
 from transformer.training.objective import Batch, Carry, Context, Metrics, Objective
 
-Params = Any
 Means = dict[str, Float[Array, ""]]
 
 
@@ -27,7 +26,7 @@ class TrainState:
     step: Int[Array, ""]
     params: Params
     optimizer: optax.OptState
-    statistics: dict[str, Any]
+    statistics: Variables
     """The model's other variables, such as running statistics (`transformer.model.statistics`)."""
     average: Params | None
     """Moving average of the parameters, or None."""
@@ -61,7 +60,7 @@ def init_state(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     seed: int,
-    example: tuple[Any, ...],
+    example: Arguments,
     *,
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
@@ -101,7 +100,7 @@ class _Summed:
     gradients: Params
     weight: Float[Array, ""]
     metrics: Metrics
-    statistics: dict[str, Any]
+    statistics: Variables
 
 
 def make_train_step(
@@ -123,7 +122,7 @@ def make_train_step(
     """
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
-        def loss_of(params: Params, probes: dict[str, Any]) -> tuple[Float[Array, ""], Any]:
+        def loss_of(params: Params, probes: Variables) -> tuple[Float[Array, ""], Any]:
             variables = {"params": gather(params), **state.statistics}
             if probes:
                 variables[PROBES] = probes
@@ -178,7 +177,7 @@ def _mean(total: Array, weight: Array) -> Array:
     return total / jnp.where(weight > 0, weight, 1)
 
 
-def _with_probes(statistics: dict[str, Any], probed: dict[str, Any]) -> dict[str, Any]:
+def _with_probes(statistics: Variables, probed: Variables) -> Variables:
     """The sums, of gradients too: these are the gradients of the probes."""
     sums: dict[Any, Sums] = flatten_dict(statistics)
     for path, gradient in flatten_dict(probed).items():
@@ -188,7 +187,7 @@ def _with_probes(statistics: dict[str, Any], probed: dict[str, Any]) -> dict[str
     return unflatten_dict(sums)
 
 
-def _updated(statistics: dict[str, Any], sums: dict[str, Any]) -> dict[str, Any]:
+def _updated(statistics: Variables, sums: Variables) -> Variables:
     """The running means after a batch."""
     batch = flatten_dict(sums)
     means = flatten_dict(statistics)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import Config, DecodingConfig, check_beam
+from transformer.config import Config, DecodingConfig, Option, check_beam
 from transformer.data.batching import Fields, stacked
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
@@ -136,7 +136,7 @@ class Decoder(Generic[TaskT]):
         *,
         n_best: int | None = None,
         first_line: int = 1,
-        **options: Any,
+        **options: Option,
     ) -> list[list[Output]]:
         """The outputs for every record, best first.
 
@@ -160,7 +160,7 @@ class Decoder(Generic[TaskT]):
         window: int = WINDOW,
         n_best: int | None = None,
         first_line: int = 1,
-        **options: Any,
+        **options: Option,
     ) -> Iterator[list[Output]]:
         """`decode` for any number of records in bounded memory. Results are in order; `window` records at a
         time are sorted by length and searched."""
@@ -172,7 +172,7 @@ class Decoder(Generic[TaskT]):
             first_line += len(chunk)
             chunk = list(itertools.islice(numbered, window))
 
-    def warm_up(self, **options: Any) -> int:
+    def warm_up(self, **options: Option) -> int:
         """Compiles all programs that `decode` with these options can need, except for alignments.
 
         Args:
@@ -188,7 +188,7 @@ class Decoder(Generic[TaskT]):
             self._compile(length, chosen)
         return len(programs)
 
-    def settings(self, n_best: int | None, options: dict[str, Any]) -> DecodingConfig:
+    def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
         for this model."""
         known = [item.name for item in dataclasses.fields(self.config.decoding)]

@@ -14,13 +14,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from transformer.commands import called
 from transformer.config import DataConfig, DecodingConfig
 from transformer.config.locations import check_given, locations
 from transformer.errors import UserError
-from transformer.files import MiB, append_flags, open_whole, parse_object, read_text, write_whole
+from transformer.files import Json, MiB, append_flags, open_whole, parse_object, read_text, write_whole
 
 ABOUT = "distilled.json"
 READ = 1024  # pairs read at a time
@@ -92,7 +91,7 @@ def distill(
     watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
 
 
-def _claim(folder: Path, about: dict[str, Any]) -> None:
+def _claim(folder: Path, about: Json) -> None:
     """Claims the folder for this distillation, or checks that it belongs to it already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

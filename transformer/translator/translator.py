@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config
+from transformer.config import Config, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
 from transformer.errors import UserError
@@ -61,12 +61,12 @@ class Translator(Decoder[Translation]):
         return self.task.tokenizers
 
     @overload
-    def translate(self, sources: str, **options: Any) -> str: ...
+    def translate(self, sources: str, **options: Option) -> str: ...
 
     @overload
-    def translate(self, sources: Iterable[str], **options: Any) -> list[str]: ...
+    def translate(self, sources: Iterable[str], **options: Option) -> list[str]: ...
 
-    def translate(self, sources: str | Iterable[str], **options: Any) -> str | list[str]:
+    def translate(self, sources: str | Iterable[str], **options: Option) -> str | list[str]:
         """The best translation of every sentence, in order. Empty sentences stay empty.
 
         Args:
@@ -88,7 +88,7 @@ class Translator(Decoder[Translation]):
         n_best: int | None = None,
         alignments: bool = False,
         first_line: int = 1,
-        **options: Any,
+        **options: Option,
     ) -> list[list[Hypothesis]]:
         """The best translations of every sentence, best first.
 
@@ -119,7 +119,7 @@ class Translator(Decoder[Translation]):
         window: int = WINDOW,
         n_best: int | None = None,
         first_line: int = 1,
-        **options: Any,
+        **options: Option,
     ) -> Iterator[list[Hypothesis]]:
         """`search` for any number of lines in bounded memory. Results are in order; `window` lines at a time
         are sorted by length and searched."""
@@ -177,7 +177,7 @@ class Translator(Decoder[Translation]):
         tokenizer = self.tokenizers[0].for_source(source)
         return tokenizer.pieces(tokenizer.encode(one_line(source)))
 
-    def source_row(self, source: str, **options: Any) -> Int[np.ndarray, "1 s"]:
+    def source_row(self, source: str, **options: Option) -> Int[np.ndarray, "1 s"]:
         """The ids of a source sentence in a search with these options: truncated to the largest bucket,
         closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -14,6 +13,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE, to_utf8
 from transformer.errors import UserError
+from transformer.files import Json
 
 _LANGUAGE = re.compile(r">>[^<]*<<")  # target language, a separate piece
 
@@ -48,7 +48,7 @@ class MarianTokenizer(Tokenizer):
         self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
 
     @classmethod
-    def read(cls, saved: dict[str, Any]) -> "MarianTokenizer":
+    def read(cls, saved: Json) -> "MarianTokenizer":
         """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError, ValueError,
         RuntimeError or UserError for others."""
         model = base64.b64decode(saved["model"], validate=True)

@@ -12,7 +12,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import to_utf8
 from transformer.errors import UserError
+from transformer.files import Json
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 _CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -184,7 +184,7 @@ KINDS: dict[str, type[VocabularyTokenizer]] = {
 }
 
 
-def read_vocabulary(saved: dict[str, Any]) -> VocabularyTokenizer:
+def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError or UserError for
     others."""
     for word in saved["words"]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer.config import changed
 from transformer.evaluation.scores import Measure
-from transformer.files import MiB, parse_object, read_text
+from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run, merit
 
@@ -25,7 +25,7 @@ class Logged:
     def __init__(self, run_dir: Path | str) -> None:
         run = Run(run_dir)
         self.path, self.config = run.path, run.config
-        kinds: dict[str, list[dict[str, Any]]] = {"start": [], "training": [], "evaluation": []}
+        kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": []}
         for record in run.records():
             kinds[record["kind"]].append(record)
         self.starts, self.training, self.evaluations = kinds.values()
@@ -61,7 +61,7 @@ class Logged:
         measure, title = self.measure.name, self.measure.title
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
         languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
-        facts: dict[str, Any] = {
+        facts: Json = {
             **{f"{self.split} {_title(n, s)}": f"{s['value']:.2f}" for n, s in self.scores.items()},
             "best checkpoint": best and f"{best['step']:,} (validation {title} {best[measure]:.2f})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
@@ -85,7 +85,7 @@ class Logged:
         return nearest, found[nearest]
 
 
-def _title(name: str, score: dict[str, Any]) -> str:
+def _title(name: str, score: Json) -> str:
     """The title of a test score, which runs of version 0.1 did not store."""
     return str(score.get("title", {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)))
 
@@ -98,12 +98,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _points(records: list[dict[str, Any]], name: str) -> Points:
+def _points(records: list[Json], name: str) -> Points:
     numbers = ((record["step"], record.get(name)) for record in records)
     return [(x, y) for x, y in numbers if isinstance(y, int | float) and math.isfinite(y)]
 
 
-def _scores(path: Path) -> tuple[str, str, dict[str, Any]]:
+def _scores(path: Path) -> tuple[str, str, Json]:
     """From results.json: the split, a line about it, and the scores by name; none if it is damaged."""
     try:
         results = parse_object(read_text(path, MiB))

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import flatten
 from transformer.errors import UserError
-from transformer.files import write_whole
+from transformer.files import Json, write_whole
 from transformer.runs.report.charts import bar_chart, line_chart
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, facts, folded, table
@@ -58,7 +58,7 @@ def _scores(run: Logged) -> str:
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
 
 
-def _translations(evaluation: list[dict[str, Any]]) -> str:
+def _translations(evaluation: list[Json]) -> str:
     def triples(samples: Any) -> bool:
         return isinstance(samples, list) and all(
             isinstance(each, list) and len(each) == 3 and all(isinstance(text, str) for text in each)
@@ -79,7 +79,7 @@ def _translations(evaluation: list[dict[str, Any]]) -> str:
     return "".join(parts)
 
 
-def _data(starts: list[dict[str, Any]]) -> str:
+def _data(starts: list[Json]) -> str:
     data = starts[-1].get("data") if starts else None
     if not isinstance(data, dict):
         return ""
@@ -93,7 +93,7 @@ def _data(starts: list[dict[str, Any]]) -> str:
     return f'<h2>Data</h2>{table(rows)}<p></p><div class="charts">{figures}</div>'
 
 
-def _starts(starts: list[dict[str, Any]]) -> str:
+def _starts(starts: list[Json]) -> str:
     rows = [
         (f"step {start['step']:,}", *(start.get(name, "") for name in ("date", "devices", "versions")))
         for start in starts

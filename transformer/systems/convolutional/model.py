@@ -7,7 +7,6 @@ kernel needs again, so the cost of a step does not depend on the number of steps
 """
 
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,7 +18,7 @@ from transformer.config.baselines import ConvolutionalConfig
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.parameters import Module, declared, dense
+from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.positions import sinusoids
 
 START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
@@ -161,7 +160,7 @@ class Convolutional(EncoderDecoder):
 
 
 def attention(
-    model: Convolutional, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: Convolutional, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The attention of each target position to each source position, with teacher forcing: the mean over the
     decoder's layers."""

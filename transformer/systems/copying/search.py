@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,14 @@ from transformer.config import DecodingConfig
 from transformer.decoding.beam import SearchResult
 from transformer.decoding.calls import Inputs
 from transformer.decoding.search import autoregressive_search
+from transformer.model.parameters import Variables
 from transformer.systems.copying.model import CopyingTransformer
 from transformer.systems.copying.objective import forced
 
 
 def copying_search(
     model: CopyingTransformer,
-    variables: Any,
+    variables: Variables,
     inputs: Inputs,
     lines: Int[Array, " b"],
     options: DecodingConfig,
@@ -37,7 +37,7 @@ def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: in
 
 
 def copying_scores(
-    model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, " b"]:
     """log P(target | source) in nats, including <eos>."""
     log_p, _, _ = forced(model, variables, source, target)
@@ -45,7 +45,7 @@ def copying_scores(
 
 
 def pointers(
-    model: CopyingTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The pointer distribution over the source for each token of a translation."""
     _, _, mixture = forced(model, variables, source, target)

@@ -1,18 +1,20 @@
 """Log-probabilities and cross-attention of given translations."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.training.cross_entropy import cross_entropy
 
 
 def initial_draft(
-    model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: NonAutoregressiveTransformer,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
 ) -> Int[Array, "b _"]:
     """The decoder's input in the first iteration, for translations as long as the target: it has no target
     tokens yet."""
@@ -29,7 +31,10 @@ def initial_draft(
 
 
 def nonautoregressive_scores(
-    model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: NonAutoregressiveTransformer,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
 ) -> Float[Array, " b"]:
     """log P of each target in nats, with all tokens predicted at once. Its length is given, except for
     decoder input bos."""
@@ -39,7 +44,10 @@ def nonautoregressive_scores(
 
 
 def nonautoregressive_attention(
-    model: NonAutoregressiveTransformer, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: NonAutoregressiveTransformer,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
 ) -> Float[Array, "b t s"]:
     """Cross-attention weights of each target position, averaged over layers and heads. The input of a masked
     decoder is the target, that of the others the initial draft."""

@@ -19,7 +19,7 @@ from transformer.errors import UserError
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.parameters import Module, declared, dense
+from transformer.model.parameters import Module, Variables, declared, dense
 
 Carry = Any
 """The state of a cell: one or two arrays `[b, n, d]`."""
@@ -235,7 +235,7 @@ def _output(carry: Any) -> Array:
 
 
 def attention(
-    model: Recurrent, variables: Any, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: Recurrent, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The attention of each step to each source position, with teacher forcing.
 
