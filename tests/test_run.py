@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from transformer.config.json import from_json, to_json
 from transformer.config.presets import PRESETS
 from transformer.errors import Stopped, UserError
 from transformer.systems.registry import model_shapes
-from transformer.trainer import evaluator, loop
+from transformer.trainer import evaluator, loop, signals
 from transformer.trainer.train import train
 
 
@@ -94,6 +95,22 @@ def stopping_at(step: int, monkeypatch) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(loop.Loop, "_read", read)
+
+
+def test_a_second_signal_ends_at_once_even_if_signals_were_ignored(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job
+    try:
+        with signals.stop_requests(None) as request:
+            for _ in range(2):  # a job system may send it twice, to a process and to its group
+                os.kill(os.getpid(), signal.SIGINT)
+                assert signals.asked(request) == signal.SIGINT
+            monkeypatch.setattr(signals, "AGAIN", 0.0)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("step", [3, 4, 5])
