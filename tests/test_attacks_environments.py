@@ -19,7 +19,8 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import guarded
-from transformer.cli.decode import _translate_lines, parse_decode
+from transformer.cli.decode import parse_decode
+from transformer.cli.lines import decode_lines
 from transformer.cli.output import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
@@ -239,7 +240,7 @@ def test_a_partial_output_that_somebody_else_wrote(decoder: Path, tmp_path: Path
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LongOutput, "_open", opened)
             with pytest.raises(UserError, match="is damaged: run the command without --resume"):
-                _translate_lines(arguments)
+                decode_lines(arguments)
 
 
 def test_devices_as_metrics(run_dir: Path) -> None:

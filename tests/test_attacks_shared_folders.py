@@ -13,7 +13,8 @@ from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import output as output_module
-from transformer.cli.decode import _translate_lines, parse_decode
+from transformer.cli.decode import parse_decode
+from transformer.cli.lines import decode_lines
 from transformer.cli.output import LongOutput
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
@@ -24,7 +25,7 @@ def test_a_new_average_is_another_model(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted output is not continued after the average has been recomputed."""
-    from transformer.translator import translator as module
+    from transformer.cli import lines as module
 
     run = Run(shutil.copytree(finished, tmp_path / "run"))
     shapes = model_shapes(run.config)
@@ -41,7 +42,7 @@ def test_a_new_average_is_another_model(
     ]
 
     def decode(*more: object) -> None:
-        _translate_lines(parse_decode([*map(str, [*arguments, *more])]))
+        decode_lines(parse_decode([*map(str, [*arguments, *more])]))
 
     run.store_average(run.averaged(run.steps()[:1], shapes))
     ordinary, calls = Translator.search, iter(range(3))
@@ -79,7 +80,7 @@ def test_an_input_that_changes_while_it_is_translated(
 
     monkeypatch.setattr(Translator, "search", search)
     with pytest.raises(UserError, match="in changed while it was translated"):
-        _translate_lines(
+        decode_lines(
             parse_decode([str(decoder), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")])
         )
     assert os.listdir(tmp_path) == ["in"]

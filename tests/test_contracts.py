@@ -17,6 +17,8 @@ from toy_runs import LAYOUTS
 from toy_systems import FORBIDDEN, TOYS, register_toys
 
 from transformer import Decoder, Run, Translator, UserError
+from transformer.cli.decode import parse_decode
+from transformer.cli.lines import decode_lines
 from transformer.config.registry import TYPES
 from transformer.runs.report import REPORT
 from transformer.systems.registry import SYSTEMS
@@ -137,6 +139,21 @@ def test_trained_systems_decode(folder: Path, name: str) -> None:
         assert Translator.load(folder / name / "one-whole").translate("red green blue") == line
     if name == "toy-waves":
         assert first.shape == (10, 2)
+
+
+@every_toy
+def test_the_command_decodes_lines(folder: Path, name: str, tmp_path: Path) -> None:
+    run_dir, lines = folder / name / "one-whole", tmp_path / "in"
+    line = LINES.get(name, "red green blue")
+    lines.write_text(f"{line}\n" * 3)
+    decode_lines(parse_decode([str(run_dir), "--input", str(lines), "--output", str(tmp_path / "out")]))
+    decoder = Decoder.load(run_dir)
+    ((output, *_),) = decoder.decode([decoder.task.record(line)])
+    assert (tmp_path / "out").read_text() == f"{decoder.task.line(output)}\n" * 3
+    if name in LINES:
+        for option in (["--reference", str(lines)], ["--format", "json"], ["--rescore", str(run_dir)]):
+            with pytest.raises(UserError, match="does not translate"):
+                decode_lines(parse_decode([str(run_dir), "--input", str(lines), *option]))
 
 
 def test_a_hook_forbids_a_token(folder: Path) -> None:

@@ -14,8 +14,9 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import Translator, UserError
-from transformer.cli.decode import _translate_lines, parse_decode
-from transformer.translator import translator as module
+from transformer.cli import lines as module
+from transformer.cli.decode import parse_decode
+from transformer.cli.lines import decode_lines
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
 FORMS = [[], ["--format", "scores", "--n-best", "2"], ["--format", "json", "--n-best", "3", "--alignments"]]
@@ -34,7 +35,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def decode(run_dir: object, *arguments: object) -> None:
-    _translate_lines(parse_decode([str(run_dir), *map(str, arguments)]))
+    decode_lines(parse_decode([str(run_dir), *map(str, arguments)]))
 
 
 def cut_off(windows: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -117,7 +118,7 @@ def test_killed_while_it_writes(run_dir, text):
     """kill -9, in a separate process."""
     text.write_text("".join(line + "\n" for line in LINES * 40))
     program = (
-        "import sys, transformer.translator.translator as t; t.WINDOW = 4\n"
+        "import sys, transformer.cli.lines as t; t.WINDOW = 4\n"
         "from transformer.cli import decode_main; sys.exit(decode_main())"
     )
     command = [sys.executable, "-c", program, run_dir, "--input", text, "--output", text.with_name("out")]
@@ -143,7 +144,7 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
     decode(run_dir, "--input", text, "--output", text.with_name("whole"), "--format", "scores")
     # each window of four lines takes a while, so that twenty kills come before the end
     program = (
-        "import sys, time, transformer.translator.translator as t; t.WINDOW = 4\n"
+        "import sys, time, transformer.cli.lines as t; t.WINDOW = 4\n"
         "search = t.Translator.search\n"
         "def slowly(*given, **options):\n    time.sleep(0.03)\n    return search(*given, **options)\n"
         "t.Translator.search = slowly\n"

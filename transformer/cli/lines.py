@@ -1,0 +1,128 @@
+"""`decode.py RUN`: lines in, lines out."""
+
+import hashlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import jax
+
+from transformer.cli.decode import DecodeArguments, check_files
+from transformer.cli.input import standard_input
+from transformer.cli.output import LongOutput, Output, is_device
+from transformer.cli.outputs import Outputs, Written, outputs_of
+from transformer.data.sources.corpora import read_lines
+from transformer.errors import UserError
+from transformer.files import open_regular
+from transformer.runtime.compilation import keep_programs
+from transformer.runtime.console import SteadyConsole, Watch
+from transformer.runtime.hosts import by_turns, gathered, is_main_process
+from transformer.translator.decoder import WINDOW
+
+
+def decode_lines(given: DecodeArguments) -> None:
+    """Decodes every line of the input, in windows, and scores the outputs.
+
+    Raises:
+      UserError: an option or a file is wrong, or the input changed meanwhile.
+    """
+    total, outputs = check_files(given), outputs_of(given)
+    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process()))
+    began_as = _digest(given.input) if given.input else ""
+    output = _output(given, outputs, began_as) if is_main_process() else Output(Path(os.devnull))
+    long = output if isinstance(output, LongOutput) else None
+    said, start, count = [], time.monotonic(), 0
+    try:
+        with output as file:
+            done = gathered(long.done if long else 0)[0]
+            if long and done:
+                watch.message(f"  continuing after line {done:,}")
+                said = _written_before(long, outputs)
+            if long and long.dropped:
+                watch.message("  starting again: dropping an earlier unfinished output")
+            rest: Iterable[Written] = _decoded(given, outputs, done, file)
+            if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+                rest = watch.progress("sentences", rest, None if total is None else total - done)
+            for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
+                file.write(text)
+                if given.reference:
+                    said.append(best)
+            if long and given.input and _digest(given.input) != began_as:
+                long.discard()
+                raise UserError(f"{given.input} changed while it was translated: run the same command again")
+    finally:
+        if long and long.kept:
+            watch.message("the unfinished output is kept: to continue it, add --resume to the same command")
+    seconds = time.monotonic() - start
+    if given.output:
+        speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
+        watch.message(f"{speed}, written to {given.output}")
+    if given.verbose:
+        watch.message(_programs(outputs))
+    if is_main_process():
+        for line in outputs.scores(said):
+            watch.message(line)
+
+
+def _decoded(given: DecodeArguments, outputs: Outputs, done: int, file: TextIO) -> Iterator[Written]:
+    """The outputs after the first `done` lines. Each process computes a part of every window."""
+
+    def decode(numbered: list[tuple[int, str]]) -> list[Written]:
+        return outputs.of([line for _, line in numbered], numbered[0][0]) if numbered else []
+
+    start = 1
+    for window in _windows(given):
+        numbered = [(line, text) for line, text in enumerate(window, start) if line > done]
+        yield from by_turns(numbered, decode)
+        file.flush()
+        start += len(window)
+
+
+def _windows(given: DecodeArguments) -> Iterator[list[str]]:
+    """The lines of the input, many at a time."""
+    most = WINDOW * jax.process_count()
+    if not given.input:
+        return standard_input(most, patient=jax.process_count() > 1)
+    lines = read_lines(given.input)
+    return iter(lambda: list(itertools.islice(lines, most)), [])
+
+
+def _digest(path: Path) -> str:
+    """A hash of a file's content."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _output(given: DecodeArguments, outputs: Outputs, text: str) -> Output:
+    """The output for the lines. From a file to a file, it can be resumed with the same model, text and
+    options."""
+    if not given.input or not given.output or is_device(given.output):
+        if given.resume:
+            raise UserError("--resume needs --input and --output: only files can be resumed")
+        return Output(given.output)
+    return LongOutput(given.output, repr([*outputs.job, text]), resume=given.resume, each=outputs.each)
+
+
+def _written_before(output: LongOutput, outputs: Outputs) -> list[str]:
+    """The outputs that an earlier process wrote.
+
+    Raises:
+      UserError: another program changed the file.
+    """
+    try:
+        return [outputs.read(line) for line in output.lines()]
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
+
+
+def _programs(outputs: Outputs) -> str:
+    lengths = sorted({length for length, _ in outputs.decoder.programs})
+    kept = keep_programs()
+    return (
+        f"compiled programs: {len(outputs.decoder.programs)}, for sources padded to "
+        f"{', '.join(map(str, lengths)) or '-'}; " + (f"cached in {kept}" if kept else "not cached")
+    )

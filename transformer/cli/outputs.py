@@ -1,0 +1,166 @@
+"""What the command writes for each line of input, and what it scores."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer.cli.decode import DecodeArguments
+from transformer.cli.train import fields_of
+from transformer.data.sources.corpora import read_lines
+from transformer.errors import UserError
+from transformer.files import parse_object
+from transformer.runs.run import Run
+from transformer.systems.registry import find_system
+from transformer.tasks.translation import Hypothesis, Translation
+from transformer.translator.decoder import Decoder
+from transformer.translator.rescoring import rescored
+from transformer.translator.translator import Translator
+
+FOR_TRANSLATION = ("reference", "bleu_tokenize", "rescore", "alignments")
+Written = tuple[str, str]
+"""The text to write for a line of input, and the output as scores read it."""
+
+
+class Outputs:
+    """Outputs of any task, one line for each line of input.
+
+    Args:
+      given: the command line.
+
+    Raises:
+      UserError: the run is missing or damaged, or an option is wrong for its task.
+    """
+
+    each = 1
+    """Lines of output for a line of input."""
+
+    def __init__(self, given: DecodeArguments) -> None:
+        self.given, self.options = given, dict(fields_of(given.decoding))
+        self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
+        self.decoder.settings(given.n_best, self.options)  # refuses invalid options
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Translation]:
+        """The trained model."""
+        for option in FOR_TRANSLATION:
+            if getattr(self.given, option):
+                raise UserError(f"--{option.replace('_', '-')}: {run_dir} does not translate; leave it out")
+        if self.given.format != "text" or self.given.n_best not in (None, 1):
+            raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
+        return Decoder.load(run_dir, checkpoint, int8=int8)
+
+    @property
+    def job(self) -> list[str]:
+        """What determines the outputs, besides the input."""
+        given = self.given
+        return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
+
+    def of(self, lines: Sequence[str], start: int) -> list[Written]:
+        """The outputs for lines, of which the first has this number."""
+        task = self.decoder.task
+        records = [task.record(line) for line in lines]
+        found = self.decoder.decode(records, n_best=1, first_line=start, **self.options)
+        return [(task.line(best[0]) + "\n", "") for best in found]
+
+    def read(self, line: str) -> str:
+        """The output in a line that was written before, as scores read it."""
+        return line
+
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        """A line for each score."""
+        return []
+
+
+class Translations(Outputs):
+    """Translations as text, with scores, or as JSON."""
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
+        """The model, and the one that re-ranks its hypotheses."""
+        given = self.given
+        if given.alignments and given.format != "json":
+            raise UserError("--alignments needs --format json: the text formats do not have them")
+        if given.bleu_tokenize and not given.reference:
+            raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
+        self.n_best = given.n_best or 1
+        self.each = 1 if given.format == "json" else self.n_best
+        self.translator = Translator.load(run_dir, checkpoint, int8=int8)
+        self.translator.settings(self.n_best, self.options)
+        self.judge = Translator.load(given.rescore) if given.rescore else None
+        return self.translator
+
+    @property
+    def job(self) -> list[str]:
+        given, judge = self.given, self.judge and self.judge.fingerprint()
+        settings = repr([self.n_best, given.format, given.alignments, given.decoding])
+        return [self.translator.fingerprint(), str(judge), settings]
+
+    def of(self, lines: Sequence[str], start: int) -> list[Written]:
+        kept = None if self.judge else self.n_best  # a reranker needs all hypotheses
+        found = self.translator.search(
+            lines, n_best=kept, alignments=self.given.alignments, first_line=start, **self.options
+        )
+        several = rescored(lines, found, self.judge, first_line=start) if self.judge else found
+        chosen = [hypotheses[: self.n_best] for hypotheses in several]
+        return [
+            (self._text(number, line, best), best[0].text)
+            for number, (line, best) in enumerate(zip(lines, chosen, strict=True), start)
+        ]
+
+    def _text(self, number: int, line: str, hypotheses: list[Hypothesis]) -> str:
+        if self.given.format == "json":
+            return self._json(number, line, hypotheses) + "\n"
+        # always n_best lines: the only translation of an empty sentence is repeated
+        padded = hypotheses + [hypotheses[-1]] * (self.n_best - len(hypotheses))
+        texts = [self.translator.task.line(hypothesis) for hypothesis in padded]
+        if self.given.format == "scores":
+            pairs = zip(padded, texts, strict=True)
+            texts = [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in pairs]
+        return "".join(f"{text}\n" for text in texts)
+
+    def _json(self, number: int, source: str, hypotheses: list[Hypothesis]) -> str:
+        fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
+        for values in fields:
+            del values["ids"]
+            alignment = values.pop("alignment")
+            if alignment is not None:
+                values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
+        tokens = self._source_tokens(source)
+        about = {"line": number, "source": source, "source_tokens": tokens, "hypotheses": fields}
+        return json.dumps(about, ensure_ascii=False)
+
+    def _source_tokens(self, source: str) -> list[str]:
+        """The subwords of a truncated source: the columns of an alignment, except <eos>."""
+        if not source.strip():
+            return []
+        ids, special = self.translator.source_row(source, **self.options)[0], self.translator.task.special
+        words = [index for index in ids if index not in (special.pad, special.eos)]
+        return self.translator.tokenizers[0].for_source(source).pieces(words)
+
+    def read(self, line: str) -> str:
+        if self.given.format == "json":
+            return str(parse_object(line)["hypotheses"][0]["text"])
+        return line.partition("\t")[2] if self.given.format == "scores" else line
+
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        from transformer.evaluation.scores import bleu, chrf, exact_match
+
+        given, task = self.given, self.translator.task
+        if not given.reference:
+            return []
+        references = [task.tokenizers[1].plain(line) for line in read_lines(given.reference)]
+        if len(references) != len(outputs):
+            raise UserError(
+                f"{len(outputs)} lines were translated but {given.reference} has {len(references)}"
+            )
+        if not references:
+            return []
+        tokenize = given.bleu_tokenize or task.config.training.bleu_tokenize
+        several = (bleu(outputs, references, tokenize), chrf(outputs, references))
+        scores = [f"{score.detail}   {score.signature}" for score in several]
+        return [*scores, exact_match(outputs, references).detail]
+
+
+def outputs_of(given: DecodeArguments) -> Outputs:
+    """What the command writes, by the task of the run."""
+    task = find_system(Run(given.run_dir).config.system).task
+    return (Translations if issubclass(task, Translation) else Outputs)(given)

@@ -1,0 +1,40 @@
+"""`decode.py RUN --explore`: a page instead of lines."""
+
+import itertools
+
+from transformer.cli.decode import DecodeArguments, check_files
+from transformer.cli.input import standard_input
+from transformer.cli.output import Output
+from transformer.cli.train import fields_of
+from transformer.errors import UserError
+
+
+def write_page(given: DecodeArguments) -> None:
+    """Writes the page of `transformer.inspection.explorer`."""
+    assert given.explore
+    for option in ("output", "reference", "rescore", "bleu_tokenize", "alignments", "resume"):
+        if getattr(given, option):
+            raise UserError(
+                f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
+            )
+    if given.format != "text":
+        raise UserError(f"--format {given.format} is for lines, --explore writes a page: leave one out")
+    check_files(given)
+
+    from transformer.data.sources.corpora import read_lines
+    from transformer.inspection.explorer import SENTENCES, explore
+    from transformer.translator.translator import Translator
+
+    read = standard_input(SENTENCES, patient=True)
+    lines = read_lines(given.input) if given.input else itertools.chain.from_iterable(read)
+    sources = list(itertools.islice(filter(str.strip, lines), SENTENCES))
+    if not sources:
+        raise UserError("nothing to explore: the input has no sentence")
+    translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
+    page = explore(translator, sources, n_best=given.n_best, **dict(fields_of(given.decoding)))
+    with Output(given.explore, "--explore") as output:
+        output.write(page.html)
+    print(
+        f"{page.hypotheses} translations of {page.sentences} of the input's sentences (at most {SENTENCES}), "
+        f"{len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser"
+    )
