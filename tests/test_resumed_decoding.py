@@ -145,9 +145,10 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
     # each window of four lines takes a while, so that twenty kills come before the end
     program = (
         "import sys, time, transformer.cli.lines as t; t.WINDOW = 4\n"
-        "search = t.Translator.search\n"
+        "from transformer import Translator\n"
+        "search = Translator.search\n"
         "def slowly(*given, **options):\n    time.sleep(0.03)\n    return search(*given, **options)\n"
-        "t.Translator.search = slowly\n"
+        "Translator.search = slowly\n"
         "from transformer.cli import decode_main; sys.exit(decode_main())"
     )
     options = ["--input", text, "--output", text.with_name("out"), "--format", "scores", "--resume"]
