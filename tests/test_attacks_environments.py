@@ -19,7 +19,7 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import guarded
-from transformer.cli.decode import parse_decode
+from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
 from transformer.cli.output import LongOutput
 from transformer.config import DataConfig

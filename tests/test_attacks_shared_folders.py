@@ -13,7 +13,7 @@ from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import output as output_module
-from transformer.cli.decode import parse_decode
+from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
 from transformer.cli.output import LongOutput
 from transformer.data.sources import corpora

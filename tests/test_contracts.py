@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_runs import LAYOUTS
+from toy_runs import LAYOUTS, RESUMED
 from toy_systems import FORBIDDEN, TOYS, register_toys
 
 from transformer import Decoder, Run, Translator, UserError
-from transformer.cli.decode import parse_decode
+from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
 from transformer.config.registry import TYPES
 from transformer.runs.report import REPORT
@@ -68,9 +68,8 @@ def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind:
         np.testing.assert_allclose(found[key], value, atol=2e-5, rtol=1e-4, err_msg=key)
 
 
-@every_toy
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: str, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "name"), RESUMED)
+def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, layout: str, name: str) -> None:
     whole, resumed = (arrays(folder, name, f"{layout}-{kind}") for kind in ("whole", "resumed"))
     for key, value in whole.items():
         assert (resumed[key] == value).all(), key

@@ -169,4 +169,4 @@ def test_the_package_does_not_import_it():
     folder = Path(p.__file__).parent
     core = [path for path in folder.parent.rglob("*.py") if folder not in path.parents]
     importers = [path.name for path in core if "transformer.inspection" in path.read_text(encoding="utf-8")]
-    assert importers == ["decode.py"]
+    assert importers == ["page.py"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer.cli.decode import parse_decode
+from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.train import parse_train
 from transformer.config.presets import PRESETS
 from transformer.systems.registry import check_system, find_system

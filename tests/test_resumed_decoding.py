@@ -15,7 +15,7 @@ from small_translator import small_translator, stored
 
 from transformer import Translator, UserError
 from transformer.cli import lines as module
-from transformer.cli.decode import parse_decode
+from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]

@@ -519,6 +519,10 @@ TOYS = {
 }
 
 
+STATEFUL = ("toy-memory", "toy-tracked")
+"""Those that a checkpoint has more of than parameters."""
+
+
 def register_toys() -> None:
     """Makes them known, as another package would."""
     for name, system in TOYS.items():

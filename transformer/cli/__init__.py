@@ -1,7 +1,8 @@
 """The commands: arguments in, a library call, an exit status out."""
 
 from transformer.cli.average import average_main
-from transformer.cli.decode import decode_main, run_defaults, short_options
+from transformer.cli.decode import decode_main
+from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import guarded
 from transformer.cli.train import train_main
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from transformer.cli.decode import run_defaults, short_options
+from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import guarded
 from transformer.commands import program
 from transformer.config import DataConfig, DecodingConfig

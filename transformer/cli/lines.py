@@ -11,7 +11,7 @@ from typing import TextIO
 
 import jax
 
-from transformer.cli.decode import DecodeArguments, check_files
+from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.outputs import Outputs, Written, outputs_of

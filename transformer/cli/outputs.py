@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer.cli.decode import DecodeArguments
+from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError

@@ -2,7 +2,7 @@
 
 import itertools
 
-from transformer.cli.decode import DecodeArguments, check_files
+from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.input import standard_input
 from transformer.cli.output import Output
 from transformer.cli.train import fields_of

@@ -1,0 +1,116 @@
+"""The command line of `decode.py`."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from transformer.cli.output import is_device
+from transformer.commands import called, program
+from transformer.config import Config, DecodingConfig, HostsConfig
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class DecodeArguments:
+    """Translate text, a line at a time."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    input: Path | None = None
+    """Text to translate, one sentence per line. Default: standard input."""
+    output: Path | None = None
+    """Output file, one translation per line. Default: standard output."""
+    reference: Path | None = None
+    """Reference translations. Prints BLEU and chrF with their signatures at the end."""
+    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
+    """sacreBLEU's tokenizer for --reference. Default: the one of training."""
+    checkpoint: str = "best"
+    """best (by validation BLEU), last, average (of the last ones), or a step."""
+    int8: bool = False
+    """Use int8 weights: faster on CPUs, at similar quality."""
+    format: Literal["text", "scores", "json"] = "text"
+    """text: the translation; scores: its score, a tab, the translation; json: an object for each
+    line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
+    alignment if requested (a row for each token and <eos>, a column for each source token and <eos>)."""
+    rescore: Path | None = None
+    """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
+    n_best: int | None = None
+    """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with
+    --explore, all hypotheses of the beam."""
+    alignments: bool = False
+    """json: add the cross-attention of every token."""
+    explore: Path | None = None
+    """Write an interactive page to this file instead of translations: attention and beam search of the first
+    five sentences."""
+    resume: bool = False
+    """Continue an interrupted --output with the same input and options."""
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Print the number of compiled programs, their lengths, and the cache folder."""
+
+
+@contextlib.contextmanager
+def short_options() -> Iterator[None]:
+    """Replaces option names in messages by the shorter names of these commands."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace("--decoding.", "--")) from error
+
+
+def parse_decode(arguments: list[str]) -> DecodeArguments:
+    """Parses the command line, with the run's options as defaults."""
+    return tyro.cli(
+        DecodeArguments,
+        args=arguments,
+        default=DecodeArguments(tyro.MISSING_NONPROP, run_defaults(arguments).decoding),
+        prog=program("decode"),
+        description=(
+            f"Translate text with a trained model: {called('decode')} RUN < in > out. One line in, one line "
+            "out; an empty line stays empty. Options of the search default to those stored with the run.\n\n"
+            f"See why: {called('decode')} RUN --input FILE --explore page.html"
+        ),
+    )
+
+
+def run_defaults(arguments: list[str]) -> Config:
+    """The config of the run that is named in the arguments, for default options."""
+    words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
+    run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
+    if run_dir is None:
+        return Config()
+    from transformer.runs.run import Run
+
+    return Run(run_dir).config
+
+
+def check_files(given: DecodeArguments) -> int | None:
+    """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
+    from transformer.data.sources.corpora import read_lines
+
+    option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
+    if output and not is_device(output):
+        if output.is_dir() or not output.name:
+            raise UserError(f"{option} {output} is a folder: name a file")
+        if not os.access(output.absolute().parent, os.W_OK):
+            raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
+        for source, path in (("--input", given.input), ("--reference", given.reference)):
+            if path and path.exists() and output.exists() and path.samefile(output):
+                raise UserError(f"{option} {output} is the file of {source}, which would be lost")
+    for option, path in (("--input", given.input), ("--reference", given.reference)):
+        if path and is_device(path):
+            pipe = "< FILE" if option == "--input" else "a file"
+            raise UserError(f"{option} {path} can be read only once: give {pipe}")
+    total = sum(1 for _ in read_lines(given.input)) if given.input else None
+    if given.reference:
+        references = sum(1 for _ in read_lines(given.reference))
+        if total is not None and references != total:
+            raise UserError(f"{given.input} has {total} lines but {given.reference} has {references}")
+    return total
