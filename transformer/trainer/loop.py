@@ -3,35 +3,30 @@
 import contextlib
 import json
 import math
-import platform
 import shlex
-import time
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 import flax.linen as nn
 import jax
-import numpy as np
 import optax
 from flax.core import FrozenDict
 
 from transformer.commands import called
 from transformer.config import Config
 from transformer.config.locations import as_options, locations
-from transformer.data.batching import sides
 from transformer.errors import Stopped, UserError
 from transformer.files import Json, write_whole
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
 from transformer.runs.run import Run, merit
 from transformer.runtime.console import Watch
-from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.hosts import is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
-from transformer.trainer.events import Events
+from transformer.trainer.journal import Journal, Pace
 from transformer.trainer.signals import asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
@@ -71,9 +66,7 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        earlier = self._earlier() if is_main_process() else ([], 0.0)
-        self.evaluations, self._elapsed_before = gathered(earlier)[0]
-        self._began = time.monotonic()
+        self.journal = Journal(run, self.step)
 
     def _first_state(
         self, model: nn.Module, optimizer: optax.GradientTransformation, parent: Run | None
@@ -97,15 +90,6 @@ class Loop:
         variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
         return self.layout.place(first(variables))
 
-    def _earlier(self) -> tuple[list[Json], float]:
-        """The evaluations in metrics.jsonl, and the seconds trained. Removes the records after the checkpoint
-        from the file, since those steps will be repeated."""
-        records = [record for record in self.run.records() if record["step"] <= self.step]
-        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_whole(self.run.path / "metrics.jsonl", text)
-        seconds = [each["elapsed"] for each in records if isinstance(each.get("elapsed"), int | float)]
-        return [each for each in records if each["kind"] == "evaluation"], max(seconds, default=0.0)
-
     def train(self) -> None:
         """Trains for the remaining steps."""
         t, plan = self.config.training, self.data.batcher.plan
@@ -127,11 +111,9 @@ class Loop:
         with (
             stop_requests(self.watch.descriptor) as self.stop_request,
             self.watch.training(self.step, t.steps),
-            contextlib.closing(Events(self.run.path / "tensorboard"))
-            if is_main_process()
-            else contextlib.nullcontext() as self.events,
+            self.journal.opened(),
         ):
-            self._log_start()
+            self.journal.write_start(self.step, self.data, _size(self.state.params))
             if self._evaluation_is_due():  # it was stopped before the evaluation
                 self._keep(stop=0)
             batches = self.layout.batches(
@@ -145,32 +127,9 @@ class Loop:
             if stop := asked(self.stop_request):
                 self._stop(stop)
 
-    def _log_start(self) -> None:
-        """Logs the data, devices and versions, for the report page."""
-        plan, task = self.data.batcher.plan, self.data.task
-        counts, buckets = {}, zip(*task.batching().buckets, strict=True)
-        for side, lengths, edges in zip(sides(task.fields), self.data.lengths.T, buckets, strict=True):
-            found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
-            counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
-        data = {
-            "corpus": self.data.corpus.name,
-            **{f"{name} {task.unit}": f"{len(each):,}" for name, each in self.data.corpus.splits.items()},
-            "dropped": f"{plan.dropped:,} (empty, or longer than {self.config.data.max_length} tokens)",
-            "padding": f"{plan.padding:.1%} of the positions in a batch",
-            "steps an epoch": f"{plan.steps_per_epoch:,}",
-            "lengths": counts,
-        }
-        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {jax.process_count()} process(es)"
-        versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
-        versions += f", Python {platform.python_version()}"
-        about = {"date": time.strftime("%Y-%m-%d %H:%M"), "devices": devices, "versions": versions}
-        about["parameters"] = f"{_size(self.state.params):,}"
-        if is_main_process():
-            self.run.log({"kind": "start", "step": self.step, **about, "data": data})
-
     def _take_steps(self, batches: Iterator[Batch]) -> None:
         t = self.config.training
-        pace = _Pace(self.step, t.steps)
+        pace = Pace(self.step, t.steps)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
         for batch in batches:
             self.state, metrics = self.train_step(self.state, batch)
@@ -191,7 +150,7 @@ class Loop:
                     )
                     return
 
-    def _read(self, step: int, metrics: Means, pace: "_Pace") -> None:
+    def _read(self, step: int, metrics: Means, pace: Pace) -> None:
         """Checks that the loss of a step is finite, and logs the metrics if that is due."""
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
@@ -210,23 +169,12 @@ class Loop:
         tokens_per_second, seconds_left = pace.report(step)
         self.watch.step(step, self.config.training.steps, values["loss"], tokens_per_second, seconds_left)
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
-        self._log(record | {"tokens_per_second": tokens_per_second})
-
-    def _elapsed(self) -> float:
-        """Seconds of training, including those before the checkpoint that was resumed."""
-        return self._elapsed_before + time.monotonic() - self._began
-
-    def _log(self, record: Json) -> None:
-        if self.events is None:
-            return
-        self.run.log(record | {"elapsed": round(self._elapsed(), 1)})
-        values = {name: value for name, value in record.items() if isinstance(value, float)}
-        self.events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
+        self.journal.write(record | {"tokens_per_second": tokens_per_second})
 
     # Evaluation
 
     def _evaluation_is_due(self) -> bool:
-        t, last = self.config.training, max((record["step"] for record in self.evaluations), default=0)
+        t, last = self.config.training, max((x["step"] for x in self.journal.evaluations), default=0)
         return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
 
     def _keep(self, stop: int) -> None:
@@ -246,10 +194,9 @@ class Loop:
 
     def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
-        best = max(map(merit, self.evaluations), default=-math.inf)
+        best = max(map(merit, self.journal.evaluations), default=-math.inf)
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
-        self.evaluations.append(record)
-        self._log(record)
+        self.journal.write(record)
         name = self.data.task.criterion.name
         self.run.save(self.state, {name: found[name], "merit": found["merit"]})
         self.watch.evaluation(record, samples)
@@ -257,7 +204,7 @@ class Loop:
             write_report(self.run.path)
 
     def _patience_is_over(self) -> bool:
-        patience, scores = self.config.training.patience, [merit(record) for record in self.evaluations]
+        patience, scores = self.config.training.patience, list(map(merit, self.journal.evaluations))
         if patience is None or not scores:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= patience
@@ -283,7 +230,7 @@ class Loop:
                 ("model", f"{network}, {_size(self.state.params):,} parameters"),
                 ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
                 ("steps", f"{self.step:,} (best by validation {criterion}: {step:,})"),
-                ("time", duration(self._elapsed())),
+                ("time", duration(self.journal.elapsed())),
                 *((f"{split} {measure.title}", score.line()) for measure, score in scores.items()),
                 ("written to", str(self.run.path)),
                 ("report", str(self.run.path / REPORT)),
@@ -309,29 +256,3 @@ class Loop:
 
 def _size(params: Params) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
-
-
-class _Pace:
-    """Tokens per second since the last report, and time left; evaluations do not count."""
-
-    def __init__(self, step: int, total: int) -> None:
-        self._first, self._total = step, total
-        self._since = self._start = time.monotonic()
-        self._tokens = 0.0
-
-    def took(self, tokens: float) -> None:
-        self._tokens += tokens
-
-    def report(self, step: int) -> tuple[float, float]:
-        now = time.monotonic()
-        rate = self._tokens / max(now - self._since, 1e-9)
-        left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
-        self._since, self._tokens = now, 0.0
-        return rate, left
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        before = time.monotonic()
-        yield
-        paused = time.monotonic() - before
-        self._since, self._start = self._since + paused, self._start + paused
