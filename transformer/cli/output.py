@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from transformer.errors import UserError
 from transformer.files import append_flags, beside
@@ -57,7 +57,7 @@ class Output:
         self._partial = beside(self._path)
         return open(self._partial, "x", encoding="utf-8", newline="\n")
 
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         try:
             self._file.flush()
         except OSError as trouble:

@@ -6,17 +6,20 @@ import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
-from transformer.config import Config, DataConfig, HostsConfig, Option, flatten
+from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points
 from transformer.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FINE_TUNE = "fine-tune"
 TEXT = ("--data.train-", "--data.dataset")  # options that select the training text
@@ -147,13 +150,9 @@ def parse_train(arguments: list[str], default: Config) -> TrainArguments:
 
 def announced(config: Config, preset: str) -> str:
     """The preset, and on at most three more lines the options in which a config differs from it."""
-    before, after = flatten(PRESETS[preset]), flatten(config)
-    changed = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in after.items()
-        if name not in before or before[name] != value
-    ]
-    text = f"Preset {preset}" + (f", with {' '.join(changed)}" if changed else "")
+    known, differing = flatten(config), changed(PRESETS[preset], config)
+    options = [f"--{name.replace('_', '-')} {now}" for name, _, now in differing if name in known]
+    text = f"Preset {preset}" + (f", with {' '.join(options)}" if options else "")
     lines = textwrap.wrap(
         printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,
         break_on_hyphens=False,
@@ -161,6 +160,6 @@ def announced(config: Config, preset: str) -> str:
     return "\n".join(lines)
 
 
-def fields_of(section: Any) -> list[tuple[str, Option]]:
+def fields_of(section: "DataclassInstance") -> list[tuple[str, Option]]:
     """The fields of a config's section, and their values."""
     return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]

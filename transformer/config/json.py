@@ -3,15 +3,18 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.config import Config
 from transformer.config.registry import types_of
 from transformer.errors import UserError
 from transformer.files import parse_object
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-def to_json(config: Any) -> str:
+
+def to_json(config: "DataclassInstance") -> str:
     """A config dataclass as indented JSON text; `from_json` is its inverse."""
     return json.dumps(dataclasses.asdict(config), indent=2, default=str) + "\n"
 

@@ -7,16 +7,19 @@ opened only if the user gives them again.
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from transformer.config import Config, DataConfig, flatten
 from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 C = TypeVar("C", Config, DataConfig)
 NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer")  # after a run has started
 
 
-def locations(config: Any, prefix: str = "") -> dict[str, Path]:
+def locations(config: "DataclassInstance", prefix: str = "") -> dict[str, Path]:
     """The paths in a config, by dotted name. For a section, the prefix is its name and a dot."""
     return {name: value for name, value in flatten(config, prefix).items() if isinstance(value, Path)}
 

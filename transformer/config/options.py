@@ -7,9 +7,12 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
@@ -23,7 +26,7 @@ Ranges = dict[str, tuple[int, int]]
 """Minimum and maximum of fields; for a tuple, of each item."""
 
 
-def check_ranges(section: str, config: Any, ranges: Ranges) -> None:
+def check_ranges(section: str, config: object, ranges: Ranges) -> None:
     """Raises UserError if a field of a config's section is outside its range. None is always valid."""
     for name, (least, most) in ranges.items():
         value = getattr(config, name)
@@ -519,12 +522,12 @@ class Config:
             )
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Option]:
+def flatten(config: "DataclassInstance", prefix: str = "") -> dict[str, Option]:
     """Every leaf of a config dataclass by its dotted name, e.g. `{"model.d_model": 512, ...}`."""
     leaves: dict[str, Option] = {}
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             leaves |= flatten(value, f"{prefix}{item.name}.")
         else:
             leaves[prefix + item.name] = value

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Any
+from typing import IO
 
 CHILD = "TRANSFORMER_SUPERVISED"  # set in the environment of the child
 LOST = 75  # EX_TEMPFAIL in sysexits.h, a temporary failure: start the job again
@@ -78,7 +78,7 @@ def supervise(heartbeat: float) -> int:
     )
     sent: list[int] = []
 
-    def pass_on(number: int, frame: Any) -> None:
+    def pass_on(number: int, frame: object) -> None:
         sent.append(number)
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(child.pid, number)

@@ -23,6 +23,7 @@ from transformer.data.features.trained import Tokenizers, corpus_tokenizers
 from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.decoding.beam import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments
@@ -218,7 +219,7 @@ class Translation(Task):
         """The translation of an empty source."""
         return Hypothesis("", (), 0.0, 0.0)
 
-    def outputs(self, found: Any, record: Pair, n_best: int | None) -> list[Hypothesis]:
+    def outputs(self, found: SearchResult, record: Pair, n_best: int | None) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:

@@ -3,11 +3,10 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from transformer.config import Config, check_beam, differences
+from transformer.config import Config, ModelConfig, check_beam, differences
 from transformer.data.corpus import Corpus
 from transformer.errors import UserError
 from transformer.runs.run import Run
@@ -126,7 +125,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     return run
 
 
-def _sized_like(config: Config, other: Config) -> Any:
+def _sized_like(config: Config, other: Config) -> ModelConfig:
     """The model config, with the other config's vocabulary sizes if it has none."""
     model = config.model
     if not model.vocab_size:

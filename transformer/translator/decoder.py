@@ -85,7 +85,7 @@ class Decoder(Generic[TaskT]):
         parts = [self.origin, self.task.describe(), self.config.system, f"{size:,} parameters"]
         return f"<{type(self).__name__}: {', '.join(filter(None, parts))}>"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str:
         raise UserError(
             f"a {type(self).__name__} cannot be pickled: its compiled programs and arrays belong to this "
             f"process. Send the run directory, and call {type(self).__name__}.load there"

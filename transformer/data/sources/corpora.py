@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from transformer.config import DataConfig
 from transformer.data import store
@@ -60,7 +59,7 @@ def open_corpus(data: DataConfig) -> Corpus:
     return Corpus(data.dataset, splits, _folder(data, "tfds", identity))
 
 
-def _folder(data: DataConfig, kind: str, *parts: Any) -> Path:
+def _folder(data: DataConfig, kind: str, *parts: object) -> Path:
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     return store.cache_root(data.cache_dir) / "corpora" / f"{kind}-{digest}"
 

@@ -3,9 +3,8 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from transformer.config import changed
+from transformer.config import Option, changed
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.report.charts import Points
@@ -72,7 +71,7 @@ class Logged:
         }
         return {name: str(value) for name, value in facts.items() if value is not None}
 
-    def changed(self) -> tuple[str, list[tuple[str, Any, Any]]]:
+    def changed(self) -> tuple[str, list[tuple[str, Option, Option]]]:
         """The preset with the fewest differences, and these: option, value there, value here."""
         from transformer.config.presets import PRESETS
 

@@ -3,7 +3,6 @@
 import html
 import importlib.resources
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 
 def document(title: str, parts: Iterable[str]) -> str:
@@ -19,10 +18,10 @@ def document(title: str, parts: Iterable[str]) -> str:
     )
 
 
-def table(rows: Iterable[tuple[Any, ...]], head: Sequence[str] = ()) -> str:
+def table(rows: Iterable[tuple[object, ...]], head: Sequence[str] = ()) -> str:
     """Rows, each with its name first."""
 
-    def cells(rest: Iterable[Any]) -> str:
+    def cells(rest: Iterable[object]) -> str:
         return "".join(f"<td>{html.escape(str(cell))}</td>" for cell in rest)
 
     body = "".join(f"<tr><th>{html.escape(str(name))}</th>{cells(rest)}</tr>" for name, *rest in rows)

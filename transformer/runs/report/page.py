@@ -2,7 +2,6 @@
 
 import html
 from pathlib import Path
-from typing import Any
 
 from transformer.config import flatten
 from transformer.errors import UserError
@@ -59,7 +58,7 @@ def _scores(run: Logged) -> str:
 
 
 def _translations(evaluation: list[Json]) -> str:
-    def triples(samples: Any) -> bool:
+    def triples(samples: object) -> bool:
         return isinstance(samples, list) and all(
             isinstance(each, list) and len(each) == 3 and all(isinstance(text, str) for text in each)
             for each in samples
