@@ -24,7 +24,7 @@ DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
 
 def config_of(name: str) -> Config:
-    model, decoding = types_of(name)
+    model, decoding, _ = types_of(name)
     known = {item.name for item in dataclasses.fields(model)}
     options = {key: value for key, value in (SIZES | OPTIONS.get(name, {})).items() if key in known}
     copies = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}

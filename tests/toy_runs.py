@@ -31,7 +31,9 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
     """The config of a toy, whose corpus is in the folder."""
     given = {**SIZES, "vocab_size": 0} if toy_systems.is_text(name) else SIZES
     config = small_config(folder)
-    data = config.data if toy_systems.is_text(name) else dataclasses.replace(config.data, batch_tokens=64)
+    data = config.data
+    if not toy_systems.is_text(name):
+        data = toy_systems.ToyData(cache_dir=folder / "cache", max_length=8, buckets=(8,), batch_tokens=64)
     config = dataclasses.replace(
         config,
         system=name,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer import Config, Context, Loss, System, Task, Transformer, TransformerConfig, register
-from transformer.config import ModelConfig
+from transformer.config import CorpusConfig, DataConfig, ModelConfig
 from transformer.data.batching import Field, stacked
 from transformer.data.corpus import Corpus
 from transformer.data.plans import Plan, Rows
@@ -45,6 +45,14 @@ SIZES = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 
 DIGITS, FIRST = 10, 4  # ids 4 to 13
 
 
+@dataclass(frozen=True)
+class ToyData(CorpusConfig):
+    """Options of a made-up corpus."""
+
+    records: int = 96
+    """Size of the training split."""
+
+
 class Listed(list):
     """A split in memory."""
 
@@ -65,7 +73,7 @@ class ToyTask(Task):
 
     @classmethod
     def open_corpus(cls, config: Config) -> Corpus:
-        sizes = {"train": (0, 96), "validation": (1, 20), "test": (2, 20)}
+        sizes = {"train": (0, config.data.records), "validation": (1, 20), "test": (2, 20)}
         splits = {name: Listed(cls.records(*given)) for name, given in sizes.items()}
         return Corpus(cls.__name__, splits, Path(config.data.cache_dir) / cls.__name__)
 
@@ -526,7 +534,7 @@ STATEFUL = ("toy-memory", "toy-tracked")
 def register_toys() -> None:
     """Makes them known, as another package would."""
     for name, system in TOYS.items():
-        register(name, system)
+        register(name, system, data_config=DataConfig if is_text(name) else ToyData)
 
 
 def is_text(name: str) -> bool:

@@ -9,7 +9,7 @@ import tyro
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import guarded
 from transformer.commands import program
-from transformer.config import DataConfig, DecodingConfig
+from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import without_locations
 from transformer.translator.distill import distill
 
@@ -42,7 +42,7 @@ def _distill(arguments: list[str]) -> None:
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
             run_defaults(arguments).decoding,
-            without_locations(run_defaults(arguments).data),
+            without_locations(text_data(run_defaults(arguments))),
         ),
         prog=program("distill"),
         description=(

@@ -13,7 +13,7 @@ import tyro
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
-from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten
+from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points
 from transformer.errors import UserError, nearest
@@ -70,7 +70,7 @@ def _train(arguments: list[str]) -> None:
         default = _begun_from(parent, default, network=preset == FINE_TUNE)
     given = parse_train(arguments, default)
     if parent:
-        _check_vocabulary(given.config.data, default.data)
+        _check_vocabulary(text_data(given.config), text_data(default))
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
     about = announced(given.config, preset or "quickstart")
@@ -121,7 +121,8 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     from transformer.runs.run import Run
 
     parent = Run(run_dir).config
-    data = dataclasses.replace(default.data, **{name: getattr(parent.data, name) for name in VOCABULARY})
+    vocabulary = {name: getattr(text_data(parent), name) for name in VOCABULARY}
+    data = dataclasses.replace(text_data(default), **vocabulary)
     default = dataclasses.replace(default, data=data)
     if not network:
         return default

@@ -4,6 +4,7 @@ from transformer.config.options import (
     COUNTS,
     LONGEST,
     Config,
+    CorpusConfig,
     DataConfig,
     DecodingConfig,
     HostsConfig,
@@ -19,12 +20,14 @@ from transformer.config.options import (
     check_beam,
     differences,
     flatten,
+    text_data,
 )
 
 __all__ = [
     "COUNTS",
     "LONGEST",
     "Config",
+    "CorpusConfig",
     "DataConfig",
     "DecodingConfig",
     "HostsConfig",
@@ -40,4 +43,5 @@ __all__ = [
     "check_beam",
     "differences",
     "flatten",
+    "text_data",
 ]

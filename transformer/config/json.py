@@ -29,7 +29,7 @@ def from_json(text: str) -> Config:
         values = parse_object(text)
         name = values.get("system", "transformer")
         values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
-        for name, kind in zip(("model", "decoding"), types_of(values["system"]), strict=True):
+        for name, kind in types_of(values["system"])._asdict().items():
             if isinstance(values.get(name), dict):
                 values[name] = _build(kind, values[name])
         return _build(Config, values)

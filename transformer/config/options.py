@@ -196,8 +196,49 @@ class TransformerConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Corpus, vocabulary and batches."""
+class CorpusConfig:
+    """Options of every corpus and its batches. `DataConfig` extends it for text."""
+
+    cache_dir: Path | None = None
+    """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    max_length: int = 128
+    """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
+    batch_tokens: int = 25_000
+    """Global batch size in tokens: rows times padded length, for source and target each."""
+    batching: Literal["buckets", "packed"] = "buckets"
+    """buckets: examples of similar length; packed: several examples per row, separated by masks."""
+    buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
+    """Padded lengths, ascending, up to max_length. Each is one compiled program."""
+    seed: int = 0
+    """Seed of the data order and of subword sampling."""
+
+    _RANGES: ClassVar[Ranges] = {
+        "max_length": (2, LONGEST),  # one subword and <eos>
+        "batch_tokens": (1, IDS),
+        "buckets": (1, LONGEST),
+        "seed": (0, COUNTS),
+    }
+
+    def __post_init__(self) -> None:
+        check_ranges("data", self, self._RANGES)
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
+            raise UserError("--data.buckets must be ascending positive lengths")
+        if self.batch_tokens < self.lengths[-1]:
+            raise UserError(
+                f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
+                f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The padded lengths in use, shortest first; the last one holds max_length."""
+        shorter = tuple(length for length in self.buckets if length < self.max_length)
+        return (*shorter, self.max_length)
+
+
+@dataclass(frozen=True)
+class DataConfig(CorpusConfig):
+    """Text corpus, vocabulary and batches."""
 
     dataset: str = "built-in"
     """built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names), or a
@@ -226,8 +267,6 @@ class DataConfig:
     """The same for the test."""
     built_in_size: int = 200_000
     """Number of training pairs to generate for a built-in corpus."""
-    cache_dir: Path | None = None
-    """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
     """whitespace: for text that is already split into subwords; `@@ ` markers are removed from the output.
     word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
@@ -243,38 +282,18 @@ class DataConfig:
     subword_sampling: float = 0.0
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among the n best
     segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
-    max_length: int = 128
-    """Training pairs with more tokens than this on either side, including <eos>, are dropped."""
-    batch_tokens: int = 25_000
-    """Global batch size in tokens: rows times padded length, for source and target each."""
-    batching: Literal["buckets", "packed"] = "buckets"
-    """buckets: sentences of similar length; packed: several sentences per row, separated by masks."""
-    buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
-    """Padded lengths, ascending, up to max_length. Each is one compiled program."""
-    seed: int = 0
-    """Seed of the data order and of subword sampling."""
 
     _RANGES: ClassVar[Ranges] = {
+        **CorpusConfig._RANGES,
         "built_in_size": (1, COUNTS),
         "vocab_size": (1, LARGEST),
-        "max_length": (2, LONGEST),  # one subword and <eos>
-        "batch_tokens": (1, IDS),
-        "buckets": (1, LONGEST),
-        "seed": (0, COUNTS),
     }
 
     def __post_init__(self) -> None:
-        check_ranges("data", self, self._RANGES)
+        super().__post_init__()
         for name in ("source_language", "target_language"):
             if not re.fullmatch(r"[\w-]+", getattr(self, name)):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
-        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
-            raise UserError("--data.buckets must be ascending positive lengths")
-        if self.batch_tokens < self.lengths[-1]:
-            raise UserError(
-                f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
-                f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
-            )
         if self.subword_sampling < 0:
             raise UserError("--data.subword-sampling must not be negative")
         if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
@@ -282,12 +301,6 @@ class DataConfig:
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
                 "has only one segmentation of a sentence"
             )
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The padded lengths in use, shortest first; the last one holds max_length."""
-        shorter = tuple(length for length in self.buckets if length < self.max_length)
-        return (*shorter, self.max_length)
 
 
 @dataclass(frozen=True)
@@ -495,7 +508,7 @@ class Config:
     """Name of the system (transformer/systems/registry.py). It sets the types of model and decoding."""
     model: ModelConfig = field(default_factory=TransformerConfig)
     """The network. Its type depends on the system."""
-    data: DataConfig = field(default_factory=DataConfig)
+    data: CorpusConfig = field(default_factory=DataConfig)
     """Corpus, vocabulary and batches."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Adam and its learning rate."""
@@ -510,7 +523,8 @@ class Config:
         for name, value in flatten(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"--{name.replace('_', '-')} must be a finite number, not {value}")
-        if not self.data.joint_vocabulary and self.model.share_embeddings == "all":
+        separate = isinstance(self.data, DataConfig) and not self.data.joint_vocabulary
+        if separate and self.model.share_embeddings == "all":
             raise UserError(
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
                 "two vocabularies cannot share one matrix"
@@ -520,6 +534,17 @@ class Config:
                 f"--model.max-positions {self.model.longest} is less than --data.max-length "
                 f"{self.data.max_length}: the table of learned positions is too short"
             )
+
+
+def text_data(config: Config) -> DataConfig:
+    """The options of a config's text corpus.
+
+    Raises:
+      UserError: its system does not read text.
+    """
+    if not isinstance(config.data, DataConfig):
+        raise UserError(f"system {config.system} does not read text: its corpus has other options")
+    return config.data
 
 
 def flatten(config: "DataclassInstance", prefix: str = "") -> dict[str, Option]:

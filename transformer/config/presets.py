@@ -11,6 +11,7 @@ from transformer.config import (
     OptimizerConfig,
     TrainingConfig,
     TransformerConfig,
+    text_data,
 )
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
@@ -59,7 +60,7 @@ def _multi30k() -> Config:
     tiny = _tiny()
     return replace(
         tiny,
-        data=replace(tiny.data, tokenizer="bpe", vocab_size=8000),
+        data=replace(text_data(tiny), tokenizer="bpe", vocab_size=8000),
         training=replace(tiny.training, steps=9_000, bleu_tokenize="13a"),
     )
 
@@ -71,7 +72,7 @@ def _tiny_published() -> Config:
     return replace(
         tiny,
         model=replace(tiny.model, dropout=0.3),  # type: ignore[call-arg]
-        data=replace(tiny.data, batch_tokens=8192),
+        data=replace(text_data(tiny), batch_tokens=8192),
         optimizer=replace(tiny.optimizer, schedule="inverse_sqrt", peak=5e-3, warmup_steps=2000),
         training=replace(tiny.training, steps=8_000, evaluate_every=100),
     )

@@ -6,21 +6,36 @@ Other packages bring systems: their entry points in the group `transformer.syste
 
 import functools
 from importlib import metadata
+from typing import NamedTuple
 
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.config.options import DecodingConfig, ModelConfig, TransformerConfig
+from transformer.config.options import (
+    CorpusConfig,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    TransformerConfig,
+)
 from transformer.errors import UserError
 
-TYPES: dict[str, tuple[type[ModelConfig], type[DecodingConfig]]] = {
-    "transformer": (TransformerConfig, DecodingConfig),
-    "recurrent": (RecurrentConfig, DecodingConfig),
-    "convolutional": (ConvolutionalConfig, DecodingConfig),
-    "nonautoregressive": (NonAutoregressiveConfig, NonAutoregressiveDecodingConfig),
-    "copying": (CopyingConfig, DecodingConfig),
+
+class Types(NamedTuple):
+    """The types of `Config.model`, `Config.decoding` and `Config.data`."""
+
+    model: type[ModelConfig]
+    decoding: type[DecodingConfig] = DecodingConfig
+    data: type[CorpusConfig] = DataConfig
+
+
+TYPES: dict[str, Types] = {
+    "transformer": Types(TransformerConfig),
+    "recurrent": Types(RecurrentConfig),
+    "convolutional": Types(ConvolutionalConfig),
+    "nonautoregressive": Types(NonAutoregressiveConfig, NonAutoregressiveDecodingConfig),
+    "copying": Types(CopyingConfig),
 }
-"""The types of `Config.model` and `Config.decoding`."""
 
 
 GROUP = "transformer.systems"
@@ -41,8 +56,8 @@ def load_entry_points() -> None:
             raise UserError(f"the systems of package {package} cannot be imported: {error}") from error
 
 
-def types_of(system: str) -> tuple[type[ModelConfig], type[DecodingConfig]]:
-    """The types of model and decoding options of a system.
+def types_of(system: str) -> Types:
+    """The types of a system's options.
 
     Raises:
       UserError: there is no such system.

@@ -86,8 +86,7 @@ def explore(
 
 def _origin(translator: Translator) -> str:
     """Run, checkpoint and languages."""
-    data = translator.config.data
-    languages = f"{data.source_language} to {data.target_language}"
+    languages = translator.task.describe()
     return f"{translator.origin}, {languages}" if translator.origin else languages
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig
+from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig, text_data
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
@@ -173,7 +173,8 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
                 CTRANSLATE2 if separate else (), tokenizers, orders, strict=False
             ):
                 _write_json(partial / name, [*_numbered(tokenizer, order)][:-1])  # it has no <pad>
-            languages = run.config.data.source_language, run.config.data.target_language
+            data = text_data(run.config)
+            languages = data.source_language, data.target_language
             about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
             _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
             _write_json(partial / CONFIG, described)

@@ -12,9 +12,16 @@ import jax
 
 import transformer.systems.convolutional.model as convolutional
 import transformer.systems.recurrent.model as recurrent
-from transformer.config import Config, DecodingConfig, ModelConfig, TransformerConfig
+from transformer.config import (
+    Config,
+    CorpusConfig,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    TransformerConfig,
+)
 from transformer.config.presets import GROUPS, PRESETS
-from transformer.config.registry import TYPES, types_of
+from transformer.config.registry import TYPES, Types, types_of
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
@@ -117,6 +124,7 @@ def register(
     system: System,
     model_config: type[ModelConfig] = TransformerConfig,
     decoding_config: type[DecodingConfig] = DecodingConfig,
+    data_config: type[CorpusConfig] = DataConfig,
     presets: Mapping[str, tuple[Config, str]] = MappingProxyType({}),
 ) -> None:
     """Adds a system, so that training, decoding, resuming and reports work with it.
@@ -126,6 +134,7 @@ def register(
       system: what training and decoding need.
       model_config: type of its model options.
       decoding_config: type of its search options.
+      data_config: type of its corpus options.
       presets: configurations by name, each with its description.
 
     Raises:
@@ -135,7 +144,7 @@ def register(
         raise UserError(f"system {name} is registered already: choose another name")
     if taken := sorted(PRESETS.keys() & presets.keys()):
         raise UserError(f"preset {taken[0]} is registered already: choose another name")
-    SYSTEMS[name], TYPES[name] = system, (model_config, decoding_config)
+    SYSTEMS[name], TYPES[name] = system, Types(model_config, decoding_config, data_config)
     PRESETS.update({preset: config for preset, (config, _) in presets.items()})
     if presets:
         GROUPS[f"system {name}"] = {preset: described for preset, (_, described) in presets.items()}
@@ -166,11 +175,11 @@ def declared_parameters(config: Config) -> Declarations:
 def check_system(config: Config) -> None:
     """Raises UserError if parts of a config belong to another system."""
     system = find_system(config.system)
-    if (type(config.model), type(config.decoding)) != types_of(config.system):
+    if (type(config.model), type(config.decoding), type(config.data)) != types_of(config.system):
         raise UserError(
             f"--system {config.system}: start from one of its presets; these options belong to another system"
         )
-    if config.data.tokenizer == "open-word" and not system.copies:
+    if isinstance(config.data, DataConfig) and config.data.tokenizer == "open-word" and not system.copies:
         raise UserError(
             f"--data.tokenizer open-word: {config.system} cannot output out-of-vocabulary words; use word"
         )

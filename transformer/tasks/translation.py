@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import Config
+from transformer.config import Config, text_data
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
@@ -70,29 +70,29 @@ class Translation(Task):
 
     def __init__(self, config: Config, tokenizers: Tokenizers) -> None:
         super().__init__(config)
-        self.tokenizers, self.special = tokenizers, config.model.special
+        self.tokenizers, self.special, self.data = tokenizers, config.model.special, text_data(config)
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
 
     def describe(self) -> str:
         """The languages."""
-        return f"{self.config.data.source_language} to {self.config.data.target_language}"
+        return f"{self.data.source_language} to {self.data.target_language}"
 
     # From a corpus
 
     @classmethod
     def check(cls, config: Config) -> None:
         """Raises UserError if text files are missing, or their options are inconsistent."""
-        check_text(config.data)
+        check_text(text_data(config))
 
     @classmethod
     def open_corpus(cls, config: Config) -> Corpus:
         """The pairs of text files, a built-in corpus or a TFDS dataset."""
-        return open_corpus(config.data)
+        return open_corpus(text_data(config))
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Translation":
         """With tokenizers from the config's files, or trained on the corpus."""
-        tokenizers = corpus_tokenizers(corpus, config.data, config.model.special, progress)
+        tokenizers = corpus_tokenizers(corpus, text_data(config), config.model.special, progress)
         return cls(_with_vocabulary(config, tokenizers), tokenizers)
 
     @classmethod
@@ -100,7 +100,7 @@ class Translation(Task):
         """With the tokenizers of a run directory: source.model, and target.model if that is another."""
         model = config.model
         source = _stored(folder / "source.model", config, model.vocab_size)
-        separate = source.one_language or not config.data.joint_vocabulary
+        separate = source.one_language or not text_data(config).joint_vocabulary
         if separate or os.path.lexists(folder / "target.model"):
             return cls(config, (source, _stored(folder / "target.model", config, model.output_size)))
         return cls(config, (source, source))
@@ -145,7 +145,7 @@ class Translation(Task):
 
     def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling if the config asks for it."""
-        data = self.config.data
+        data = self.data
         if not data.subword_sampling:
             return super().plan(records, lengths, progress)
 
@@ -162,7 +162,7 @@ class Translation(Task):
 
     def _sampled(self, pair: Pair, seed: tuple[int, int, int]) -> Example:
         """A sampled segmentation of both sides, the same for the same seed."""
-        strength = self.config.data.subword_sampling
+        strength = self.data.subword_sampling
         found = {}
         for side, (name, text, tokenizer) in enumerate(zip(SIDES, pair, self.tokenizers, strict=True)):
             ids = tokenizer.sample(text, np.random.default_rng((*seed, side)), strength)
@@ -303,5 +303,5 @@ def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
         raise UserError(
             f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
         )
-    separate = None if config.data.joint_vocabulary else target
+    separate = None if text_data(config).joint_vocabulary else target
     return replace(config, model=replace(model, vocab_size=source, target_vocab_size=separate))

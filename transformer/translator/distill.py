@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer.commands import called
-from transformer.config import DataConfig, DecodingConfig
+from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
 from transformer.errors import UserError
 from transformer.files import Json, MiB, append_flags, open_whole, parse_object, read_text, write_whole
@@ -54,9 +54,9 @@ def distill(
     translator = Translator.load(run.path, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     _claim(folder, json.loads(json.dumps(about, default=str)))
-    corpus = open_corpus(data or run.config.data)
+    corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
-    languages = run.config.data.source_language, run.config.data.target_language
+    languages = text_data(run.config).source_language, text_data(run.config).target_language
     for split, pairs in corpus.splits.items():
         _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
         if split != "train":

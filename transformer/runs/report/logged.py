@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from transformer.config import Option, changed
+from transformer.config import DataConfig, Option, changed
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.report.charts import Points
@@ -59,14 +59,17 @@ class Logged:
         best = max(self.evaluations, key=lambda record: (merit(record), record["step"]), default=None)
         measure, title = self.measure.name, self.measure.title
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
-        languages = f"{self.config.data.source_language} to {self.config.data.target_language}"
+        data_config = self.config.data
+        languages = ""
+        if isinstance(data_config, DataConfig):
+            languages = f"{data_config.source_language} to {data_config.target_language}"
         facts: Json = {
             **{f"{self.split} {_title(n, s)}": f"{s['value']:.2f}" for n, s in self.scores.items()},
             "best checkpoint": best and f"{best['step']:,} (validation {title} {best[measure]:.2f})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
             "training time": duration(max(seconds)) if seconds else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
-            "training pairs": f"{data['train pairs']}, {languages}" if "train pairs" in data else languages,
+            **_sizes(data, languages),
             "devices": self.starts[-1].get("devices") if self.starts else None,
         }
         return {name: str(value) for name, value in facts.items() if value is not None}
@@ -82,6 +85,14 @@ class Logged:
         }
         nearest = min(found, key=lambda name: len(found[name]))
         return nearest, found[nearest]
+
+
+def _sizes(data: Json, languages: str) -> dict[str, str]:
+    """The size of the training split in the task's unit, such as pairs, and the languages."""
+    found = {name: str(size) for name, size in data.items() if name.startswith("train ")}
+    name, size = next(iter(found.items()), ("train pairs", ""))
+    parts = ", ".join(filter(None, (size, languages)))
+    return {name.replace("train", "training", 1): parts} if parts else {}
 
 
 def _title(name: str, score: Json) -> str:

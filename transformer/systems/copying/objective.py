@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config
+from transformer.config import Config, text_data
 from transformer.config.copying import CopyingConfig
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
@@ -26,14 +26,15 @@ def copying_objective(config: Config) -> Objective:
     Raises:
       UserError: the tokenizer is not open-word, label smoothing is used, or vocabularies are separate.
     """
-    if config.data.tokenizer != "open-word":
+    data = text_data(config)
+    if data.tokenizer != "open-word":
         raise UserError(
-            f"--data.tokenizer {config.data.tokenizer}: out-of-vocabulary words need their own ids to be "
+            f"--data.tokenizer {data.tokenizer}: out-of-vocabulary words need their own ids to be "
             "copied: use open-word"
         )
     if config.training.label_smoothing:
         raise UserError("--training.label-smoothing must be 0: label smoothing is undefined for copied words")
-    if not config.data.joint_vocabulary:
+    if not data.joint_vocabulary:
         raise UserError("--data.no-joint-vocabulary: copying needs a joint vocabulary")
     assert isinstance(config.model, CopyingConfig)
     coverage_weight = config.model.coverage_weight
