@@ -1,27 +1,12 @@
 """Configuration: options, presets, their JSON, and the types of every system. Imports nothing above."""
 
-from transformer.config.options import (
-    COUNTS,
-    LONGEST,
-    Config,
-    CorpusConfig,
-    DataConfig,
-    DecodingConfig,
-    HostsConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimizerConfig,
-    Option,
-    Ranges,
-    SpecialIds,
-    TrainingConfig,
-    TransformerConfig,
-    changed,
-    check_beam,
-    differences,
-    flatten,
-    text_data,
-)
+from transformer.config.corpus import CorpusConfig, DataConfig
+from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.devices import HostsConfig, MeshConfig
+from transformer.config.model import ModelConfig, SpecialIds, TransformerConfig
+from transformer.config.options import Config, changed, differences, flatten, text_data
+from transformer.config.ranges import COUNTS, LONGEST, Option, Ranges
+from transformer.config.training import OptimizerConfig, TrainingConfig
 
 __all__ = [
     "COUNTS",

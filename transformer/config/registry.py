@@ -10,14 +10,10 @@ from typing import NamedTuple
 
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
+from transformer.config.corpus import CorpusConfig, DataConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.config.options import (
-    CorpusConfig,
-    DataConfig,
-    DecodingConfig,
-    ModelConfig,
-    TransformerConfig,
-)
 from transformer.errors import UserError
 
 

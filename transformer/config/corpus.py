@@ -1,0 +1,117 @@
+"""Options of corpora and batches."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, Ranges, check_ranges
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Options of every corpus and its batches. `DataConfig` extends it for text."""
+
+    cache_dir: Path | None = None
+    """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    max_length: int = 128
+    """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
+    batch_tokens: int = 25_000
+    """Global batch size in tokens: rows times padded length, for source and target each."""
+    batching: Literal["buckets", "packed"] = "buckets"
+    """buckets: examples of similar length; packed: several examples per row, separated by masks."""
+    buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
+    """Padded lengths, ascending, up to max_length. Each is one compiled program."""
+    seed: int = 0
+    """Seed of the data order and of subword sampling."""
+
+    _RANGES: ClassVar[Ranges] = {
+        "max_length": (2, LONGEST),  # one subword and <eos>
+        "batch_tokens": (1, IDS),
+        "buckets": (1, LONGEST),
+        "seed": (0, COUNTS),
+    }
+
+    def __post_init__(self) -> None:
+        check_ranges("data", self, self._RANGES)
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
+            raise UserError("--data.buckets must be ascending positive lengths")
+        if self.batch_tokens < self.lengths[-1]:
+            raise UserError(
+                f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
+                f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The padded lengths in use, shortest first; the last one holds max_length."""
+        shorter = tuple(length for length in self.buckets if length < self.max_length)
+        return (*shorter, self.max_length)
+
+
+@dataclass(frozen=True)
+class DataConfig(CorpusConfig):
+    """Text corpus, vocabulary and batches."""
+
+    dataset: str = "built-in"
+    """built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names), or a
+    TFDS translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
+    source_language: str = "en"
+    """Source language, for TFDS datasets and file names."""
+    target_language: str = "de"
+    """Target language."""
+    train_source: Path | None = None
+    """Training text, one sentence per line. Line i of train_target is the translation of line i."""
+    train_target: Path | None = None
+    """The translations of train_source."""
+    validation_source: Path | None = None
+    """Validation text. Default: a held-out part of the training text."""
+    validation_target: Path | None = None
+    """Its translations."""
+    test_source: Path | None = None
+    """Test text, for the final evaluation. Default: the validation text."""
+    test_target: Path | None = None
+    """Its translations."""
+    train_tsv: Path | None = None
+    """Instead of two files: one file with tab-separated source and target."""
+    validation_tsv: Path | None = None
+    """The same for validation."""
+    test_tsv: Path | None = None
+    """The same for the test."""
+    built_in_size: int = 200_000
+    """Number of training pairs to generate for a built-in corpus."""
+    tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
+    """whitespace: for text that is already split into subwords; `@@ ` markers are removed from the output.
+    word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
+    out-of-vocabulary words can be copied (pointer models only)."""
+    vocab_size: int = 16_000
+    """Size of the vocabulary to train (for char and word: an upper bound)."""
+    joint_vocabulary: bool = True
+    """Use one vocabulary for both languages. False requires --model.share-embeddings target or none."""
+    source_tokenizer: Path | None = None
+    """Tokenizer file to use instead of training one (with a joint vocabulary: for both languages)."""
+    target_tokenizer: Path | None = None
+    """The same for the target, if vocabularies are separate."""
+    subword_sampling: float = 0.0
+    """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among the n best
+    segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **CorpusConfig._RANGES,
+        "built_in_size": (1, COUNTS),
+        "vocab_size": (1, LARGEST),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("source_language", "target_language"):
+            if not re.fullmatch(r"[\w-]+", getattr(self, name)):
+                raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
+        if self.subword_sampling < 0:
+            raise UserError("--data.subword-sampling must not be negative")
+        if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
+            raise UserError(
+                f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
+                "has only one segmentation of a sentence"
+            )

@@ -1,0 +1,165 @@
+"""Options of networks."""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
+
+from transformer.config.ranges import DEEPEST, LARGEST, Ranges, check_ranges
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The four ids that are not text. Imported models bring others."""
+
+    pad: int = 0
+    """<pad>, which pads rows. It is never generated."""
+    bos: int = 1
+    """<s>, the first decoder input."""
+    eos: int = 2
+    """</s>, the end of every sentence."""
+    unk: int = 3
+    """<unk>, which replaces out-of-vocabulary tokens."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
+
+    vocab_size: int = 0
+    """Rows of the (source) embedding. 0: the size of the vocabulary."""
+    num_layers: int = 6
+    """N, in the encoder and in the decoder."""
+    d_model: int = 512
+    """Width of the embeddings and of every layer's output."""
+    dropout: float = 0.1
+    """P_drop, applied to the output of every sublayer and to embedding + position (section 5.4)."""
+    share_embeddings: Literal["all", "target", "none"] = "all"
+    """Tied embeddings. all: source, target and pre-softmax (section 3.4); target: target and
+    pre-softmax only; none: three matrices."""
+    target_vocab_size: int | None = None
+    """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
+    output_bias: bool = False
+    """Add a bias to the logits (not in the paper; imported models have one)."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of matrix products. Softmax, norms, loss and parameters are always float32."""
+    special: SpecialIds = SpecialIds()
+    """Ids of the special tokens."""
+
+    _RANGES: ClassVar[Ranges] = {
+        "vocab_size": (0, LARGEST),
+        "num_layers": (1, DEEPEST),
+        "d_model": (1, LARGEST),
+        "target_vocab_size": (1, LARGEST),
+    }
+    _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
+    ADAPTABLE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    """Options without parameters, which may differ from those of the run to initialise from."""
+
+    def __post_init__(self) -> None:
+        check_ranges("model", self, self._RANGES)
+        check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, LARGEST)))
+        for name in self._RATES:
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
+        if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
+            raise UserError(
+                "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
+            )
+
+    @property
+    def output_size(self) -> int:
+        """Size of the target vocabulary, resolved."""
+        return self.target_vocab_size or self.vocab_size
+
+    @property
+    def decoder_depth(self) -> int:
+        """Number of decoder layers."""
+        return self.num_layers
+
+    @property
+    def longest(self) -> int | None:
+        """Maximum sentence length. None: no limit."""
+        return None
+
+
+@dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+
+    decoder_layers: int | None = None
+    """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
+    et al. 2021). None: num_layers."""
+    d_ff: int = 2048
+    """Inner width of the feed-forward networks (section 3.3)."""
+    num_heads: int = 8
+    """h, the number of attention heads (section 3.2.2)."""
+    d_k: int | None = None
+    """Width of a query and a key in one head. None: d_model / num_heads."""
+    d_v: int | None = None
+    """Width of a value in one head. None: d_model / num_heads."""
+    attention_dropout: float = 0.0
+    """Dropout on the attention weights (not in the paper)."""
+    activation_dropout: float = 0.0
+    """Dropout after the activation of the feed-forward networks (not in the paper)."""
+    norm: Literal["post", "pre"] = "post"
+    """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
+    norm_epsilon: float = 1e-6
+    """Epsilon of layer normalisation."""
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    """Activation of the feed-forward networks; relu in the paper."""
+    attention_bias: bool = False
+    """Add biases to the attention projections (not in the paper; imported models have them)."""
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal"
+    """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
+    are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022)."""
+    max_positions: int = 1024
+    """Rows of the learned position table. Sinusoids have no limit."""
+    window: int | None = None
+    """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
+    mechanism: Literal["dot-product"] = "dot-product"
+    """Attention mechanism. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1)."""
+    attention: Literal["auto", "einsum", "fused"] = "auto"
+    """Kernel that computes it. fused: jax.nn.dot_product_attention; auto: fused if cuDNN supports it."""
+    remat: bool = False
+    """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **ModelConfig._RANGES,
+        **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
+        "decoder_layers": (1, DEEPEST),
+        "window": (0, LARGEST),
+    }
+    _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
+    ADAPTABLE = (*ModelConfig.ADAPTABLE, "attention_dropout", "activation_dropout", "attention", "remat")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.norm_epsilon <= 1:
+            raise UserError("--model.norm-epsilon must be above 0 and at most 1")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
+            raise UserError(
+                f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
+                f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.positions == "rotary" and self.key_width % 2:
+            raise UserError("--model.d-k must be even: rotary positions rotate pairs")
+
+    @property
+    def decoder_depth(self) -> int:
+        return self.decoder_layers or self.num_layers
+
+    @property
+    def key_width(self) -> int:
+        """d_k, resolved."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v, resolved."""
+        return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_positions if self.positions == "learned" else None

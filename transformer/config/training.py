@@ -1,0 +1,90 @@
+"""Options of training: optimizer, length, evaluations, checkpoints."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from transformer.config.ranges import COUNTS, Ranges, check_ranges
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam and its learning rate (section 5.3)."""
+
+    schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
+    """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
+    warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay constant."""
+    scale: float = 1.0
+    """Factor on the paper's schedule."""
+    peak: float = 1e-3
+    """Peak learning rate of the other schedules."""
+    warmup_steps: int = 4000
+    """Updates of learning-rate warmup."""
+    beta1: float = 0.9
+    """Adam's decay rate of the first moment (section 5.3)."""
+    beta2: float = 0.98
+    """Adam's decay rate of the second moment."""
+    epsilon: float = 1e-9
+    """Adam's epsilon."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay, of matrices only (Loshchilov and Hutter 2019)."""
+    clip_norm: float | None = None
+    """Clip gradients to this global norm. None: no clipping."""
+
+    def __post_init__(self) -> None:
+        check_ranges("optimizer", self, {"warmup_steps": (1, COUNTS)})
+        for name in ("scale", "peak", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--optimizer.{name.replace('_', '-')} must not be negative")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
+            raise UserError("--optimizer.beta1 and beta2 must be in [0, 1), epsilon above 0")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UserError("--optimizer.clip-norm must be positive; leave it out for no clipping")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Training length, evaluations and checkpoints."""
+
+    steps: int = 100_000
+    """Total number of updates."""
+    init_from: Path | None = None
+    """A run (or an imported model) to initialise from, with its best checkpoint and its vocabulary. A model
+    that extends the other one, such as a non-autoregressive decoder, initialises only its additional
+    parameters randomly. Short: `--init-from RUN`."""
+    accumulate: int = 1
+    """Gradient accumulation: slices per update. Same result, less memory."""
+    label_smoothing: float = 0.1
+    """epsilon_ls, distributed over the other K-1 classes (section 5.4)."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the parameters, used for evaluation. 0: none."""
+    seed: int = 0
+    """Seed of the initial parameters and of dropout."""
+    log_every: int = 50
+    """Updates between log lines."""
+    evaluate_every: int = 1000
+    """Updates between evaluations. Each evaluation also saves a checkpoint."""
+    evaluate_sentences: int = 500
+    """Number of validation sentences decoded for BLEU (the validation loss uses all)."""
+    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] = "13a"
+    """sacreBLEU's tokenizer; none for text that is already tokenised."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better BLEU. None: train to the end."""
+    keep_last: int = 5
+    """Number of recent checkpoints to keep, in addition to the best one."""
+    samples: int = 3
+    """Number of sample translations to print at each evaluation."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), (1, COUNTS)),
+        **dict.fromkeys(("evaluate_sentences", "keep_last", "patience"), (1, COUNTS)),
+        **dict.fromkeys(("samples", "seed"), (0, COUNTS)),
+    }
+
+    def __post_init__(self) -> None:
+        check_ranges("training", self, self._RANGES)
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError("--training.label-smoothing must be in [0, 1)")
+        if not 0 <= self.ema < 1:
+            raise UserError("--training.ema must be in [0, 1)")
