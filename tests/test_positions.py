@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import Transformer, TransformerConfig
-from transformer.model.attention import MECHANISMS
+from transformer import Transformer, TransformerConfig, beam_search
+from transformer.model.attention import MECHANISMS, DotProductAttention
 from transformer.model.masks import Mask
 from transformer.model.positions import SCHEMES, Alibi, Rotary, slopes
 
@@ -78,3 +78,33 @@ def test_the_states_of_every_layer_are_returned_on_request(tiny, random_variable
     shallow = {"params": {k: v for k, v in shallow["params"].items() if k != "encoder_2"}}
     two = Transformer(tiny(num_layers=2, decoder_layers=3))
     np.testing.assert_allclose(memory.layers[1], two.apply(shallow, ids, method="encode").states, atol=1e-6)
+
+
+class Counting(DotProductAttention):
+    """Dot-product attention that counts the steps of each beam."""
+
+    def init_state(self, rows, beams, keys):
+        return {"steps": jnp.zeros((rows, beams), jnp.int32), "keys": jnp.full((rows, beams), keys)}
+
+    def __call__(self, query, keys_values, mask, positions, bias, state, **options):
+        context, weights, _ = super().__call__(query, keys_values, mask, positions, bias, None, **options)
+        return context, weights, state and {**state, "steps": state["steps"] + 1}
+
+
+def test_a_mechanisms_state_passes_from_step_to_step(tiny, random_variables, monkeypatch):
+    plain = Transformer(tiny())
+    variables, source = random_variables(plain), jnp.asarray([[5, 6, 7, 2], [8, 2, 0, 0]])
+    monkeypatch.setitem(MECHANISMS, "dot-product", Counting)
+    model = Transformer(tiny(), name="counting")
+    cache = model.apply(variables, model.apply(variables, source, method="encode"), 3, 5, method="init_cache")
+    for step in range(4):
+        for layer in cache.layers:
+            for state, keys in zip(layer.states.value, (0, 4), strict=True):
+                assert (state["steps"] == step).all()
+                assert (state["keys"] == keys).all()
+        _, cache = model.apply(variables, cache, jnp.asarray([[4, 5, 6]] * 2), method="decode_step")
+        cache = cache.select(jnp.asarray([[2, 0, 0], [1, 1, 2]]))
+    found = beam_search(model, variables, source, beam_size=3, max_length=6)
+    monkeypatch.undo()
+    expected = beam_search(plain, variables, source, beam_size=3, max_length=6)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)

@@ -43,21 +43,28 @@ def attention_weights(
     return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min))
 
 
-class DotProductAttention(Module):
-    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, Eq. 1): the mechanism of the paper.
-
-    A mechanism maps queries, keys and values to contexts. Its state, if it has one, passes from each decoding
-    step to the next.
-    """
+class Mechanism(Module):
+    """Maps queries, keys and values to contexts. Its state, if it has one, passes from each decoding step to
+    the next and follows its beam."""
 
     config: TransformerConfig
 
-    @nn.compact
+    def init_state(self, rows: int, beams: int, keys: int) -> State:
+        """The state before the first step of decoding, arrays `[rows, beams, ...]`. None: it has none.
+
+        Args:
+          rows: number of rows, b.
+          beams: number of beams of each, n.
+          keys: number of keys; 0 for self-attention, where each step adds one.
+        """
+        return None
+
     def __call__(
         self,
         query: Float[Array, "b h q d_k"],
         keys_values: KeysValues,
         mask: Mask,
+        positions: tuple[Positions, Positions] | None,
         bias: Float[Array, "#b h #q k"] | None,
         state: State,
         *,
@@ -70,11 +77,32 @@ class DotProductAttention(Module):
           query: projected queries.
           keys_values: projected keys and values.
           mask: which keys each query may attend to.
+          positions: of queries and keys; None for cross-attention.
           bias: the position scheme's term of the scores.
-          state: None; this mechanism has no state.
+          state: of the last decoding step; None in training.
           deterministic: whether to leave out dropout.
           weights: whether to return the attention weights, which not every kernel can.
         """
+        raise NotImplementedError
+
+
+class DotProductAttention(Mechanism):
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, Eq. 1): the paper's mechanism. It has
+    no state."""
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "b h q d_k"],
+        keys_values: KeysValues,
+        mask: Mask,
+        positions: tuple[Positions, Positions] | None,
+        bias: Float[Array, "#b h #q k"] | None,
+        state: State,
+        *,
+        deterministic: bool,
+        weights: bool,
+    ) -> Attended:
         c, dropout = self.config, Dropout(self.config.attention_dropout)
         keys, values, queries = keys_values.keys, keys_values.values, query.shape[2]
 
@@ -92,7 +120,7 @@ class DotProductAttention(Module):
         return context, attended, state
 
 
-MECHANISMS = {"dot-product": DotProductAttention}
+MECHANISMS: dict[str, type[Mechanism]] = {"dot-product": DotProductAttention}
 """The mechanisms of `TransformerConfig.mechanism`."""
 
 
@@ -144,6 +172,10 @@ class MultiHeadAttention(Module):
         keys, values = self._project(x, self.key), self._project(x, self.value)
         return KeysValues(self.positions.rotate(keys, positions) if self.positions else keys, values)
 
+    def init_state(self, rows: int, beams: int, keys: int = 0) -> State:
+        """The mechanism's state before the first step of decoding."""
+        return self.mechanism.init_state(rows, beams, keys)
+
     def __call__(
         self,
         x: Float[Array, "b q m"],
@@ -170,7 +202,7 @@ class MultiHeadAttention(Module):
             bias = self.positions.scores(query, *positions)
         wanted = self.is_mutable_collection("intermediates")
         context, weights, state = self.mechanism(
-            query, keys_values, mask, bias, state, deterministic=deterministic, weights=wanted
+            query, keys_values, mask, positions, bias, state, deterministic=deterministic, weights=wanted
         )
         if wanted:
             self.sow("intermediates", "weights", weights)

@@ -151,6 +151,11 @@ class DecoderLayer(Module):
         x = self.cross_residual(x, attend_to_source, deterministic)
         return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
 
+    def init_states(self, rows: int, beams: int, source: int) -> States[tuple[State, State]]:
+        """The states of both attention mechanisms before the first step of decoding."""
+        own, cross = self.self_attention, self.cross_attention
+        return States((own.init_state(rows, beams), cross.init_state(rows, beams, source)))
+
     def source_keys_values(self, memory: Float[Array, "b s m"]) -> KeysValues:
         """Keys and values of this layer's cross-attention, projected once per sentence."""
         return self.cross_attention.keys_values(memory, jnp.arange(memory.shape[1]))
@@ -242,7 +247,10 @@ class Transformer(EncoderDecoder):
         keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
         source = tuple(layer.source_keys_values(memory.states) for layer in self.decoder)
-        layers = (LayerPast(KeysValues(keys, values), States((None, None))),) * c.decoder_depth
+        layers = tuple(
+            LayerPast(KeysValues(keys, values), layer.init_states(rows, beam_size, memory.states.shape[1]))
+            for layer in self.decoder
+        )
         return Cache.empty(layers, (source, memory.mask), rows, ancestors=(beam_size, columns))
 
     def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
