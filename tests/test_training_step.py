@@ -247,10 +247,10 @@ def test_random_streams_differ_by_name_step_and_slice():
         keys = context.rngs("dropout", "mask")
         draws = {name: (jax.random.uniform(key), jnp.ones(())) for name, key in keys.items()}
         seen.append(set(draws))
-        return Loss(0 * variables["params"], jnp.ones(()), draws)
+        return Loss(0 * variables["params"]["x"], jnp.ones(()), draws)
 
     step = jax.jit(make_train_step(nn.Module(), objective, optax.sgd(1.0), seed=0))
-    state, first = step(state_of(jnp.zeros(()), optax.sgd(1.0)), a_batch())
+    state, first = step(state_of({"x": jnp.zeros(())}, optax.sgd(1.0)), a_batch())
     _, second = step(state, a_batch())
     assert len({float(x) for metrics in (first, second) for x in (metrics["dropout"], metrics["mask"])}) == 4
     assert Context().rngs("dropout") is None
