@@ -26,7 +26,7 @@ from small_run import small_config
 from transformer import PRESETS, Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig
 from transformer.config.json import to_json
-from transformer.runtime.sharding import AXES, Shards, layout_of
+from transformer.runtime.sharding import AXES, Shards, check_rows, layout_of
 from transformer.systems.registry import SYSTEMS, declared_parameters, model_shapes
 
 REPLICAS = (1, 1)
@@ -202,6 +202,13 @@ def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> N
     for name, parameter in declared.items():
         assert len(parameter.names) == len(shapes[name].shape), name
         assert set(parameter.names) <= {*AXES, None}, name
+
+
+def test_memory_that_the_devices_cannot_share_is_refused() -> None:
+    check_rows({"memory": np.zeros((8, 16))}, 4)
+    check_rows((), 3)
+    with pytest.raises(UserError, match=r"memory for 8 rows, which 3 device\(s\) cannot share"):
+        check_rows({"memory": np.zeros((8, 16))}, 3)
 
 
 def test_meshes_that_cannot_be() -> None:

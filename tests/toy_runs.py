@@ -1,4 +1,4 @@
-"""Trains the toy systems in one layout of devices, in a process of its own; see `test_contracts.py`.
+"""Trains the toy systems in one layout of devices, in its own process; see `test_contracts.py`.
 
 `python toy_runs.py FOLDER LAYOUT OTHER` trains each system, and resumes it from half way. It also resumes the
 half-trained runs of the layout OTHER, if that is given.

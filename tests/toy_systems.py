@@ -6,7 +6,7 @@
 | memory | a decoder-only language model that carries memory from batch to batch |
 | tracked | a layer with running statistics of its activations and of their gradients |
 | matrices | a decoder whose cache is one matrix per head |
-| waves | real-valued outputs, with a search of its own |
+| waves | real-valued outputs, with its own search |
 | forbidden | a search hook that forbids a token |
 """
 

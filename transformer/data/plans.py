@@ -1,7 +1,7 @@
 """Plans assign examples to batches. A plan is a pure function of (lengths, seed, step), so the position in
 the data is one integer, the step.
 
-An example has one or more sequences, its sides, such as source and target. Each has lengths of its own.
+An example has one or more sequences, its sides, such as source and target, each with its own length.
 """
 
 import functools

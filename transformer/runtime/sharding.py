@@ -91,6 +91,7 @@ class Replicas(Layout):
 
     def place(self, state: S) -> S:
         rest, carry = _split(_to_host(state))
+        check_rows(carry, jax.device_count())
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
@@ -169,6 +170,7 @@ class Shards(Layout):
         self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
 
     def place(self, state: S) -> S:
+        check_rows(_split(state)[1], self.mesh.shape[DATA] * self.mesh.shape[FSDP])
         return jax.tree.map(jax.device_put, _to_host(state), self.shardings(state))
 
     def shardings(self, state: S) -> S:
@@ -247,6 +249,16 @@ def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({}))
       UserError: as `Shards`.
     """
     return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
+
+
+def check_rows(carry: Tree, shards: int) -> None:
+    """Raises UserError if the memory of the rows cannot be divided over so many shards."""
+    for leaf in jax.tree.leaves(carry):
+        if len(leaf) % shards:
+            raise UserError(
+                f"this system has memory for {len(leaf)} rows, which {shards} device(s) cannot share "
+                "equally: use another number of devices, or of rows"
+            )
 
 
 def _split(state: Tree) -> tuple[Tree, Tree]:

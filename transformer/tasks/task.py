@@ -33,7 +33,7 @@ class Evaluation:
     outputs: Sequence[Any]
     """What `Task.scored` made of the best output for each record; empty if the task does not decode."""
     means: Mapping[str, float]
-    """The mean of the loss and of each metric of the objective; empty in the test."""
+    """The mean of the loss and of each metric of the objective, over all records of the split."""
 
 
 class Task(ABC):
