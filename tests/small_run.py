@@ -55,7 +55,7 @@ def quiet() -> Watch:
 
 def parameters(path: Path, checkpoint="last"):
     run = Run(path)
-    return jax.tree.leaves(run.variables(checkpoint, model_shapes(run.config)))
+    return jax.tree.leaves(run.checkpoints.variables(checkpoint, model_shapes(run.config)))
 
 
 def same(path: Path, other: Path) -> bool:

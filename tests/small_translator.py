@@ -48,5 +48,5 @@ def small_translator(
 def stored(translator: Translator, path: Path) -> Path:
     """A new run directory with the translator."""
     run = Run.create(path, translator.config, translator.task)
-    run.store_model(1, translator.variables)
+    run.checkpoints.store_model(1, translator.variables)
     return run.path

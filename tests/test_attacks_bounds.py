@@ -12,8 +12,8 @@ from transformer.config import DataConfig
 from transformer.config.json import from_json
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.files import parse_json
-from transformer.runs.checkpoints import MANIFEST
 from transformer.runs.report import write_report
+from transformer.runs.sealed import MANIFEST
 from transformer.trainer.train import train
 
 
@@ -98,7 +98,7 @@ ODD_JSON = [
 def test_odd_json_anywhere_in_a_run(run_dir: Path, text: str) -> None:
     checkpoint = run_dir / "checkpoints" / "12"
     (checkpoint / "metrics" / "metrics").write_text(text)
-    assert Run(run_dir).best_step() != 12
+    assert Run(run_dir).checkpoints.best() != 12
     for name in (MANIFEST, "model/_METADATA", "model/_sharding", "model/array_metadatas/process_0"):
         ordinary = (checkpoint / name).read_bytes()
         (checkpoint / name).write_text(text)
@@ -144,7 +144,7 @@ def test_training_continues_beside_odd_metrics(config: Config, run_dir: Path) ->
         file.writelines(json.dumps(record) + "\n" for record in ODD_RECORDS)
         file.write("[" * 10**5 + "\n" + ODD_JSON[-1] + "\n")
     train(changed(config, steps=14), run_dir, watch=quiet())
-    assert Run(run_dir).steps()[-1] == 14
+    assert Run(run_dir).checkpoints.steps()[-1] == 14
 
 
 def test_a_tokenizer_of_another_size(decoder: Path, tmp_path: Path) -> None:

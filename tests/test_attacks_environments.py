@@ -26,7 +26,7 @@ from transformer.config import DataConfig
 from transformer.data.sources import corpora
 from transformer.files import read_bytes
 from transformer.interop.folders import import_marian
-from transformer.runs import checkpoint_bounds
+from transformer.runs import bounds
 from transformer.runs.report import write_report
 from transformer.systems.registry import model_shapes
 from transformer.trainer import loop
@@ -44,7 +44,7 @@ def test_a_signal_while_a_checkpoint_is_measured_is_no_damage(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_bounds, "_block_sizes", interrupt)
+    monkeypatch.setattr(bounds, "_block_sizes", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(changed(config, steps=20), run_dir, watch=quiet())
     assert contents(run_dir / "checkpoints") == before
@@ -88,8 +88,8 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(run_dir)
-    variables = run.averaged(None, model_shapes(run.config))
-    run.store_average(variables)
+    variables = run.checkpoints.averaged(None, model_shapes(run.config))
+    run.checkpoints.store_average(variables)
     before = contents(run_dir)
 
     def fail(self: object, path: Path, *_: object) -> None:
@@ -98,7 +98,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
     with pytest.raises(UserError, match="average: RESOURCE_EXHAUSTED: no space left"):
-        run.store_average(variables)
+        run.checkpoints.store_average(variables)
     assert contents(run_dir) == before
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
 
@@ -352,4 +352,4 @@ def test_a_clock_that_jumps_is_not_a_full_disk(
     assert "full" not in str(caught.value)
     monkeypatch.undo()
     train(config, tmp_path / "run", watch=quiet())
-    assert Run(tmp_path / "run").steps()[-1] == 12
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == 12

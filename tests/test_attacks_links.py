@@ -54,14 +54,14 @@ def test_nor_a_pipe_or_a_device(config: Config, run_dir: Path) -> None:
 def test_a_run_may_itself_be_named_by_a_link(config: Config, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(run_dir)
     train(changed(config, steps=14), tmp_path / "latest", watch=quiet())
-    assert Run(run_dir).steps()[-1] == 14
+    assert Run(run_dir).checkpoints.steps()[-1] == 14
 
 
 def test_a_link_made_while_it_trains_is_not_written_through(run_dir: Path, tmp_path: Path) -> None:
     target = linked(run_dir, "metrics.jsonl", tmp_path / "outside")
     before = contents(target)
     with pytest.raises(OSError, match="symbolic link"):
-        Run(run_dir).log({"kind": "start", "step": 1})
+        Run(run_dir).log.append({"kind": "start", "step": 1})
     assert contents(target) == before
 
 

@@ -13,7 +13,7 @@ import tensorstore
 from run_command import command
 
 from transformer import Translator, UserError
-from transformer.runs.checkpoints import MANIFEST, read
+from transformer.runs.sealed import MANIFEST, read
 
 PEAK = """
 import os, resource, sys

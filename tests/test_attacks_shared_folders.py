@@ -44,7 +44,7 @@ def test_a_new_average_is_another_model(
     def decode(*more: object) -> None:
         decode_lines(parse_decode([*map(str, [*arguments, *more])]))
 
-    run.store_average(run.averaged(run.steps()[:1], shapes))
+    run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps()[:1], shapes))
     ordinary, calls = Translator.search, iter(range(3))
 
     def search(self: Translator, *given: object, **options: object) -> object:
@@ -56,7 +56,7 @@ def test_a_new_average_is_another_model(
         patch.setattr(Translator, "search", search)
         with pytest.raises(KeyboardInterrupt):
             decode("--resume")
-    run.store_average(run.averaged(run.steps(), shapes))
+    run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps(), shapes))
     decode("--resume")
     expected = Translator.load(run.path, "average").translate((tmp_path / "in").read_text().splitlines())
     assert (tmp_path / "out").read_text().splitlines() == expected

@@ -45,8 +45,8 @@ def run_dir(tmp_path_factory) -> Path:
     for step, score in ((1, 20.0), (2, 10.0)):
         ids = jnp.ones((1, 2), jnp.int32)
         params = Transformer(model).init(jax.random.key(step), ids, ids)["params"]
-        run.save(TrainState(jnp.asarray(step), params, {}, {}, None), {"bleu": score})
-    run.finish_saving()
+        run.checkpoints.save(TrainState(jnp.asarray(step), params, {}, {}, None), {"bleu": score})
+    run.checkpoints.finish_saving()
     return run.path
 
 
@@ -186,7 +186,9 @@ def test_average_command(run_dir, command):
 
     like = model_shapes(run.config)
     table = {
-        checkpoint: np.asarray(run.variables(checkpoint, like)["params"]["source_embedding"]["table"])
+        checkpoint: np.asarray(
+            run.checkpoints.variables(checkpoint, like)["params"]["source_embedding"]["table"]
+        )
         for checkpoint in (1, 2, "average")
     }
     assert np.allclose(table["average"], (table[1] + table[2]) / 2, rtol=0, atol=1e-8)

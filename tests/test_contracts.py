@@ -94,11 +94,11 @@ def test_losses_fall(folder: Path, name: str) -> None:
 def test_evaluations_and_reports_have_the_tasks_scores(folder: Path, name: str) -> None:
     run = Run(folder / name / "one-whole")
     measure = TOYS[name].task.criterion
-    evaluations = run.records("evaluation")
+    evaluations = run.log.records("evaluation")
     assert [record["step"] for record in evaluations] == [2, 4]
     assert all(np.isfinite(record[measure.name]) for record in evaluations)
     best = (max if measure.higher_is_better else min)(record[measure.name] for record in evaluations)
-    assert next(r for r in evaluations if r["step"] == run.best_step())[measure.name] == best
+    assert next(r for r in evaluations if r["step"] == run.checkpoints.best())[measure.name] == best
     results = json.loads((run.path / "results.json").read_text())
     assert results["split"] == "test"
     assert results["sentences"] == len(run.task.open_corpus(run.config).splits["test"])

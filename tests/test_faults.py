@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_named(finished, tmp_path, damage, item):
 def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     flip_a_bit(largest_file(tmp_path / "run" / "checkpoints" / "12" / "training"))
-    before = Run(tmp_path / "run").steps()[-2]
+    before = Run(tmp_path / "run").checkpoints.steps()[-2]
     said = io.StringIO()
     train(changed(config, steps=12), tmp_path / "run", watch=Watch(Console(file=said, width=1000)))
     assert "checkpoints/12/training/" in said.getvalue()
@@ -67,11 +67,11 @@ def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finis
     assert (run.path / "damaged" / "12" / "model").is_dir()
     assert same(run.path, finished)
 
-    for step in run.steps():
+    for step in run.checkpoints.steps():
         cut_short(largest_file(run.path / "checkpoints" / str(step) / "model"))
     with pytest.raises(UserError, match="checkpoints/12/model/.* is damaged"):
         train(changed(config, steps=13), run.path, watch=quiet())
-    assert Run(run.path).steps() == run.steps()
+    assert Run(run.path).checkpoints.steps() == run.checkpoints.steps()
 
 
 def largest_file(folder: Path) -> Path:
@@ -87,8 +87,8 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
     with pytest.raises(UserError, match=r"the loss is .* at step \d+: lower the learning rate"):
         train(wild, tmp_path / "run", watch=quiet())
     run = Run(tmp_path / "run")
-    for step in run.steps():
-        leaves = jax.tree.leaves(run.variables(step, model_shapes(run.config)))
+    for step in run.checkpoints.steps():
+        leaves = jax.tree.leaves(run.checkpoints.variables(step, model_shapes(run.config)))
         assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
@@ -105,7 +105,7 @@ ordinary = loop.Loop._keep
 
 def keep(self, stop):
     if self.step == 8:  # from here on no file may grow past 4 KiB: as if the disk were full
-        self.run.finish_saving()
+        self.run.checkpoints.finish_saving()
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     ordinary(self, stop)
 
@@ -126,9 +126,9 @@ def test_a_full_disk_costs_no_earlier_checkpoint(config, tmp_path):
     assert ended.returncode == 2, ended.stderr
     assert "could not write to" in ended.stdout
     assert "--run-dir" in ended.stdout
-    assert Run(run_dir).steps() == [4]
+    assert Run(run_dir).checkpoints.steps() == [4]
     train(config, run_dir, watch=quiet())
-    assert Run(run_dir).steps()[-1] == 12
+    assert Run(run_dir).checkpoints.steps()[-1] == 12
 
 
 READ_ONLY = Path("/sys")  # where even root cannot write
@@ -272,7 +272,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     shapes = model_shapes(whole.config)
     for ours, theirs in zip(
-        *(jax.tree.leaves(run.variables(400, shapes)) for run in (whole, killed)), strict=True
+        *(jax.tree.leaves(run.checkpoints.variables(400, shapes)) for run in (whole, killed)), strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -294,8 +294,10 @@ def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> No
         assert ended == 130, said
         assert "Traceback" not in said
         run = Run(tmp_path / "run")
-        reached.append(run.steps()[-1])
-        assert np.isfinite(jax.tree.leaves(run.variables("last", model_shapes(run.config)))[0]).all()
+        reached.append(run.checkpoints.steps()[-1])
+        assert np.isfinite(
+            jax.tree.leaves(run.checkpoints.variables("last", model_shapes(run.config)))[0]
+        ).all()
         if "step " in said:
             assert reached[-1] > reached[-2], said
     print(f"interrupted {INTERRUPTS} times, at steps {reached}")

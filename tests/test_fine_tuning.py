@@ -61,7 +61,7 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
         watch=quiet(),
     )
     begun, shapes = Run(tmp_path), model_shapes(parent.config)
-    assert_same(begun.variables("last", shapes), parent.variables("best", shapes))
+    assert_same(begun.checkpoints.variables("last", shapes), parent.checkpoints.variables("best", shapes))
     assert begun.task.content() == parent.task.content()
 
 
@@ -76,7 +76,7 @@ def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
     (tmp_path / "parent").rename(tmp_path / "gone")
     train(stopped, tmp_path / "run", watch=quiet())
     shapes = model_shapes(config)
-    assert_same(*(Run(tmp_path / name).variables(8, shapes) for name in ("whole", "run")))
+    assert_same(*(Run(tmp_path / name).checkpoints.variables(8, shapes) for name in ("whole", "run")))
 
 
 def test_another_network_is_refused(config, parent, tmp_path):
@@ -141,5 +141,5 @@ def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     shutil.copy(parent_text := Run(parent).config.data.train_source, "my.en")
     shutil.copy(parent_text, "my.de")
     exec(program.replace("steps=500", "steps=4"), {})
-    assert Run("runs/mine").steps()[-1] == 4
+    assert Run("runs/mine").checkpoints.steps()[-1] == 4
     assert Run("runs/mine").task.content() == Run(parent).task.content()

@@ -254,12 +254,12 @@ def test_a_run_directory_that_is_continued(
             )
             average = run.config.training.ema > 0
             like = jax.eval_shape(lambda: init_state(model, optimizer, 0, EXAMPLE, average=average))
-            if state := run.resume(like, lambda _: None):
-                run.records()
-                run.log({"kind": "start", "step": int(state.step)})
-                run.save(dataclasses.replace(state, step=state.step + 1), {"bleu": 1.0})
-                run.finish_saving()
-                assert run.find("last") >= int(state.step)
+            if state := run.checkpoints.resume(like, lambda _: None):
+                run.log.records()
+                run.log.append({"kind": "start", "step": int(state.step)})
+                run.checkpoints.save(dataclasses.replace(state, step=state.step + 1), {"bleu": 1.0})
+                run.checkpoints.finish_saving()
+                assert run.checkpoints.find("last") >= int(state.step)
                 write_report(path)
     assert contents(outside) == before
     assert set(os.listdir(folder)) == {"outside", "run"}

@@ -107,7 +107,7 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
     assert "Trained" not in log_of(tmp_path, 1)
     one, two = Run(tmp_path / "one"), Run(tmp_path / "run")
     shapes = model_shapes(one.config)
-    weights = (jax.tree.leaves(run.variables(12, shapes)) for run in (one, two))
+    weights = (jax.tree.leaves(run.checkpoints.variables(12, shapes)) for run in (one, two))
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     for ours, theirs in zip(evaluations(one.path), evaluations(two.path), strict=True):
@@ -127,11 +127,11 @@ def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_pat
     processes[1].send_signal(signal.SIGTERM)
     subprocess.run(["pkill", "-TERM", "-P", str(processes[1].pid)], check=True)
     assert ended(processes, 60) == [128 + signal.SIGTERM] * 2
-    (step,) = Run(tmp_path / "run").steps()
+    (step,) = Run(tmp_path / "run").checkpoints.steps()
     assert f"Stopped at step {step} and saved" in log_of(tmp_path, 0)
     # one process resumes the run of two
     train(replace(endless, training=replace(endless.training, steps=step + 2)), tmp_path / "run")
-    assert Run(tmp_path / "run").steps()[-1] == step + 2
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == step + 2
 
 
 LOSSES = 20
@@ -170,7 +170,9 @@ def test_twenty_losses_at_random_moments(config: Config, tmp_path: Path) -> None
         assert "Traceback" not in log
         assert "coordination" not in log
         named += f"process {victim} of the job was lost, so this one ends too" in log
-        reached.append(max(Run(tmp_path / "run").steps(), default=0) if (tmp_path / "run").exists() else 0)
+        reached.append(
+            max(Run(tmp_path / "run").checkpoints.steps(), default=0) if (tmp_path / "run").exists() else 0
+        )
         assert reached[-1] >= reached[-2], "a checkpoint was lost"
     print(
         f"{len(seconds)} losses: {named} named the process; the other ended with status {LOST} after "
@@ -178,7 +180,7 @@ def test_twenty_losses_at_random_moments(config: Config, tmp_path: Path) -> None
     )
     finished = replace(config, training=replace(often, steps=reached[-1] + 4))
     assert ended(start(finished, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
-    assert Run(tmp_path / "run").steps()[-1] == reached[-1] + 4
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == reached[-1] + 4
 
 
 # The last output of processes whose job had lost another one, with JAX 0.10.0 and 0.12.0, shortened.

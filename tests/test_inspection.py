@@ -199,8 +199,8 @@ def run_dir(translator: Translator, tmp_path_factory: pytest.TempPathFactory) ->
     place = tmp_path_factory.mktemp("runs") / "run"
     run = Run.create(place, translator.config, translator.task, "corpus")
     params = jax.tree.map(jnp.asarray, translator.variables["params"])
-    run.save(TrainState(jnp.asarray(1), params, {}, {}, None), {"bleu": 1.0})
-    run.finish_saving()
+    run.checkpoints.save(TrainState(jnp.asarray(1), params, {}, {}, None), {"bleu": 1.0})
+    run.checkpoints.finish_saving()
     return run.path
 
 

@@ -127,7 +127,7 @@ def ours(request, tmp_path_factory, tiny, random_variables):
     )
     task = Translation(whole, (tokenizers[0], tokenizers[0] if joint else tokenizers[1]))
     run = Run.create(run_dir, whole, task)
-    run.store_model(0, random_variables(Transformer(config)))
+    run.checkpoints.store_model(0, random_variables(Transformer(config)))
     return run_dir
 
 

@@ -44,8 +44,8 @@ def summaries(events: Path) -> set[tuple[int, str, float]]:
 def test_the_run_directory_is_complete(finished):
     run = Run(finished)
     assert run.config.model.vocab_size == run.task.tokenizers[0].vocab_size == len(WORDS) + 4
-    assert run.steps()[-1] == 12
-    assert run.best_step() in run.steps()
+    assert run.checkpoints.steps()[-1] == 12
+    assert run.checkpoints.best() in run.checkpoints.steps()
     records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if r["kind"] == "evaluation"] == [4, 8, 12]
     assert [r["step"] for r in records if r["kind"] == "training"] == [2, 4, 6, 8, 10, 12]
@@ -81,7 +81,7 @@ def test_loss_falls_and_the_best_is_the_best_by_bleu(finished):
     losses = [record["loss"] for record in records if record["kind"] == "training"]
     assert losses[-1] < losses[0]
     scores = {record["step"]: record["bleu"] for record in records if record["kind"] == "evaluation"}
-    assert scores[Run(finished).best_step()] == max(scores.values())
+    assert scores[Run(finished).checkpoints.best()] == max(scores.values())
 
 
 def stopping_at(step: int, monkeypatch) -> None:
@@ -118,7 +118,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(config, finished, tmp_path, 
         with pytest.raises(Stopped, match=r"saved. Resume with: python train.py --run-dir") as stopped:
             train(config, tmp_path / "run", watch=quiet())
     assert stopped.value.signal == signal.SIGTERM
-    assert step <= Run(tmp_path / "run").steps()[-1] <= step + 1
+    assert step <= Run(tmp_path / "run").checkpoints.steps()[-1] <= step + 1
     train(config, tmp_path / "run", watch=quiet())
     assert same(tmp_path / "run", finished)
 
@@ -149,13 +149,13 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
                 train(changed(config, evaluate_every=step), tmp_path / f"{step}", watch=quiet())
     assert translated == [0, 0]
     run = Run(tmp_path / "4")
-    assert run.steps() == [4]
-    assert run._merit(4) == -np.inf
+    assert run.checkpoints.steps() == [4]
+    assert run.checkpoints._merit(4) == -np.inf
     train(changed(config, evaluate_every=4), run.path, watch=quiet())
     assert same(run.path, finished)
     assert told(run.path) == told(finished)
     train(changed(config, evaluate_every=12), tmp_path / "12", watch=quiet())
-    assert Run(tmp_path / "12")._merit(12) >= 0
+    assert Run(tmp_path / "12").checkpoints._merit(12) >= 0
     assert (tmp_path / "12" / "results.json").exists()
 
 
@@ -229,7 +229,7 @@ def test_changed_text_is_refused(config, finished, tmp_path):
 def test_more_steps_may_be_asked_for(config, tmp_path):
     train(changed(config, steps=4), tmp_path / "run", watch=quiet())
     train(changed(config, steps=8), tmp_path / "run", watch=quiet())
-    assert Run(tmp_path / "run").steps()[-1] == 8
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == 8
 
 
 def test_the_end_of_a_cosine_may_not_be_moved(config, tmp_path):
@@ -260,9 +260,9 @@ def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
 def test_average_is_the_mean(finished):
     run = Run(finished)
     like = model_shapes(run.config)
-    steps = run.steps()[-2:]
-    each = [jax.tree.leaves(run.variables(step, like)) for step in steps]
-    mean = jax.tree.leaves(run.averaged(steps, like))
+    steps = run.checkpoints.steps()[-2:]
+    each = [jax.tree.leaves(run.checkpoints.variables(step, like)) for step in steps]
+    mean = jax.tree.leaves(run.checkpoints.averaged(steps, like))
     for average, *parts in zip(mean, *each, strict=True):
         expected = np.mean([np.asarray(part, np.float64) for part in parts], axis=0)
         assert (np.asarray(average) == expected.astype(np.float32)).all()
@@ -286,7 +286,7 @@ def test_packed_rows_and_accumulation_train_too(config, finished, tmp_path):
     data = dataclasses.replace(config.data, batching="packed", max_length=16, buckets=(16,))
     packed = dataclasses.replace(changed(config, accumulate=4), data=data)
     path = train(packed, tmp_path / "packed", watch=quiet())
-    assert Run(path).steps()[-1] == 12
+    assert Run(path).checkpoints.steps()[-1] == 12
 
 
 def test_separate_vocabularies(config, tmp_path):
@@ -306,9 +306,9 @@ def test_early_stopping_by_patience(config, tmp_path):
         optimizer=OptimizerConfig(schedule="constant", peak=0.0),
     )
     path = train(still, tmp_path / "run", watch=quiet())
-    assert Run(path).steps()[-1] == 4  # evaluated at 2 and 4: equal, so not better
+    assert Run(path).checkpoints.steps()[-1] == 4  # evaluated at 2 and 4: equal, so not better
     train(still, path, watch=quiet())
-    assert Run(path).steps()[-1] == 4
+    assert Run(path).checkpoints.steps()[-1] == 4
 
 
 @pytest.mark.parametrize(

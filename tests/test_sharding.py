@@ -153,7 +153,7 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
     assert [r["weight"] for r in one] == [r["weight"] for r in several]  # the same batches
     np.testing.assert_allclose([r["loss"] for r in one], [r["loss"] for r in several], rtol=1e-5)
     runs = (Run(tmp_path / name) for name in ("one", "several"))
-    weights = (jax.tree.leaves(run.variables(16, model_shapes(run.config))) for run in runs)
+    weights = (jax.tree.leaves(run.checkpoints.variables(16, model_shapes(run.config))) for run in runs)
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 

@@ -105,12 +105,14 @@ def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
-    assert Run(tmp_path / "run").steps()[-1] == 6
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == 6
 
 
 def leaves(path: Path) -> list[np.ndarray]:
     run = Run(path)
-    return [np.asarray(x) for x in jax.tree.leaves(run.variables("last", model_shapes(run.config)))]
+    return [
+        np.asarray(x) for x in jax.tree.leaves(run.checkpoints.variables("last", model_shapes(run.config)))
+    ]
 
 
 def resumed(config: Config, run_dir: Path) -> None:
@@ -171,8 +173,8 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
     still = dataclasses.replace(config.training, init_from=teacher, steps=1, evaluate_every=1)
     optimizer = dataclasses.replace(config.optimizer, peak=0.0)
     run = Run(train(dataclasses.replace(config, training=still, optimizer=optimizer), tmp_path, watch=quiet))
-    above = run.variables("last", model_shapes(run.config))["params"]
-    below = Run(teacher).variables("best", model_shapes(Run(teacher).config))["params"]
+    above = run.checkpoints.variables("last", model_shapes(run.config))["params"]
+    below = Run(teacher).checkpoints.variables("best", model_shapes(Run(teacher).config))["params"]
     assert set(above) - set(below) == {"length"}
     for name in below:
         jax.tree.map(np.testing.assert_array_equal, above[name], below[name])

@@ -307,7 +307,7 @@ def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_pa
         pickle.dumps(word_translator)
     config = word_translator.config
     run = Run.create(tmp_path / "run", config, word_translator.task)
-    run.store_model(3, word_translator.variables)
+    run.checkpoints.store_model(3, word_translator.variables)
     said = repr(Translator.load(run.path, "last"))
     about = rf"{run.path}, checkpoint last, en to de, transformer, [\d,]+ parameters"
     assert re.fullmatch(f"<Translator: {about}>", said)

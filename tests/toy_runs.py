@@ -50,14 +50,17 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
 def variables(run_dir: Path) -> dict[str, np.ndarray]:
     """Everything that the last checkpoint has for decoding."""
     run = Run(run_dir)
-    leaves = jax.tree_util.tree_leaves_with_path(run.variables("last", model_shapes(run.config)))
+    leaves = jax.tree_util.tree_leaves_with_path(run.checkpoints.variables("last", model_shapes(run.config)))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
     """Trains, and returns the variables and the loss of every step."""
     train(config, run_dir, watch=quiet())
-    return {**variables(run_dir), "losses": np.array([r["loss"] for r in Run(run_dir).records("training")])}
+    return {
+        **variables(run_dir),
+        "losses": np.array([r["loss"] for r in Run(run_dir).log.records("training")]),
+    }
 
 
 def interrupted(run_dir: Path, copy: Path) -> Path:

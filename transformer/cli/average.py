@@ -35,9 +35,9 @@ def _average(arguments: list[str]) -> None:
     from transformer.systems.registry import model_shapes
 
     run = Run(given.run_dir)
-    if given.last is not None and given.last > len(run.steps()):
-        raise UserError(f"--last {given.last}: {run.path} has {len(run.steps())} checkpoints")
-    steps = list(given.steps) or run.steps()[-(given.last or run.config.training.keep_last) :]
-    place = run.store_average(run.averaged(steps, model_shapes(run.config)))
+    if given.last is not None and given.last > len(run.checkpoints.steps()):
+        raise UserError(f"--last {given.last}: {run.path} has {len(run.checkpoints.steps())} checkpoints")
+    steps = list(given.steps) or run.checkpoints.steps()[-(given.last or run.config.training.keep_last) :]
+    place = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
     print(f"Averaged steps {', '.join(map(str, steps))} into {place}")
     print(f"Try: {called('decode')} {run.path} --checkpoint average")

@@ -102,7 +102,7 @@ def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
 
     run = Run(run_dir)
     given = parse_train(arguments, without_locations(run.config))
-    config = completed(given.config, run.config, run_dir, begun=bool(run.steps()))
+    config = completed(given.config, run.config, run_dir, begun=bool(run.checkpoints.steps()))
     return dataclasses.replace(given, config=config)
 
 

@@ -155,7 +155,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     orders = tuple(ids + [-1] * (size - len(ids)) for ids in kept)  # <pad> is the last one
     described = config_to_marian(config, size, POSITIONS)
     described |= {"num_beams": run.config.decoding.beam_size, "max_length": POSITIONS // 2}
-    params = run.variables(checkpoint, model_shapes(run.config))["params"]
+    params = run.checkpoints.variables(checkpoint, model_shapes(run.config))["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
 
     separate = config.share_embeddings != "all"

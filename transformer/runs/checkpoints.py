@@ -1,118 +1,272 @@
-"""Seals checkpoints with the hashes of their files, and detects damage when reading them."""
+"""The checkpoints of a run: saved in the background, sealed, kept or deleted, found, restored, averaged."""
 
-import gc
-import hashlib
-import json
-import sys
-from concurrent.futures import ThreadPoolExecutor
+import errno
+import functools
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+import absl.logging
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
-from flax.traverse_util import flatten_dict
+from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.errors import UserError
-from transformer.files import check_plain, parse_object, read_text, write_whole
+from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
 from transformer.model.parameters import Variables
-from transformer.runs.checkpoint_bounds import check_arrays, check_sizes
+from transformer.runs.log import merit
+from transformer.runs.sealed import MANIFEST, first_line, read, seal
+from transformer.runtime.hosts import barrier, is_main_process
+from transformer.runtime.sharding import as_global_arrays
+from transformer.training.step import TrainState
 
-MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
-
-
-def _hashes(place: Path, item: str = "") -> dict[str, str]:
-    """The hashes of the files of a checkpoint's item, or of all its files except the manifest."""
-
-    def digest(path: Path) -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-    files = (path for path in (place / item).rglob("*") if path.is_file() and path.name != MANIFEST)
-    paths = {str(path.relative_to(place)): path for path in sorted(files)}
-    with ThreadPoolExecutor() as threads:
-        return dict(zip(paths, threads.map(digest, paths.values()), strict=True))
+_STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
 
 
-def seal(place: Path) -> None:
-    """Writes the hashes of a checkpoint's files, which marks it as complete."""
-    write_whole(place / MANIFEST, json.dumps(_hashes(place), indent=0))
-
-
-def _check(place: Path, item: str) -> None:
-    """Raises UserError if an item's files are not those that were sealed. A checkpoint without a manifest
-    passes: Orbax completed it, but its writer was killed before sealing it."""
-    try:
-        sealed = parse_object(read_text(place / MANIFEST))
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        raise _damaged(place / MANIFEST, str(error)) from error
-    found = _hashes(place, item)
-    for name, digest in sealed.items():
-        if name.startswith(item) and found.get(name) != digest:
-            raise _damaged(place / name, "not the file that was saved" if name in found else "missing")
-
-
-def _damaged(place: Path, reason: str) -> UserError:
-    return UserError(
-        f"{place} is damaged or belongs to another model ({reason[:200]}); use another checkpoint"
-    )
-
-
-def _compare(stored: Variables, like: Variables) -> None:
-    """Raises ValueError if the stored variables have other names or shapes."""
-    before, wanted = (
-        {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
-        for tree in (stored, like)
-    )
-    for name in sorted(before.keys() | wanted.keys()):
-        if before.get(name) != wanted.get(name):
-            raise ValueError(f"{name} is {before.get(name)} in the checkpoint, not {wanted.get(name)}")
-
-
-def read(place: Path, like: Variables, item: str = "") -> Variables:
-    """Reads an item of a checkpoint.
+class Checkpoints:
+    """The checkpoints of a run directory.
 
     Args:
-      place: the checkpoint's folder.
-      like: a pytree of arrays or shapes. Their shardings are those of the result.
-      item: "model" or "training"; empty if the folder is the item.
-
-    Raises:
-      UserError: it is missing or damaged, or has other names or shapes.
+      path: the run directory.
+      keep_last: how many of the newest are kept, besides the best.
     """
-    folder = place / item
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such checkpoint")
-    if place.is_symlink():
-        raise UserError(f"{place} is a link: put the checkpoint itself in its place")
-    check_plain(place, "a checkpoint may contain")
-    try:
-        check_sizes(folder, like)
-    except ValueError as error:
-        raise _damaged(folder, _first_line(error)) from error
-    _check(place, item)
 
-    def shape(x: Any) -> jax.ShapeDtypeStruct:
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+    def __init__(self, path: Path, keep_last: int) -> None:
+        # Orbax logs a lot, and a full disk once per array; `not_written` reports it once
+        absl.logging.set_verbosity(absl.logging.FATAL)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        self.path, self.keep_last = path, keep_last
 
-    try:
-        check_arrays(folder, like)
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        keep = policies.AnyPreservationPolicy(
+            [
+                policies.LatestN(self.keep_last),
+                policies.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
+            ]
+        )
+        options = ocp.CheckpointManagerOptions(best_fn=merit, preservation_policy=keep)
+        return ocp.CheckpointManager(
+            (self.path / "checkpoints").absolute(), options=options, item_names=("model", "training")
+        )
+
+    def save(self, state: TrainState, scores: dict[str, float] | None = None) -> None:
+        """Starts to write a checkpoint of the state in the background; `finish_saving` waits for it. An
+        existing checkpoint of the same step is replaced only if there are scores.
+
+        Checkpoints older than the newest `keep_last` are deleted, except the best.
+
+        Args:
+          state: of training.
+          scores: by name; "merit" is the one that decides, higher for a better checkpoint.
+
+        Raises:
+          UserError: it could not be written; earlier checkpoints are unchanged.
+        """
+        items = ocp.args.Composite(
+            model=ocp.args.StandardSave(as_global_arrays(state.best_variables)),
+            training=ocp.args.StandardSave(as_global_arrays(_resume_items(state))),
+        )
+        step = int(state.step)
+        self.finish_saving()
+        there = step in self.steps()
+        if there and scores is None:
+            return
+        if is_main_process():
+            shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
+        try:
+            if there:
+                self._manager.delete(step)
+            self._manager.save(step, args=items, metrics=scores)
+        except Exception as error:
+            raise not_written(self.path, error) from error
+
+    def store_model(self, step: int, variables: Variables) -> None:
+        """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
         with ocp.StandardCheckpointer() as checkpointer:
-            if item != "training":  # detect another model here: Orbax's threads would print tracebacks
-                _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
-            return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
-    except Exception as error:
-        reason = _first_line(error)
-    # Orbax's unfinished reads end when they are garbage-collected, and would print a traceback per array
-    tell, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        gc.collect()
-    finally:
-        sys.unraisablehook = tell
-    raise _damaged(folder, reason)
+            checkpointer.save((self._place(step) / "model").absolute(), variables)
+        seal(self._place(step))
+
+    def finish_saving(self) -> None:
+        """Waits until pending checkpoints are complete, and seals them with the hashes of their files.
+
+        Raises:
+          UserError: as `save`.
+        """
+        try:
+            self._manager.wait_until_finished()
+            if is_main_process():
+                for step in self.steps():
+                    if not (self._place(step) / MANIFEST).exists():
+                        seal(self._place(step))
+            barrier("checkpoints")
+        except Exception as error:
+            raise not_written(self.path, error) from error
+
+    def _place(self, step: int) -> Path:
+        return self.path / "checkpoints" / str(step)
+
+    def steps(self) -> list[int]:
+        """The complete checkpoints, oldest first."""
+        folder = self.path / "checkpoints"
+        if folder.is_symlink() or any(entry.is_symlink() for entry in folder.glob("*")):
+            raise UserError(f"{folder} is a link, or holds one: put the checkpoints themselves in its place")
+        return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
+
+    def best(self) -> int:
+        """The checkpoint with the best score; the newest one if several are equal or none was measured."""
+        scores = {step: self._merit(step) for step in self.steps()}
+        if not scores:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        return max(scores, key=lambda step: (scores[step], step))
+
+    def _merit(self, step: int) -> float:
+        try:
+            text = read_text(self._place(step) / "metrics" / "metrics", MiB)
+            return float(merit(parse_object(text)))
+        except (OSError, ValueError, KeyError, TypeError):
+            return float("-inf")
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """The training state of a step; `like` gives its structure, shapes and placement.
+
+        Raises:
+          UserError: the checkpoint is missing or damaged, or belongs to another model.
+        """
+        shapes = {"model": like.best_variables, "training": _resume_items(like)}
+        model, training = (read(self._place(step), shapes[name], name) for name in shapes)
+        params = training.get("params") or model["params"]
+        return TrainState(
+            step=training["step"],
+            params=params,
+            optimizer=training["optimizer"],
+            statistics={name: value for name, value in model.items() if name != "params"},
+            average=None if like.average is None else model["params"],
+            carry=training.get("carry", ()),
+        )
+
+    def resume(self, like: TrainState, say: Callable[[str], None]) -> TrainState | None:
+        """Restores the newest intact checkpoint. Damaged ones are moved to `damaged/` and reported by `say`.
+        None if there are no checkpoints.
+
+        Raises:
+          UserError: all are damaged.
+        """
+        damaged: list[tuple[int, UserError]] = []
+        for step in reversed(self.steps()):
+            try:
+                state = self.restore(step, like)
+            except UserError as error:
+                damaged.append((step, error))
+                continue
+            barrier("read")
+            for bad, reason in damaged:
+                aside = self.path / "damaged" / str(bad)
+                if is_main_process():
+                    shutil.rmtree(aside, ignore_errors=True)
+                    aside.parent.mkdir(exist_ok=True)
+                    os.replace(self._place(bad), aside)
+                say(f"{reason}. Moved to {aside}; resuming from step {step}")
+            barrier("moved")
+            return state
+        if damaged:
+            raise damaged[0][1]
+        return None
+
+    def variables(self, checkpoint: str | int, like: Variables) -> Variables:
+        """A checkpoint's model variables.
+
+        Args:
+          checkpoint: "best" (by the first score), "last", "average", or a step.
+          like: a pytree of arrays or shapes.
+
+        Raises:
+          UserError: there is no such checkpoint, or it is damaged or belongs to another model.
+        """
+        if checkpoint == "average":
+            stored = self.path / "average"
+            return read(stored, like) if stored.exists() else self.averaged(None, like)
+        return read(self._place(self.find(checkpoint)), like, "model")
+
+    def find(self, checkpoint: str | int) -> int:
+        """The step that "best", "last" or a number means.
+
+        Raises:
+          UserError: there is no such checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        if checkpoint == "best":
+            return self.best()
+        if checkpoint == "last":
+            return steps[-1]
+        if str(checkpoint) in map(str, steps):
+            return int(checkpoint)
+        raise UserError(
+            f"{self.path} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
+            f"{', '.join(map(str, steps))}"
+        )
+
+    def averaged(self, steps: Sequence[int] | None, like: Variables) -> Variables:
+        """The mean of several checkpoints' variables (section 6.1), by default of the newest `keep_last`;
+        computed in float64, then rounded."""
+        chosen = [self.find(step) for step in steps or self.steps()[-self.keep_last :]]
+        if not chosen:
+            raise UserError(f"{self.path} holds no checkpoint yet")
+        total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), like)
+        for step in chosen:
+            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, like))
+        return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
+
+    def store_average(self, variables: Variables) -> Path:
+        """Saves averaged variables as the checkpoint "average", and returns its path.
+
+        Raises:
+          UserError: it cannot be written; an existing one is unchanged.
+        """
+        check_plain(self.path, "a run directory may contain")
+        place = self.path / "average"
+        partial = beside(place)
+        try:
+            with ocp.StandardCheckpointer() as checkpointer:
+                checkpointer.save(partial.absolute(), variables)
+            shutil.rmtree(place, ignore_errors=True)
+            os.replace(partial, place)
+        except Exception as error:
+            reason = first_line(error)
+            raise UserError(f"could not write {place}: {reason}. The checkpoints are unchanged") from error
+        finally:
+            for left in self.path.glob(f"{partial.name}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        return place
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _resume_items(state: TrainState) -> Json:
+    """What resuming needs besides the model for decoding."""
+    items = {"step": state.step, "optimizer": state.optimizer}
+    if state.average is not None:
+        items["params"] = state.params
+    if jax.tree.leaves(state.carry):
+        items["carry"] = state.carry
+    return items
+
+
+def not_written(path: Path, error: Exception) -> UserError:
+    """The error to raise if a run directory cannot be written."""
+    reason = first_line(error).rstrip(".")
+    remedy = "Is the disk full? If so, make room, then"
+    if isinstance(error, OSError) and error.errno not in FULL:
+        remedy = "Fix that, then"
+    if isinstance(error, TimeoutError):  # measured by the system clock, which may have been changed
+        remedy = "Is the disk very slow, or was the clock changed? If so, fix that, then"
+    return UserError(
+        f"could not write to {path}: {reason}. Earlier checkpoints are unchanged. {remedy} run "
+        f"the same command again with --run-dir {path}"
+    )

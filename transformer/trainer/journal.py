@@ -39,7 +39,7 @@ class Journal:
 
     def _earlier(self, step: int) -> tuple[list[Json], float]:
         """The evaluations, and the seconds trained."""
-        records = [record for record in self._run.records() if record["step"] <= step]
+        records = [record for record in self._run.log.records() if record["step"] <= step]
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_whole(self._run.path / "metrics.jsonl", text)
         seconds = [each["elapsed"] for each in records if isinstance(each.get("elapsed"), int | float)]
@@ -65,7 +65,7 @@ class Journal:
             self.evaluations.append(record)
         if self._events is None:
             return
-        self._run.log(record | {"elapsed": round(self.elapsed(), 1)})
+        self._run.log.append(record | {"elapsed": round(self.elapsed(), 1)})
         values = {name: value for name, value in record.items() if isinstance(value, float)}
         self._events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
 
@@ -80,7 +80,7 @@ class Journal:
             "parameters": f"{parameters:,}",
         }
         if is_main_process():
-            self._run.log({"kind": "start", "step": step, **about, "data": _described(data)})
+            self._run.log.append({"kind": "start", "step": step, **about, "data": _described(data)})
 
 
 def _described(data: TrainingData) -> Json:

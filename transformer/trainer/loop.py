@@ -17,9 +17,10 @@ from transformer.config import Config
 from transformer.config.locations import as_options, locations
 from transformer.errors import Stopped, UserError
 from transformer.files import Json, write_whole
+from transformer.runs.log import merit
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
-from transformer.runs.run import Run, merit
+from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import is_main_process
 from transformer.runtime.sharding import layout_of
@@ -80,14 +81,14 @@ class Loop:
                 model, optimizer, t.seed, example, average=average, variables=variables, carry=carry
             )
 
-        if self.run.steps():
+        if self.run.checkpoints.steps():
             shapes = jax.eval_shape(first)
-            state = self.run.resume(shapes, self.watch.message)
+            state = self.run.checkpoints.resume(shapes, self.watch.message)
             assert state  # there are checkpoints
             return self.layout.place(state)
         if parent is None and t.init_from:  # stopped before its first checkpoint
             parent = Run(t.init_from)
-        variables = parent.variables("best", model_shapes(parent.config)) if parent else {}
+        variables = parent.checkpoints.variables("best", model_shapes(parent.config)) if parent else {}
         return self.layout.place(first(variables))
 
     def train(self) -> None:
@@ -123,7 +124,7 @@ class Loop:
             )
             if not self._patience_is_over():
                 self._take_steps(batches)
-            self.run.finish_saving()
+            self.run.checkpoints.finish_saving()
             if stop := asked(self.stop_request):
                 self._stop(stop)
 
@@ -155,8 +156,8 @@ class Loop:
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
             with contextlib.suppress(UserError):
-                self.run.finish_saving()
-            kept = self.run.steps()
+                self.run.checkpoints.finish_saving()
+            kept = self.run.checkpoints.steps()
             raise UserError(
                 f"the loss is {values['loss']} and the gradient's norm {values['gradient_norm']} at "
                 f"step {step}: lower the learning rate (--optimizer.peak or --optimizer.scale), warm up "
@@ -187,9 +188,9 @@ class Loop:
         if found:
             self._tell_evaluation(*found)
         else:
-            self.run.save(self.state)
+            self.run.checkpoints.save(self.state)
         if stop:
-            self.run.finish_saving()
+            self.run.checkpoints.finish_saving()
             self._stop(stop)
 
     def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
@@ -198,7 +199,7 @@ class Loop:
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
         self.journal.write(record)
         name = self.data.task.criterion.name
-        self.run.save(self.state, {name: found[name], "merit": found["merit"]})
+        self.run.checkpoints.save(self.state, {name: found[name], "merit": found["merit"]})
         self.watch.evaluation(record, samples)
         if is_main_process():
             write_report(self.run.path)
@@ -211,8 +212,8 @@ class Loop:
 
     def report(self) -> None:
         """Tests the best checkpoint, writes the scores to results.json and shows them."""
-        step = self.run.best_step()
-        variables = self.run.variables(step, self.state.best_variables)
+        step = self.run.checkpoints.best()
+        variables = self.run.checkpoints.variables(step, self.state.best_variables)
         split, records, scores = self.evaluator.test(variables)
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records)}
         for measure, score in scores.items():

@@ -61,7 +61,7 @@ def train(
         config = dataclasses.replace(config, model=run.config.model)
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
-        parent.best_step()  # refuses a run without checkpoints
+        parent.checkpoints.best()  # refuses a run without checkpoints
         config = _sized_like_parent(config, parent)
     task_type = find_system(config.system).task
     task_type.check(config)

@@ -107,7 +107,7 @@ class Decoder(Generic[TaskT]):
         refuse_forked()
         keep_programs()
         run = Run(run_dir)
-        variables = run.variables(checkpoint, model_shapes(run.config))
+        variables = run.checkpoints.variables(checkpoint, model_shapes(run.config))
         if int8:
             declared = declared_parameters(run.config)
             variables = in_int8(variables, {path: each.summed for path, each in declared.items()})

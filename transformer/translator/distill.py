@@ -49,7 +49,7 @@ def distill(
     run, watch = Run(run_dir), Watch()
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
-    step = checkpoint if checkpoint == "average" else run.find(checkpoint)
+    step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
     about = {"teacher": str(run.path.absolute()), "checkpoint": step, **dataclasses.asdict(decoding)}
     translator = Translator.load(run.path, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})

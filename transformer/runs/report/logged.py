@@ -7,8 +7,9 @@ from pathlib import Path
 from transformer.config import DataConfig, Option, changed
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, MiB, parse_object, read_text
+from transformer.runs.log import merit
 from transformer.runs.report.charts import Points
-from transformer.runs.run import Run, merit
+from transformer.runs.run import Run
 
 
 class Logged:
@@ -25,7 +26,7 @@ class Logged:
         run = Run(run_dir)
         self.path, self.config = run.path, run.config
         kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": []}
-        for record in run.records():
+        for record in run.log.records():
             kinds[record["kind"]].append(record)
         self.starts, self.training, self.evaluations = kinds.values()
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
