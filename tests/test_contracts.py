@@ -1,6 +1,6 @@
 """Systems from outside the package: the contracts hold for each of them, in every layout.
 
-The toy systems of `toy_systems.py` train on one device, on eight replicas and on a mesh; stop and resume,
+The toy systems of `toys` train on one device, on eight replicas and on a mesh; stop and resume,
 also elsewhere; accumulate gradients; evaluate, decode and report.
 """
 
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from toy_runs import LAYOUTS, RESUMED
-from toy_systems import FORBIDDEN, TOYS, register_toys
+from toys import TOYS, register_toys
+from toys.forbidden import FORBIDDEN
 
 from transformer import Decoder, Run, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode

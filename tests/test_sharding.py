@@ -209,6 +209,8 @@ def test_memory_that_the_devices_cannot_share_is_refused() -> None:
     check_rows((), 3)
     with pytest.raises(UserError, match=r"memory for 8 rows, which 3 device\(s\) cannot share"):
         check_rows({"memory": np.zeros((8, 16))}, 3)
+    with pytest.raises(UserError, match=r"2 device\(s\) times --training.accumulate 8 cannot share"):
+        check_rows({"memory": np.zeros((8, 16))}, 2, 8)
 
 
 def test_meshes_that_cannot_be() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import toy_systems
+import toys
 from small_run import changed, quiet, small_config
-from toy_systems import SIZES, STATEFUL, TOYS
+from toys import STATEFUL, TOYS
+from toys.task import SIZES
 
 from transformer import Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig
@@ -29,17 +30,17 @@ RESUMED = [(layout, name) for layout in LAYOUTS for name in TOYS if layout == "o
 
 def toy_config(name: str, folder: Path, layout: str = "one", **training: int) -> Config:
     """The config of a toy, whose corpus is in the folder."""
-    given = {**SIZES, "vocab_size": 0} if toy_systems.is_text(name) else SIZES
+    given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
     config = small_config(folder)
     data = config.data
-    if not toy_systems.is_text(name):
-        data = toy_systems.ToyData(cache_dir=folder / "cache", max_length=8, buckets=(8,), batch_tokens=64)
+    if not toys.is_text(name):
+        data = toys.ToyData(cache_dir=folder / "cache", max_length=8, buckets=(8,), batch_tokens=64)
     config = dataclasses.replace(
         config,
         system=name,
         model=TransformerConfig(**given),
         data=data,
-        decoding=dataclasses.replace(config.decoding, method="greedy", buckets=toy_systems.buckets(name)),
+        decoding=dataclasses.replace(config.decoding, method="greedy", buckets=toys.buckets(name)),
         # a larger epsilon, so that Adam does not turn rounding errors of tiny gradients into updates
         optimizer=dataclasses.replace(config.optimizer, epsilon=1e-4),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
@@ -89,5 +90,5 @@ def main(folder: Path, layout: str, other: str = "") -> None:
 
 
 if __name__ == "__main__":
-    toy_systems.register_toys()
+    toys.register_toys()
     main(Path(sys.argv[1]), *sys.argv[2:])

@@ -37,6 +37,9 @@ state. Parameters and axes without one are replicated, and so are vectors of d_m
 class Layout(ABC):
     """Placement of state and batches on the devices, and how a step runs on them."""
 
+    shards: int
+    """The number of parts into which the rows of a batch are split."""
+
     @abstractmethod
     def place(self, state: S) -> S:
         """The state on the devices."""
@@ -86,12 +89,13 @@ class Replicas(Layout):
     out_axes None for the state, except for the rows' memory."""
 
     def __init__(self) -> None:
+        self.shards = jax.device_count()
         mesh = _flat_mesh(jax.devices())
         self._whole, self._rows = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (AXIS,)))
 
     def place(self, state: S) -> S:
         rest, carry = _split(_to_host(state))
-        check_rows(carry, jax.device_count())
+        check_rows(carry, self.shards)
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
@@ -167,10 +171,11 @@ class Shards(Layout):
                 "communicate at every layer"
             )
         shape = (devices // size, config.fsdp, config.tensor)
+        self.shards = devices // config.tensor
         self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
 
     def place(self, state: S) -> S:
-        check_rows(_split(state)[1], self.mesh.shape[DATA] * self.mesh.shape[FSDP])
+        check_rows(_split(state)[1], self.shards)
         return jax.tree.map(jax.device_put, _to_host(state), self.shardings(state))
 
     def shardings(self, state: S) -> S:
@@ -251,13 +256,15 @@ def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({}))
     return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
 
 
-def check_rows(carry: Tree, shards: int) -> None:
-    """Raises UserError if the memory of the rows cannot be divided over so many shards."""
+def check_rows(carry: Tree, shards: int, slices: int = 1) -> None:
+    """Raises UserError if the memory of the rows cannot be divided over so many shards, and there over the
+    slices of gradient accumulation."""
     for leaf in jax.tree.leaves(carry):
-        if len(leaf) % shards:
+        if len(leaf) % (shards * slices):
+            times = f" times --training.accumulate {slices}" if slices > 1 else ""
             raise UserError(
-                f"this system has memory for {len(leaf)} rows, which {shards} device(s) cannot share "
-                "equally: use another number of devices, or of rows"
+                f"this system has memory for {len(leaf)} rows, which {shards} device(s){times} cannot share "
+                "equally: use another number of devices, slices or rows"
             )
 
 

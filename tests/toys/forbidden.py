@@ -1,0 +1,31 @@
+"""A search hook that forbids a token."""
+
+import functools
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from toys.task import text
+from transformer.decoding.search import autoregressive_search
+
+
+@dataclass(frozen=True)
+class Forbid:
+    """Never generates a token, and counts the tokens of each beam."""
+
+    token: int
+
+    def init(self, inputs):
+        return {"tokens": jnp.zeros(len(inputs["source"]), jnp.int32)}
+
+    def filter(self, logits, state):
+        return logits.at[..., self.token].set(-jnp.inf)
+
+    def advance(self, tokens, state):
+        return {"tokens": state["tokens"] + (tokens >= 0)}
+
+
+FORBIDDEN = 5
+
+
+SYSTEM = text(search=functools.partial(autoregressive_search, hook=Forbid(FORBIDDEN)))

@@ -1,0 +1,132 @@
+"""Real-valued inputs: up to 200 frames of 80 features become digits."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from toys.task import DIGITS, FIRST, ToyTask
+from transformer import Context, Loss, System, Transformer
+from transformer.data.batching import Field
+from transformer.decoding.beam import Limits
+from transformer.decoding.search import autoregressive_search
+from transformer.evaluation.scores import Measure, Score
+from transformer.model.encoder_decoder import shift_right
+from transformer.model.layers import Affine
+from transformer.model.masks import Mask
+from transformer.training.cross_entropy import cross_entropy
+from transformer.training.objective import apply_training
+
+
+class Frames(ToyTask):
+    """Digits, each "spoken" as 20 to 40 noisy frames."""
+
+    criterion = Measure("error", "digit error rate", higher_is_better=False)
+    unit = "recordings"
+    inputs = ("frames", "count")
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.fields = {
+            "frames": Field("float32", shape=(80,)),
+            "digits": Field(fill=self.special.pad),
+            "count": Field(padded=False),
+        }
+
+    @classmethod
+    def records(cls, seed, count):
+        random, voices = np.random.default_rng(seed), np.random.default_rng(9).normal(size=(DIGITS, 80))
+        found = []
+        for _ in range(count):
+            digits = random.integers(0, DIGITS, random.integers(1, 6))
+            frames = np.concatenate([np.repeat(voices[[d]], random.integers(20, 41), axis=0) for d in digits])
+            found.append((frames + 0.1 * random.normal(size=frames.shape), digits.tolist()))
+        return found
+
+    @staticmethod
+    def example():
+        shapes = {"frames": ((1, 4, 80), "float32"), "count": ((1,), "int32"), "target": ((1, 3), "int32")}
+        return tuple(jax.ShapeDtypeStruct(*given) for given in shapes.values())
+
+    def batching(self):
+        return dataclasses.replace(super().batching(), buckets=((80, 3), (200, 6)), batch_tokens=3200)
+
+    def examples(self, records, *, truncate=False):
+        eos = self.special.eos
+        return [
+            {
+                "frames": frames.astype(np.float32),
+                "digits": [*(digit + FIRST for digit in digits), eos],
+                "count": len(frames),
+            }
+            for frames, digits in records
+        ]
+
+    def outputs(self, found, record, n_best):
+        ids = [int(index) - FIRST for index in found.tokens[0] if index >= FIRST]
+        return [" ".join(map(str, ids))]
+
+    def measures(self):
+        return {self.criterion: self.errors}
+
+    def errors(self, given):
+        wrong = sum(
+            self.text(record) != out for record, out in zip(given.records, given.outputs, strict=True)
+        )
+        return Score(100 * wrong / len(given.records), "whole recordings", f"{wrong} wrong")
+
+    @staticmethod
+    def text(record):
+        return " ".join(map(str, record[1]))
+
+    def shown(self, record, output):
+        return f"{len(record[0])} frames", self.text(record), output
+
+    def record(self, line):
+        return np.array([[float(x)] * 80 for x in line.split()]), []
+
+
+class FramesModel(Transformer):
+    def setup(self) -> None:
+        super().setup()
+        self.front = Affine(self.config.d_model, (None, "model"))
+
+    def __call__(self, frames, count, target, *, deterministic=True):
+        memory = self.encode(frames, count, deterministic=deterministic)
+        return self.output(self.decode(memory, target, deterministic=deterministic))
+
+    def encode(self, frames, count, *, deterministic=True):
+        there = jnp.arange(frames.shape[1]) < count[:, None]
+        positions = jnp.arange(frames.shape[1])
+        return self.encode_embedded(self.front(frames), there, Mask(keys=there), positions, deterministic)
+
+
+def token_objective(inputs, target):
+    """Cross-entropy of `batch[target]`, given other fields."""
+
+    def objective(model, variables, batch, context: Context) -> Loss:
+        special, ids = model.config.special, batch[target]
+        given = [batch[name] for name in inputs], shift_right(ids, special.bos)
+        rngs, fixed = context.rngs("dropout"), context.deterministic
+        logits, statistics = apply_training(
+            model, variables, *given[0], given[1], deterministic=fixed, rngs=rngs
+        )
+        words = (ids != special.pad).astype(jnp.float32)
+        nll = (cross_entropy(logits, ids) * words).sum()
+        return Loss(nll, words.sum(), {"nll": (nll, words.sum())}, statistics)
+
+    return objective
+
+
+def frames_search(model, variables, inputs, lines, options):
+    limits = Limits(jnp.where(inputs["count"] > 0, 7, 0), 7)
+    return autoregressive_search(model, variables, inputs, lines, options, limits=limits)
+
+
+SYSTEM = System(
+    model=FramesModel,
+    objective=lambda config, _: token_objective(("frames", "count"), "digits"),
+    search=frames_search,
+    task=Frames,
+)
