@@ -27,6 +27,7 @@ from transformer.data.sources import corpora
 from transformer.files import read_bytes
 from transformer.interop.folders import import_marian
 from transformer.runs import bounds
+from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
 from transformer.systems.registry import model_shapes
 from transformer.trainer import loop
@@ -303,7 +304,7 @@ def test_an_import_refused_while_it_is_stored_leaves_nothing(
         raise UserError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "store_model", refuse)
+        patch.setattr(Checkpoints, "store_model", refuse)
         with pytest.raises(UserError, match="no"):
             import_marian(MARIAN, tmp_path / "run")
     assert os.listdir(tmp_path) == []
