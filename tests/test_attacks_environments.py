@@ -250,7 +250,7 @@ def test_devices_as_metrics(run_dir: Path) -> None:
         (run_dir / name).symlink_to("/dev/zero")
     with pytest.raises(UserError, match="cannot read .*metrics.jsonl: not a regular file"):
         write_report(run_dir)
-    with pytest.raises(UserError, match="the training text has changed"):
+    with pytest.raises(UserError, match="the training data has changed"):
         Run(run_dir).check_corpus("text")
 
 

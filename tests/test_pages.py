@@ -15,11 +15,15 @@ from transformer.config import flatten
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+def programs_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
 def test_a_training_loop_in_thirty_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     page = (DOCS / "training-loop.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program, _ = programs_of(page)
     assert len([line for line in program.splitlines() if line]) <= 30
     monkeypatch.chdir(tmp_path)
     names: dict = {}
@@ -32,28 +36,78 @@ def test_a_training_loop_in_thirty_lines(
     assert sum(map(str.__eq__, found, expected)) >= 45
 
 
-def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
-    """A package beside this one, found through its entry point by commands in separate processes."""
-    page = (DOCS / "own-system.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "zloss.py").write_text(program, encoding="utf-8")
-    info = tmp_path / "zloss-0.1.dist-info"
-    info.mkdir()
-    named = tomllib.loads(project)["project"]
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {named['name']}\nVersion: 0.1\n")
-    points = named["entry-points"]["transformer.systems"].items()
-    (info / "entry_points.txt").write_text(
-        "[transformer.systems]\n" + "".join(f"{name} = {module}\n" for name, module in points)
+def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
+    """The second program takes the place of the last part of the first, as the page says."""
+    one, several = programs_of((DOCS / "training-loop.md").read_text(encoding="utf-8"))
+    before = one[: one.index("state = init_state")].replace("steps=600", "steps=20")
+    after = one[one.index("run.checkpoints.store_model") :]
+    again = "assert metrics['weight'] > 64 and metrics['loss'] < 3, metrics\n"
+    text = before + several.replace(", 64)", ", 60)") + after + again
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    ran = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(DOCS.parent)},
+        capture_output=True,
+        text=True,
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{DOCS.parent}"}
+    assert ran.returncode == 0, ran.stderr
 
-    def run(*words: object, text: str = "") -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "transformer", *map(str, words)]
-        return subprocess.run(
-            command, env=environment, input=text, cwd=tmp_path, capture_output=True, text=True, timeout=240
+
+class Outside:
+    """The package of the page, beside this one: found through its entry points by commands in separate
+    processes."""
+
+    def __init__(self, folder: Path) -> None:
+        page = (DOCS / "own-system.md").read_text(encoding="utf-8")
+        self.folder = folder
+        for name, program in zip(("zloss", "sorting"), programs_of(page), strict=True):
+            (folder / f"{name}.py").write_text(program, encoding="utf-8")
+        (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+        info = folder / "zloss-0.1.dist-info"
+        info.mkdir()
+        named = tomllib.loads(project)["project"]
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {named['name']}\nVersion: 0.1\n")
+        points = named["entry-points"]["transformer.systems"] | {"sorting": "sorting"}
+        (info / "entry_points.txt").write_text(
+            "[transformer.systems]\n" + "".join(f"{name} = {module}\n" for name, module in points.items())
         )
 
+    def run(self, *words: object, text: str = "") -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "transformer", *map(str, words)],
+            env={**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{DOCS.parent}"},
+            input=text,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+
+def test_a_task_from_outside(tmp_path: Path) -> None:
+    run = Outside(tmp_path).run
+    short = ("--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt")
+    done = run("train", "sorting", *short, "--run-dir=run", "--data.cache-dir=cache")
+    assert done.returncode == 0, done.stderr
+    assert "test rows sorted" in done.stdout + done.stderr
+    assert run("train", "--run-dir=run", "--training.steps=6", "--data.cache-dir=cache").returncode == 0
+    assert "200 rows of digits" in (tmp_path / "run/report.html").read_text()
+    done = run("decode", "run", text="3 1 2\n\n9 9 0\n")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"([0-9 ]*\n){3}", done.stdout)
+    done = run("decode", "run", "--buckets", "2", text="3 1 2\n")
+    assert "line 1: source truncated from 4 to 2" in done.stderr
+    for words in (
+        ("decode", "run", "--reference", "run/config.json"),
+        ("train", "sorting", "--init-from", "run"),
+    ):
+        done = run(*words, text="3 1 2\n")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
+    run = Outside(tmp_path).run
     assert "quickstart with a z-loss" in run("train", "--list-presets").stdout
     files = {name: value for name, value in flatten(config).items() if name.startswith("data.") and value}
     options = [
@@ -79,3 +133,7 @@ def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
     done = run("decode", "run", text="a\n")
     assert done.returncode == 2
     assert "the systems of package zloss cannot be imported: No module named" in done.stderr
+    done = run("train", "--list-presets")  # others are known nevertheless
+    assert done.returncode == 0
+    assert "sorts digits" in done.stdout
+    assert "cannot be imported" in done.stderr

@@ -220,7 +220,7 @@ def test_changed_text_is_refused(config, finished, tmp_path):
     path, text = config.data.train_source, config.data.train_source.read_bytes()
     try:
         path.write_bytes(text.replace(b"red", b"dog", 1))
-        with pytest.raises(UserError, match="the training text has changed"):
+        with pytest.raises(UserError, match="the training data has changed"):
             train(config, finished, watch=quiet())
     finally:
         path.write_bytes(text)

@@ -1,12 +1,12 @@
 """A task without files, whose records are made up."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformer import Config, System, Task, Transformer
 from transformer.config import CorpusConfig
 from transformer.data.corpus import Corpus
+from transformer.data.sources.memory import in_memory
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.model.transformer import cross_attention
@@ -24,13 +24,6 @@ class ToyData(CorpusConfig):
     """Size of the training split."""
 
 
-class Listed(list):
-    """A split in memory."""
-
-    def __getitems__(self, indices):
-        return [self[int(index)] for index in indices]
-
-
 class ToyTask(Task):
     """A task without files, whose records are made up."""
 
@@ -45,19 +38,8 @@ class ToyTask(Task):
     @classmethod
     def open_corpus(cls, config: Config) -> Corpus:
         sizes = {"train": (0, config.data.records), "validation": (1, 20), "test": (2, 20)}
-        splits = {name: Listed(cls.records(*given)) for name, given in sizes.items()}
-        return Corpus(cls.__name__, splits, Path(config.data.cache_dir) / cls.__name__)
-
-    @classmethod
-    def create(cls, config, corpus, progress=None):
-        return cls(config)
-
-    @classmethod
-    def load(cls, config, folder):
-        return cls(config)
-
-    def save(self, folder: Path) -> None:
-        pass
+        splits = {name: cls.records(*given) for name, given in sizes.items()}
+        return in_memory(cls.__name__, splits, config.data.cache_dir)
 
 
 def text(**changes):

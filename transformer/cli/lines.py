@@ -46,7 +46,7 @@ def decode_lines(given: DecodeArguments) -> None:
                 watch.message("  starting again: dropping an earlier unfinished output")
             rest: Iterable[Written] = _decoded(given, outputs, done, file)
             if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-                rest = watch.progress("sentences", rest, None if total is None else total - done)
+                rest = watch.progress("lines", rest, None if total is None else total - done)
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
                 if given.reference:

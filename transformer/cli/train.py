@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import sys
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformer.cli.help import preset_table, train_help
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
 from transformer.config.presets import GROUPS, PRESETS
-from transformer.config.registry import load_entry_points
+from transformer.config.registry import load_entry_points, unknown
 from transformer.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def train_main() -> int:
 
 def _train(arguments: list[str]) -> None:
     if "--list-presets" in arguments:
-        load_entry_points()
+        for failed in load_entry_points():
+            print(failed, file=sys.stderr)
         print(preset_table())
         return
     preset = None
@@ -54,7 +56,7 @@ def _train(arguments: list[str]) -> None:
         if preset not in PRESETS:
             load_entry_points()
         if preset not in PRESETS:
-            raise UserError(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
+            raise unknown(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
     if {"--help", "-h"} & {*arguments}:
         print(train_help(preset or "quickstart"))
         return
@@ -121,7 +123,9 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     from transformer.runs.run import Run
 
     parent = Run(run_dir).config
-    vocabulary = {name: getattr(text_data(parent), name) for name in VOCABULARY}
+    if not isinstance(parent.data, DataConfig):
+        raise UserError(f"--init-from {run_dir}: only systems that translate can be initialised so far")
+    vocabulary = {name: getattr(parent.data, name) for name in VOCABULARY}
     data = dataclasses.replace(text_data(default), **vocabulary)
     default = dataclasses.replace(default, data=data)
     if not network:

@@ -38,18 +38,22 @@ GROUP = "transformer.systems"
 
 
 @functools.cache
-def load_entry_points() -> None:
-    """Imports the modules of other packages that register systems.
-
-    Raises:
-      UserError: one cannot be imported.
-    """
+def load_entry_points() -> tuple[str, ...]:
+    """Imports the modules of other packages that register systems. Returns a sentence about each that cannot
+    be imported."""
+    failed = []
     for point in metadata.entry_points(group=GROUP):
         try:
             point.load()
         except Exception as error:
             package = point.dist.name if point.dist else point.value
-            raise UserError(f"the systems of package {package} cannot be imported: {error}") from error
+            failed.append(f"the systems of package {package} cannot be imported: {error}")
+    return tuple(failed)
+
+
+def unknown(message: str) -> UserError:
+    """The error for a name that no package has brought: the message, and which packages have failed."""
+    return UserError("; ".join((message, *load_entry_points())))
 
 
 def types_of(system: str) -> Types:
@@ -61,5 +65,8 @@ def types_of(system: str) -> Types:
     if system not in TYPES:
         load_entry_points()
     if system not in TYPES:
-        raise UserError(f"--system {system}: unknown; there are {', '.join(TYPES)}")
+        known = ", ".join(TYPES)
+        raise unknown(
+            f"--system {system}: unknown; there are {known}. Is the package that brings it installed?"
+        )
     return TYPES[system]

@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer.data.corpus import Record, Records
 from transformer.data.plans import Example, Plan, bucket_of
+from transformer.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,17 @@ def fixed_batches(
       batch_tokens: rows times the longest length of a batch.
       host: index of this process, which gets its share of the rows.
       hosts: number of processes.
+
+    Raises:
+      UserError: one is longer.
     """
     lengths = np.array([[len(example[name]) for name in sides(fields)] for example in examples])
     order = np.argsort(lengths.max(axis=1), kind="stable")
     place = bucket_of(lengths[order], buckets)
+    if (place == len(buckets)).any():
+        raise UserError(
+            f"an example is longer than the longest bucket, {buckets[-1]}: a task must shorten it"
+        )
     for index, bucket in enumerate(buckets):
         members, rows = order[place == index], batch_tokens // max(bucket)
         share = math.ceil(rows / hosts)

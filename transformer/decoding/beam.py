@@ -16,7 +16,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
-from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, first_states
+from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, first_states
 from transformer.model.cache import ByRows, Cache, States
 from transformer.model.parameters import Variables
 from transformer.runtime.sharding import on_one_cpu
@@ -219,12 +219,8 @@ def search_beams(
     def step(search: _Search, past: _Past) -> tuple[_Search, _Past]:
         logits, cache = advance(model, variables, past.cache, search.newest)
         log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        logits = hook.filter(logits, past.hook.value)
-        vocabulary = jnp.arange(logits.shape[-1])
         length, limits, rows = search.step + 1, search.limits, len(search.live)
-        never = (vocabulary == special.pad) | (vocabulary == special.bos)
-        only_eos = (length >= limits)[:, None, None] & (vocabulary != special.eos)
-        best, token = top_k(jnp.where(never | only_eos, NEVER, logits), 2 * n)
+        best, token = top_k(allowed(hook, logits, past.hook.value, special, length >= limits), 2 * n)
         candidates = (search.live[:, :, None] + best - log_normaliser).reshape(rows, -1)
         scores, chosen = jax.lax.top_k(candidates, min(2 * n, candidates.shape[1]))
         parent = chosen // token.shape[-1]

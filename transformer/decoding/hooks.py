@@ -10,7 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import SpecialIds
+from transformer.errors import UserError
 
 HookState = Any
 """A pytree of arrays with rows first."""
@@ -51,6 +54,38 @@ class NoHook:
 
 
 NO_HOOK = NoHook()
+NO_OUTPUT = (
+    "the search found nothing: the model's parameters are not finite (choose an earlier checkpoint), or a "
+    "hook forbids every token"
+)
+
+
+def filtered(hook: SearchHook, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+    """What a hook allows.
+
+    Raises:
+      UserError: the hook returned logits of another shape.
+    """
+    found = hook.filter(logits, state)
+    if found.shape != logits.shape:
+        raise UserError(f"{type(hook).__name__}.filter returned the shape {found.shape}, not {logits.shape}")
+    return found
+
+
+def allowed(
+    hook: SearchHook,
+    logits: Float[Array, "b n v"],
+    state: HookState,
+    special: SpecialIds,
+    last: Bool[Array, " b"],
+) -> Float[Array, "b n v"]:
+    """The logits to choose from: without <pad>, <bos> and what the hook forbids. Where it is the last step,
+    only <eos> is left, even if the hook forbids it."""
+    vocabulary = jnp.arange(logits.shape[-1])
+    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    going_on = jnp.where(never, -jnp.inf, filtered(hook, logits, state))
+    ending = jnp.where(vocabulary == special.eos, logits, -jnp.inf)
+    return jnp.where(last[:, None, None], ending, going_on)
 
 
 def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:

@@ -20,7 +20,7 @@ from transformer.decoding.beam import (
     source_limits,
 )
 from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, first_states
+from transformer.decoding.hooks import NO_HOOK, SearchHook, allowed, first_states
 from transformer.model.parameters import Variables
 
 
@@ -180,12 +180,10 @@ def _continue(
     def step(carry: Any) -> Any:
         at, (cache, state), newest, tokens, scores, ended = carry
         logits, cache = advance(model, variables, cache, newest)
-        log_probabilities = jax.nn.log_softmax(logits, axis=-1)
-        vocabulary = jnp.arange(logits.shape[-1])
-        never = (vocabulary == special.pad) | (vocabulary == special.bos)
-        token = choose(jnp.where(never, NEVER, hook.filter(logits, state)), at)
-        token = jnp.where((at + 1 >= limits.each)[:, None], special.eos, token)
-        gained = jnp.take_along_axis(log_probabilities, token[:, :, None], axis=-1)[:, :, 0]
+        log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        logits = allowed(hook, logits, state, special, at + 1 >= limits.each)
+        token = choose(logits, at)
+        gained = jnp.take_along_axis(logits - log_normaliser, token[:, :, None], axis=-1)[:, :, 0]
         scores = scores + jnp.where(ended, 0.0, gained)
         tokens = tokens.at[:, :, at].set(jnp.where(ended, special.pad, token))
         past = cache, hook.advance(token, state)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Option
 from transformer.decoding.beam import source_limits
 from transformer.decoding.calls import advance, as_variables, begin
+from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
@@ -145,10 +146,7 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
             break
         cache = cache.select(jnp.asarray(parents))
     if not kept:
-        raise UserError(
-            "the model's parameters are not finite, so it gives no probabilities: choose an "
-            "earlier checkpoint"
-        )
+        raise UserError(NO_OUTPUT)
 
     ids = np.array(tokens, np.int32)
     size = translator.config.model.output_size

@@ -161,8 +161,8 @@ class Run:
             began_with = ""
         if began_with != corpus:
             raise UserError(
-                f"{self.path}: the training text has changed since this run was started; restore the old "
-                "text, or start another run with another --run-dir"
+                f"{self.path}: the training data has changed since this run was started; restore the old "
+                "data, or start another run with another --run-dir"
             )
 
     @functools.cached_property

@@ -263,8 +263,8 @@ def check_rows(carry: Tree, shards: int, slices: int = 1) -> None:
         if len(leaf) % (shards * slices):
             times = f" times --training.accumulate {slices}" if slices > 1 else ""
             raise UserError(
-                f"this system has memory for {len(leaf)} rows, which {shards} device(s){times} cannot share "
-                "equally: use another number of devices, slices or rows"
+                f"this system has memory for {len(leaf)} rows, which {shards} shard(s) of rows{times} cannot "
+                "share equally: use another number of devices, slices or rows"
             )
 
 

@@ -1,6 +1,7 @@
 """The registry of systems. A config names its system; the training step, the loop and the searches do not
 depend on it."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,13 +139,23 @@ def register(
       presets: configurations by name, each with its description.
 
     Raises:
-      UserError: the name of the system or of a preset is taken.
+      UserError: a name is taken or unusable, or an argument is of the wrong kind.
     """
+    if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name):
+        raise UserError(f"system {name!r}: its name must consist of small letters, digits, - and _")
+    if not isinstance(system, System):
+        raise UserError(f"system {name}: must be a transformer.System, not {type(system).__name__}")
+    types = Types(model_config, decoding_config, data_config)
+    if wrong := [kind for kind in types if not isinstance(kind, type)]:
+        raise UserError(f"system {name}: {wrong[0]!r} must be a type of options, not options")
+    for preset, given in presets.items():
+        if not isinstance(given, tuple) or len(given) != 2 or given[0].system != name:
+            raise UserError(f"preset {preset}: must be a config with system={name!r}, and a description")
     if name in SYSTEMS:
         raise UserError(f"system {name} is registered already: choose another name")
     if taken := sorted(PRESETS.keys() & presets.keys()):
         raise UserError(f"preset {taken[0]} is registered already: choose another name")
-    SYSTEMS[name], TYPES[name] = system, Types(model_config, decoding_config, data_config)
+    SYSTEMS[name], TYPES[name] = system, types
     PRESETS.update({preset: config for preset, (config, _) in presets.items()})
     if presets:
         GROUPS[f"system {name}"] = {preset: described for preset, (_, described) in presets.items()}

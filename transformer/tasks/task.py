@@ -5,6 +5,7 @@ a corpus holds, such as a pair of sentences; an *example* its arrays; an *output
 record, such as a translation.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from transformer.model.parameters import Arguments
 
 Output = Any
 READ = 1024  # records read at a time
+
+log = logging.getLogger("transformer")
 
 
 @dataclass(frozen=True)
@@ -78,23 +81,23 @@ class Task(ABC):
         """
 
     @classmethod
-    @abstractmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Task":
-        """The task for a new run, with what is learned from the training split. Its config has the sizes of
-        the model that depend on it."""
+        """The task for a new run, with what is learned from the training split; by default nothing. Its
+        config has the sizes of the model that depend on it."""
+        return cls(config)
 
     @classmethod
-    @abstractmethod
     def load(cls, config: Config, folder: Path) -> "Task":
         """The task of a run directory.
 
         Raises:
           UserError: a file is missing or damaged.
         """
+        return cls(config)
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes what `load` reads."""
+        """Writes what `load` reads; by default nothing."""
+        return
 
     def content(self) -> bytes:
         """What examples depend on besides records: it names cached lengths."""
@@ -168,10 +171,16 @@ class Task(ABC):
           lines: number of each record, to warn of truncated ones. Empty: no warnings.
         """
 
-        def cut(example: Example, name: str) -> Any:
-            return example[name][:longest] if self.fields[name].padded else example[name]
-
-        return [{name: cut(example, name) for name in self.inputs} for example in self.examples(records)]
+        found: list[dict[str, Any]] = [
+            {name: example[name] for name in self.inputs} for example in self.examples(records)
+        ]
+        for index, example in enumerate(found):
+            for name in self.inputs:
+                if self.fields[name].padded and (size := len(example[name])) > longest:
+                    example[name] = example[name][:longest]
+                    if lines:
+                        log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
+        return list(found)
 
     def truncated(self, records: Sequence[Record], longest: int) -> str:
         """A warning if inputs of a split are longer than the search reads, with %s for its name; or empty."""

@@ -24,6 +24,7 @@ from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.beam import SearchResult
+from transformer.decoding.hooks import NO_OUTPUT
 from transformer.errors import UserError
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments
@@ -223,7 +224,7 @@ class Translation(Task):
         """The hypotheses of a `SearchResult`.
 
         Raises:
-          UserError: the model's parameters are not finite.
+          UserError: there is none.
         """
         tokenizer, hypotheses = self.tokenizers[1].for_source(record[0]), []
         scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
@@ -234,10 +235,7 @@ class Translation(Task):
                 said = (*words, self.special.eos)
                 hypotheses.append(Hypothesis(text, pieces, score, log_probability, ids=said))
         if not hypotheses:
-            raise UserError(
-                "the model's parameters are not finite, so it gives no probabilities: choose an earlier "
-                "checkpoint"
-            )
+            raise UserError(NO_OUTPUT)
         return hypotheses
 
     def scored(self, output: Hypothesis) -> str:

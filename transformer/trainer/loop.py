@@ -24,7 +24,7 @@ from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
-from transformer.systems.registry import declared_parameters, find_system, model_shapes
+from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.journal import Journal, Pace
@@ -196,11 +196,20 @@ class Loop:
 
     def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
+        measure = self.data.task.criterion
+        if not math.isfinite(found["merit"]):
+            self.run.checkpoints.save(self.state)
+            self.run.checkpoints.finish_saving()
+            raise UserError(
+                f"validation {measure.title} is {found[measure.name]}, by which no checkpoint can be "
+                f"compared: repair {type(self.data.task).__name__}.measures(). The state of step {self.step} "
+                "is saved"
+            )
         best = max(map(merit, self.journal.evaluations), default=-math.inf)
         record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
         self.journal.write(record)
-        name = self.data.task.criterion.name
-        self.run.checkpoints.save(self.state, {name: found[name], "merit": found["merit"]})
+        scores = {measure.name: found[measure.name], "merit": found["merit"]}
+        self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
         if is_main_process():
             write_report(self.run.path)
@@ -216,7 +225,8 @@ class Loop:
         step = self.run.checkpoints.best()
         variables = self.run.checkpoints.variables(step, self.state.best_variables)
         split, records, scores = self.evaluator.test(variables)
-        results: Json = {"split": split, "checkpoint": step, "sentences": len(records)}
+        unit = self.data.task.unit
+        results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
             results[measure.name] = {"title": measure.title, **score.as_dict()}
         text = json.dumps(results, indent=2) + "\n"
@@ -225,7 +235,7 @@ class Loop:
             write_report(self.run.path)
         m, criterion = self.config.model, self.data.task.criterion.title
         network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
-        corpus, unit = self.data.corpus, self.data.task.unit
+        corpus = self.data.corpus
         self.watch.result(
             "Trained",
             [
@@ -238,7 +248,8 @@ class Loop:
                 ("report", str(self.run.path / REPORT)),
             ],
         )
-        if example := self.data.task.example_line(records[0]):
+        example = self.data.task.example_line(records[0])
+        if example and find_system(self.config.system).search is not NO_SEARCH:
             self.watch.message(
                 f"Try: echo {shlex.quote(example)} | {called('decode')} {self.run.path}", command=True
             )

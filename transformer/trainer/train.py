@@ -17,6 +17,7 @@ from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import check_system, find_system
 from transformer.tasks.preparation import prepare
+from transformer.trainer.checks import check_task
 from transformer.trainer.loop import Loop
 from transformer.translator.translator import Translator
 
@@ -75,6 +76,7 @@ def train(
         config = task.config
     if run:
         run.check_corpus(corpus.folder.name)
+    check_task(config, task, corpus)
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
     objective = find_system(config.system).objective(config, Translator.load)

@@ -12,9 +12,10 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
+from transformer.errors import UserError
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, Sums
-from transformer.training.objective import Batch, Carry, Context, Metrics, Objective
+from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
 
 Means = dict[str, Float[Array, ""]]
 
@@ -126,7 +127,7 @@ def make_train_step(
             variables = {"params": gather(params), **state.statistics}
             if probes:
                 variables[PROBES] = probes
-            loss = objective(model, variables, batch, Context(key, state.step, carry))
+            loss = _checked(objective(model, variables, batch, Context(key, state.step, carry)), carry)
             return loss.total, loss
 
         probes = jax.tree.map(jnp.zeros_like, state.statistics.get(GRADIENTS, {}))
@@ -172,6 +173,28 @@ def make_train_step(
     return train_step
 
 
+def _checked(loss: Any, carry: Carry) -> Loss:
+    """What an objective returned.
+
+    Raises:
+      UserError: it is no `Loss`, or its carry has another structure than that of the system.
+    """
+    if not isinstance(loss, Loss):
+        raise UserError(f"an objective must return transformer.Loss, not {type(loss).__name__}")
+    returned, given = _described(loss.carry), _described(carry)
+    if returned != given:
+        raise UserError(
+            f"the objective was given the carry {given}, but returned {returned}: keep its arrays"
+        )
+    return loss
+
+
+def _described(tree: Any) -> str:
+    """The structure of a pytree, with the type and shape of each array."""
+    described = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", tree)
+    return str(described).replace("'", "")
+
+
 def _mean(total: Array, weight: Array) -> Array:
     """0 if there is no weight."""
     return total / jnp.where(weight > 0, weight, 1)
@@ -203,7 +226,7 @@ def make_eval_step(model: nn.Module, objective: Objective) -> EvalStep:
     def eval_step(
         state: EvalState, batch: Batch, *, axis_name: str | None = None
     ) -> tuple[EvalState, Metrics]:
-        loss = objective(model, state.variables, batch, Context(carry=state.carry))
+        loss = _checked(objective(model, state.variables, batch, Context(carry=state.carry)), state.carry)
         sums = {"loss": (loss.total, loss.weight), **loss.metrics}
         return EvalState({}, loss.carry), jax.lax.psum(sums, axis_name) if axis_name else sums
 

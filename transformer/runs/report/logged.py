@@ -118,7 +118,8 @@ def _scores(path: Path) -> tuple[str, str, Json]:
     """From results.json: the split, a line about it, and the scores by name; none if it is damaged."""
     try:
         results = parse_object(read_text(path, MiB))
-        about = f"{results['split']}, {results['sentences']:,} sentences, step {results['checkpoint']:,}"
+        count = f"{results['sentences']:,} {results.get('unit', 'sentences')}"
+        about = f"{results['split']}, {count}, step {results['checkpoint']:,}"
         scores = {name: score for name, score in results.items() if isinstance(score, dict)}
         for score in scores.values():
             score["value"] = float(score["value"])

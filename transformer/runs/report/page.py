@@ -67,14 +67,15 @@ def _translations(evaluation: list[Json]) -> str:
     kept = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
     if not kept:
         return ""
-    parts = ["<h2>Translations over time</h2><p>Evaluations that changed nothing are left out.</p>"]
+    parts = ["<h2>Samples over time</h2><p>Evaluations that changed nothing are left out.</p>"]
     for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
         rows, before = [], None
         for record in kept:
             if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
                 rows.append((f"step {record['step']:,}", text))
                 before = text
-        parts.append(f"<h3>{html.escape(source)}</h3><p>Reference: {html.escape(reference)}</p>{table(rows)}")
+        given = f"<p>Reference: {html.escape(reference)}</p>" if reference else ""
+        parts.append(f"<h3>{html.escape(source)}</h3>{given}{table(rows)}")
     return "".join(parts)
 
 
@@ -85,7 +86,7 @@ def _data(starts: list[Json]) -> str:
     rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
     lengths = data.get("lengths")
     figures = "".join(
-        bar_chart(f"{side} sentences by length: up to so many tokens", counts)
+        bar_chart(f"{side} by length: up to so many elements", counts)
         for side, counts in (lengths.items() if isinstance(lengths, dict) else ())
         if isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
     )

@@ -1,0 +1,190 @@
+"""Mistakes in a system or task from outside are named in a sentence, before they cost a training."""
+
+import dataclasses
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference_search import MODEL, SOURCES, random_variables
+from toys.task import SIZES, ToyData
+from toys.waves import SYSTEM, Waves
+
+from transformer import Config, Loss, System, Transformer, TransformerConfig, UserError, register
+from transformer.config import DecodingConfig
+from transformer.config.presets import PRESETS
+from transformer.data.batching import Field, fixed_batches
+from transformer.data.corpus import Corpus
+from transformer.data.sources.memory import in_memory
+from transformer.decoding.hooks import NO_OUTPUT, NoHook
+from transformer.decoding.search import autoregressive_search
+from transformer.evaluation.scores import Measure
+from transformer.systems.registry import SYSTEMS
+from transformer.tasks.translation import Translation
+from transformer.trainer.checks import check_task
+from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
+
+CONFIG = Config(model=TransformerConfig(**SIZES))
+
+
+def task_with(**changes: Any) -> Waves:
+    """The toy task, with something replaced."""
+    config = dataclasses.replace(CONFIG, data=ToyData(max_length=2, buckets=(2,), batch_tokens=64))
+    return type("Changed", (Waves,), changes)(config)
+
+
+def corpus_of(**splits: list) -> Corpus:
+    return in_memory("toys", splits, Path("unused"))
+
+
+RECORDS = Waves.records(0, 8)
+WHOLE = corpus_of(train=RECORDS, validation=RECORDS)
+
+
+def check(task: Waves, corpus: Corpus = WHOLE, system: System = SYSTEM) -> None:
+    SYSTEMS["toy"] = system
+    try:
+        check_task(dataclasses.replace(CONFIG, system="toy"), task, corpus)
+    finally:
+        del SYSTEMS["toy"]
+
+
+@pytest.fixture(autouse=True)
+def _types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer.systems.registry.types_of", lambda name: None)
+
+
+def one(**changes: Any) -> list[dict[str, Any]]:
+    """An example that differs from what is declared."""
+    return [{"digits": [4, 5], "wave": np.zeros((10, 2))} | changes]
+
+
+def each(example: list[dict[str, Any]]) -> Any:
+    return lambda self, records, truncate=False: example * len(records)
+
+
+def test_a_sound_task_passes() -> None:
+    check(task_with())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"examples": each([{"digits": [4]}])},
+            "train split: wave is not in both the fields and the example",
+        ),
+        ({"examples": each(one(more=1))}, "train split: more is not in both"),
+        ({"examples": each(one(wave=np.zeros((9, 2))))}, r"wave has the shape \(9, 2\), not \(10, 2\)"),
+        ({"examples": each(one(digits=np.zeros((2, 3))))}, r"digits has the shape \(2, 3\), not \[length"),
+        ({"examples": each(one(digits=[4] * 9))}, "digits has 9 elements, more than the longest bucket, 2"),
+        ({"examples": lambda self, records, truncate=False: []}, "0 examples of 8 records"),
+        ({"measures": dict}, r"Changed.measures\(\) must begin with its criterion, mse"),
+        ({"measures": lambda self: {Measure("other", "another"): max}}, "begin with its criterion, mse"),
+    ],
+)
+def test_what_a_task_declares_is_compared_with_its_examples(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(task_with(**changes))
+
+
+def test_splits_that_are_missing_or_empty() -> None:
+    for corpus, split in (
+        (corpus_of(validation=RECORDS), "train"),
+        (corpus_of(train=RECORDS), "validation"),
+        (corpus_of(train=RECORDS, validation=[]), "validation"),
+    ):
+        with pytest.raises(UserError, match=f"its {split} split is missing or empty"):
+            check(task_with(), corpus)
+
+
+def test_a_system_that_cannot_decode_says_so_before_it_is_trained() -> None:
+    silent = dataclasses.replace(SYSTEM, search=System.search)
+    with pytest.raises(UserError, match="give it a search, or set Changed.decodes = False"):
+        check(task_with(), system=silent)
+    check(task_with(decodes=False), system=silent)
+
+
+def test_no_example_of_an_evaluation_is_dropped() -> None:
+    with pytest.raises(UserError, match="longer than the longest bucket"):
+        list(fixed_batches([{"ids": [1] * 9}], {"ids": Field()}, [(4,), (8,)], 64))
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (lambda *_: jnp.zeros(()), "must return transformer.Loss"),
+        (lambda *_: Loss(jnp.zeros(()), jnp.ones(())), r"given the carry float32\[8, 1\], but returned \(\)"),
+        (
+            lambda model, variables, batch, context: Loss(
+                jnp.zeros(()), jnp.ones(()), carry=jnp.concatenate([context.carry] * 2, axis=1)
+            ),
+            r"but returned float32\[8, 2\]",
+        ),
+    ],
+)
+def test_what_an_objective_returns(objective: Any, message: str) -> None:
+    optimizer, example = optax.sgd(0.1), (np.zeros((1, 2), np.int32),) * 2
+    state = init_state(MODEL, optimizer, 0, example, carry=jnp.zeros((8, 1)))
+    with pytest.raises(UserError, match=message):
+        make_train_step(MODEL, objective, optimizer, seed=0)(state, {})
+    with pytest.raises(UserError, match=message):
+        make_eval_step(MODEL, objective)(EvalState(state.variables, state.carry), {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Forbids(NoHook):
+    """Forbids some tokens."""
+
+    tokens: tuple[int, ...]
+
+    def filter(self, logits: Any, state: Any) -> Any:
+        return logits.at[..., list(self.tokens)].set(-jnp.inf)
+
+
+class Narrow(NoHook):
+    def filter(self, logits: Any, state: Any) -> Any:
+        return logits[..., :3]
+
+
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+def test_hooks_that_forbid_too_much(method: str) -> None:
+    options, variables = (
+        DecodingConfig(method=method, beam_size=2, extra_length=3),
+        random_variables(MODEL, 0),
+    )
+    given = MODEL, variables, {"source": jnp.asarray(SOURCES)}, jnp.arange(len(SOURCES)), options
+    everything = autoregressive_search(*given, hook=Forbids(tuple(range(MODEL.config.vocab_size))))
+    limits = (SOURCES != 0).sum(axis=1) + 3
+    # at the limit <eos> is all that is left, which needs a beam that has come so far
+    assert (np.asarray(everything.scores)[limits > 1] == -np.inf).all()
+    never_ending = autoregressive_search(*given, hook=Forbids((MODEL.config.special.eos,)))
+    lengths = (np.asarray(never_ending.tokens) != 0).sum(axis=-1)
+    assert np.isfinite(never_ending.scores).all()
+    assert (lengths == limits[:, None]).all()
+    with pytest.raises(UserError, match="Narrow.filter returned the shape"):
+        autoregressive_search(*given, hook=Narrow())
+    assert "hook forbids every token" in NO_OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("", {}, "must consist of small letters"),
+        ("../x y", {}, "must consist of small letters"),
+        ("mine", {"system": "Transformer"}, "must be a transformer.System, not str"),
+        ("mine", {"model_config": TransformerConfig()}, "must be a type of options"),
+        ("mine", {"presets": {"mine": (PRESETS["tiny"], "mine")}}, "must be a config with system='mine'"),
+        ("mine", {"presets": {"mine": replace(PRESETS["tiny"], system="mine")}}, "and a description"),
+    ],
+)
+def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) -> None:
+    system = System(model=Transformer, objective=lambda *_: None, task=Translation)
+    before = dict(SYSTEMS), dict(PRESETS)
+    with pytest.raises(UserError, match=message):
+        inspect.unwrap(register)(name, **{"system": system, **given})
+    assert before == (SYSTEMS, PRESETS)

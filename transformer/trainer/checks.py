@@ -1,0 +1,64 @@
+"""Checks of a system and its corpus before training, so that a mistake in a task is named at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer.config import Config
+from transformer.data.batching import sides
+from transformer.data.corpus import Corpus, Record
+from transformer.errors import UserError
+from transformer.systems.registry import NO_SEARCH, find_system
+from transformer.tasks.task import Task
+
+FEW = 100  # records of each split that are checked
+
+
+def check_task(config: Config, task: Task, corpus: Corpus) -> None:
+    """Checks what a task declares against its first examples.
+
+    Raises:
+      UserError: a split is missing or empty; the examples are not as declared; there is no score, or no
+        search though the task decodes.
+    """
+    for split in ("train", "validation"):
+        if split not in corpus.splits or not len(corpus.splits[split]):
+            raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
+    if next(iter(task.measures()), None) != task.criterion:
+        raise UserError(f"{_name(task)}.measures() must begin with its criterion, {task.criterion.name}")
+    if task.decodes and find_system(config.system).search is NO_SEARCH:
+        raise UserError(
+            f"system {config.system} does not decode: give it a search, or set {_name(task)}.decodes = False"
+        )
+    for split, records in corpus.splits.items():
+        check_examples(task, records.__getitems__(range(min(FEW, len(records)))), split)
+
+
+def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
+    """Checks the arrays that a task makes of records.
+
+    Raises:
+      UserError: they are not those that its fields declare, or longer than the last bucket.
+    """
+    where, longest = f"{_name(task)}.examples, {split} split", task.batching().buckets[-1]
+    examples = task.examples(records, truncate=True)
+    if len(examples) != len(records):
+        raise UserError(f"{where}: {len(examples)} examples of {len(records)} records")
+    for example in examples:
+        if wrong := sorted(example.keys() ^ task.fields.keys()):
+            raise UserError(f"{where}: {wrong[0]} is not in both the fields and the example")
+        for name, field in task.fields.items():
+            shape = np.shape(example[name])
+            if shape[int(field.padded) :] != field.shape and not (field.padded and shape[:1] == (0,)):
+                wanted = f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
+                raise UserError(f"{where}: {name} has the shape {shape}, not {wanted}")
+        for name, most in zip(sides(task.fields), longest, strict=True):
+            if len(example[name]) > most:
+                raise UserError(
+                    f"{where}: {name} has {len(example[name])} elements, more than the longest bucket, "
+                    f"{most}: shorten it if `truncate` is given"
+                )
+
+
+def _name(task: Task) -> str:
+    return type(task).__name__
