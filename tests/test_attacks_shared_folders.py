@@ -1,10 +1,12 @@
 """Files that other processes change at the same time."""
 
 import fcntl
+import itertools
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_command import command
@@ -16,6 +18,7 @@ from transformer.cli import output as output_module
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
 from transformer.cli.output import LongOutput
+from transformer.cli.outputs import Translations
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 from transformer.systems.registry import model_shapes
@@ -25,12 +28,9 @@ def test_a_new_average_is_another_model(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted output is not continued after the average has been recomputed."""
-    from transformer.cli import lines as module
-
     run = Run(shutil.copytree(finished, tmp_path / "run"))
     shapes = model_shapes(run.config)
     (tmp_path / "in").write_text("".join(f"{word} {other}\n" for word in WORDS for other in WORDS))
-    monkeypatch.setattr(module, "WINDOW", 4)
     arguments = [
         run.path,
         "--checkpoint",
@@ -45,15 +45,14 @@ def test_a_new_average_is_another_model(
         decode_lines(parse_decode([*map(str, [*arguments, *more])]))
 
     run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps()[:1], shapes))
-    ordinary, calls = Translator.search, iter(range(3))
+    ordinary = Translations.of
 
-    def search(self: Translator, *given: object, **options: object) -> object:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return ordinary(self, *given, **options)
+    def of(self: Translations, lines: Any) -> Any:
+        yield from itertools.islice(ordinary(self, lines), 12)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Translator, "search", search)
+        patch.setattr(Translations, "of", of)
         with pytest.raises(KeyboardInterrupt):
             decode("--resume")
     run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps(), shapes))
@@ -72,13 +71,13 @@ def test_an_input_that_changes_while_it_is_translated(
     decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").write_text("red\n")
-    ordinary = Translator.search
+    ordinary = Translations.of
 
-    def search(self: Translator, *given: object, **options: object) -> object:
+    def of(self: Translations, lines: Any) -> Any:
         (tmp_path / "in").write_text("blue\n")
-        return ordinary(self, *given, **options)
+        return ordinary(self, lines)
 
-    monkeypatch.setattr(Translator, "search", search)
+    monkeypatch.setattr(Translations, "of", of)
     with pytest.raises(UserError, match="in changed while it was translated"):
         decode_lines(
             parse_decode([str(decoder), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")])

@@ -19,8 +19,8 @@ from transformer.config.presets import PRESETS
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
 from transformer.data.features.words import OpenWordTokenizer, WordTokenizer
 from transformer.data.sources import dialogue
-from transformer.decoding import beam
-from transformer.decoding.beam import beam_search, wu_penalty
+from transformer.decoding.beam import beam_search
+from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import shift_right
 from transformer.runtime.console import Watch
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
@@ -122,7 +122,6 @@ def test_step_by_step_is_teacher_forcing():
 
 
 def test_beam_search_finds_what_a_slow_search_finds(monkeypatch):
-    monkeypatch.setattr(beam, "fewer_rows", lambda batch: (2, 1, 0))
     found = beam_search(MODEL, variables(), SOURCE, beam_size=3, extra_length=1)
     full = jax.jit(MODEL.apply)
     for row in range(3):

@@ -21,7 +21,7 @@ from transformer.data.batching import Field, fixed_batches
 from transformer.data.corpus import Corpus
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Measure
 from transformer.systems.registry import SYSTEMS
 from transformer.tasks.translation import Translation
@@ -158,16 +158,16 @@ def test_hooks_that_forbid_too_much(method: str) -> None:
         random_variables(MODEL, 0),
     )
     given = MODEL, variables, {"source": jnp.asarray(SOURCES)}, jnp.arange(len(SOURCES)), options
-    everything = autoregressive_search(*given, hook=Forbids(tuple(range(MODEL.config.vocab_size))))
+    everything = AutoregressiveSearch(hook=Forbids(tuple(range(MODEL.config.vocab_size))))(*given)
     limits = (SOURCES != 0).sum(axis=1) + 3
     # at the limit <eos> is all that is left, which needs a beam that has come so far
     assert (np.asarray(everything.scores)[limits > 1] == -np.inf).all()
-    never_ending = autoregressive_search(*given, hook=Forbids((MODEL.config.special.eos,)))
+    never_ending = AutoregressiveSearch(hook=Forbids((MODEL.config.special.eos,)))(*given)
     lengths = (np.asarray(never_ending.tokens) != 0).sum(axis=-1)
     assert np.isfinite(never_ending.scores).all()
     assert (lengths == limits[:, None]).all()
     with pytest.raises(UserError, match="Narrow.filter returned the shape"):
-        autoregressive_search(*given, hook=Narrow())
+        AutoregressiveSearch(hook=Narrow())(*given)
     assert "hook forbids every token" in NO_OUTPUT
 
 

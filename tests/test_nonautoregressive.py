@@ -12,7 +12,6 @@ from reference_search import random_variables
 
 from transformer.config import Config
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.decoding.beam import chunks
 from transformer.errors import UserError
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
@@ -22,6 +21,7 @@ from transformer.systems.nonautoregressive.objective import (
     sample_mask,
 )
 from transformer.systems.nonautoregressive.search import (
+    draft_sizes,
     nonautoregressive_search,
     sample_fertilities,
     truncate_at_eos,
@@ -235,7 +235,7 @@ def test_mask_predict_position_by_position(iterations):
     found, scores = find("masked", iterations=iterations)
     for row in range(4):
         length = lengths_of(found[row, 0])
-        size = next(size for size in chunks(10) if size >= lengths_of(found[:, 0]).max())
+        size = next(size for size in draft_sizes(10) if size >= lengths_of(found[:, 0]).max())
         draft = np.where(np.arange(size) < length, BOS, PAD)
         log_p = np.zeros(size)
         masked = np.arange(length)

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import pickle
 import re
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,30 +18,17 @@ from reference_search import log_p_of, next_log_p, random_variables
 from transformer.config import Config, DecodingConfig, TransformerConfig
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
 from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
-from transformer.translator import decoder
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis, Translator
 
 SIZE = 300
 MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
-EACH = DECODING.rows // batches_at_once()
 WORDS = ["größe", "日本語", "👩‍👩‍👧", "שלום", "</s>", *(f"w{index}ß語" for index in range(SIZE))]
 SENTENCES = ["Bas", "dag", "", "größe", "  rot rot", "  ", "👩", *(line[:10] for line in LINES[:5])]
-programs: list[tuple[int, ...]] = []
-first_search: list[tuple[int, ...]] = []
-
-
-class TracedTransformer(Transformer):
-    """Records in `programs` when it is traced: once for each search program."""
-
-    def encode(self, source: Any, **options: Any) -> Any:
-        programs.append(source.shape)
-        return super().encode(source, **options)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +44,12 @@ def word_tokenizer() -> Tokenizer:
 def make_translator(tokenizer: Tokenizer, model: TransformerConfig = MODEL) -> Translator:
     config = Config(model=model, decoding=DECODING)
     variables = random_variables(Transformer(model), seed=3)
-    translator = Translator(config, variables, (tokenizer, tokenizer))
-    translator.model = TracedTransformer(model)
-    return translator
+    return Translator(config, variables, (tokenizer, tokenizer))
 
 
 @pytest.fixture(scope="module")
 def translator(subword_tokenizer: Tokenizer) -> Translator:
-    translator = make_translator(subword_tokenizer)
-    before = len(programs)
-    translator.search(SENTENCES)
-    first_search.extend(programs[before:])
-    return translator
+    return make_translator(subword_tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +102,7 @@ def test_a_sentence_is_translated_alike_in_any_company(translator: Translator) -
     order = np.random.default_rng(0).permutation(len(SENTENCES))
     moved = plain(translator.search([SENTENCES[index] for index in order]))
     assert moved == [expected[index] for index in order]
-    for window in (1, 3, 5, 100):
-        assert plain(list(translator.stream(iter(SENTENCES), window=window))) == expected
+    assert plain(list(translator.stream(iter(SENTENCES)))) == expected
     assert list(translator.stream([])) == []
 
 
@@ -132,23 +111,6 @@ def test_threads_share_a_translator(translator: Translator) -> None:
     expected = [plain(translator.search(part)) for part in parts]
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(lambda part: plain(translator.search(part)), parts)) == expected
-
-
-def test_a_program_for_each_bucket(translator: Translator, compiled: list[str]) -> None:
-    assert len(first_search) <= 2
-    assert {(EACH, 8), (EACH, 16)} <= set(programs)
-    traced = len(programs)
-    another = make_translator(translator.tokenizers[0])
-    for _ in range(2):
-        for count in (1, 3, 4, len(SENTENCES)):
-            translator.search(SENTENCES[-count:])
-            another.search(SENTENCES[:count], n_best=1)
-        list(translator.stream(SENTENCES, window=5))
-    assert len(programs) == traced
-    assert compiled == []
-    # the listener works
-    jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()
-    assert compiled
 
 
 def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -> None:
@@ -163,53 +125,27 @@ def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -
 
 def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
     warm = make_translator(word_tokenizer)
-    before = len(programs)
-    assert warm.warm_up(beam_size=2, extra_length=3) == len(DECODING.buckets)
-    assert programs[before:] == [(EACH, 8), (EACH, 16)]  # those not compiled yet
+    warm.warm_up(beam_size=2, extra_length=3)
     compiled.clear()
     lines = [" ".join(WORDS[:count]) for count in range(12)] * 9  # of mixed lengths
-    assert len(list(warm.stream(lines, window=40, beam_size=2, extra_length=3))) == len(lines)
-    assert len(programs) == before + 2
+    assert len(list(warm.stream(lines, beam_size=2, extra_length=3))) == len(lines)
+    warm.translate("w1ß", beam_size=2, extra_length=3)
     assert compiled == []
-    assert {length for length, _ in warm.programs} == {8, 16}
+    jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()  # the listener works
+    assert compiled
 
 
-def test_seeds_and_temperatures_share_a_program(word_tokenizer: Tokenizer) -> None:
+def test_seeds_and_temperatures_share_a_program(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
     translator = make_translator(word_tokenizer)
-    before = len(programs)
+    translator.warm_up(method="sample")
+    translator.search(["w1ß w2ß"], method="sample")
+    compiled.clear()
     found = {
         translator.search(["w1ß w2ß"], method="sample", seed=seed, temperature=1 + seed / 9)[0][0].ids
         for seed in range(9)
     }
     assert len(found) > 2
-    assert len(programs) == before + 1
-    assert len(translator.programs) == len(translator._compiling) == 1
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_few_sentences_are_searched_one_by_one_and_rows_shared(
-    at_once: int, translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoder, "batches_at_once", lambda: at_once)
-    expected = plain(translator.search(SENTENCES))
-    shapes: list[tuple[int, ...]] = []
-    searched = Translator._search
-
-    def counted(self: Translator, batch: decoder.Batch, *rest: Any) -> Any:
-        shapes.append(batch.inputs["source"].shape)
-        return searched(self, batch, *rest)
-
-    monkeypatch.setattr(Translator, "_search", counted)
-    few = [3, 8]
-    for rows, alike in ((16, [1, 1]), (14, [14 // at_once]), (4, [4 // at_once])):
-        shapes.clear()
-        found = plain(translator.search([SENTENCES[index] for index in few], rows=rows))
-        assert found == [expected[index] for index in few]
-        assert [shape[0] for shape in shapes] == alike
-    shapes.clear()
-    assert plain(translator.search(SENTENCES * 5, rows=4)) == expected * 5
-    words = 5 * sum(1 for sentence in SENTENCES if sentence.strip())
-    assert len(shapes) == -(-words * at_once // 4)  # lengths share a batch: only the last one is padded
+    assert compiled == []
 
 
 def test_n_best(translator: Translator) -> None:
@@ -278,7 +214,7 @@ def test_a_longer_source_is_cut_and_its_line_named(
         ]
         assert plain([cut]) == plain([uncut])
         caplog.clear()
-        list(word_translator.stream(["größe", "", "größe", whole], window=2))
+        list(word_translator.stream(["größe", "", "größe", whole]))
         assert ["line 4:" in record.getMessage() for record in caplog.records] == [True]
         caplog.clear()
         word_translator.search([whole] * 9)
@@ -390,46 +326,6 @@ def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
     found = plain(translator.search(lines, **drawing))
     assert len({tuple(hypotheses) for hypotheses in found}) == 6
     assert plain(translator.search(lines[:2], first_line=4, **drawing)) == found[3:5]
-    assert plain(list(translator.stream(lines, window=4, **drawing))) == found
+    assert plain(list(translator.stream(lines, **drawing))) == found
     assert plain(translator.search(["", *lines[:2]], first_line=2, **drawing))[1:] == found[2:4]
     assert plain(translator.search(lines, seed=1, **drawing)) != found
-
-
-def test_in_turn_keeps_order_and_begins_no_more_than_it_may() -> None:
-    begun: list[int] = []
-
-    def work(item: int) -> int:
-        begun.append(item)
-        return item * item
-
-    results = in_turn(work, range(100), at_once=2)
-    assert next(results) == 0
-    assert len(begun) <= 5  # those that run, and as many that wait
-    assert list(results) == [item * item for item in range(1, 100)]
-    assert sorted(begun) == list(range(100))
-
-
-def test_what_is_done_meanwhile_ends_with_it() -> None:
-    begun: list[int] = []
-    first, go_on = threading.Event(), threading.Event()
-
-    def work(item: int) -> None:
-        begun.append(item)
-        first.set()
-        go_on.wait(10)
-        raise ValueError("lost")
-
-    with meanwhile(work, range(100)):
-        assert first.wait(10)
-        threading.Timer(1, go_on.set).start()
-    assert begun == [0]
-
-
-def test_in_turn_raises_what_the_work_raises() -> None:
-    def work(item: int) -> int:
-        if item == 3:
-            raise UserError("the third")
-        return item
-
-    with pytest.raises(UserError, match="the third"):
-        list(in_turn(work, range(10), at_once=2))

@@ -40,7 +40,7 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
         system=name,
         model=TransformerConfig(**given),
         data=data,
-        decoding=dataclasses.replace(config.decoding, method="greedy", buckets=toys.buckets(name)),
+        decoding=dataclasses.replace(config.decoding, method="greedy", rows=1, buckets=toys.buckets(name)),
         # a larger epsilon, so that Adam does not turn rounding errors of tiny gradients into updates
         optimizer=dataclasses.replace(config.optimizer, epsilon=1e-4),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from transformer.config import TransformerConfig as TransformerConfig
     from transformer.config.presets import PRESETS as PRESETS
     from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
-    from transformer.decoding.beam import SearchResult as SearchResult
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
+    from transformer.decoding.scores import SearchResult as SearchResult
     from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
@@ -51,7 +51,8 @@ _HOMES = {
         "TrainingConfig",
         "TransformerConfig",
     ),
-    "decoding.beam": ("SearchResult", "beam_search"),
+    "decoding.beam": ("beam_search",),
+    "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
     "translator.translator": ("Translator",),

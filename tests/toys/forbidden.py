@@ -1,12 +1,11 @@
 """A search hook that forbids a token."""
 
-import functools
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 
 from toys.task import text
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.search import AutoregressiveSearch
 
 
 @dataclass(frozen=True)
@@ -28,4 +27,4 @@ class Forbid:
 FORBIDDEN = 5
 
 
-SYSTEM = text(search=functools.partial(autoregressive_search, hook=Forbid(FORBIDDEN)))
+SYSTEM = text(search=AutoregressiveSearch(hook=Forbid(FORBIDDEN)))

@@ -9,8 +9,8 @@ import numpy as np
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Loss, System, Transformer
 from transformer.data.batching import Field
-from transformer.decoding.beam import Limits
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.limits import Limits
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Measure, Score
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.layers import Affine
@@ -119,14 +119,13 @@ def token_objective(inputs, target):
     return objective
 
 
-def frames_search(model, variables, inputs, lines, options):
-    limits = Limits(jnp.where(inputs["count"] > 0, 7, 0), 7)
-    return autoregressive_search(model, variables, inputs, lines, options, limits=limits)
+def limits(inputs, special, options):
+    return Limits(jnp.where(inputs["count"] > 0, 7, 0), 7)
 
 
 SYSTEM = System(
     model=FramesModel,
     objective=lambda config, _: token_objective(("frames", "count"), "digits"),
-    search=frames_search,
+    search=AutoregressiveSearch(limits),
     task=Frames,
 )

@@ -56,7 +56,7 @@ class MatricesModel(EncoderDecoder):
     def decode_step(self, cache, tokens):
         (layer,) = cache.layers
         matrix, x = self.step(layer.value, self.embed_target(tokens), cache.source)
-        return self.output(x), cache.end_step([layer.append(matrix, cache.step, cache.positions)])
+        return self.output(x), cache.end_step([layer.append(matrix, cache.column, cache.positions)])
 
 
 SYSTEM = text(model=MatricesModel, alignment=NO_ALIGNMENT)

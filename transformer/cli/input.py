@@ -1,6 +1,5 @@
 """Standard input as lines, which are decoded while others are still being typed or computed."""
 
-import itertools
 import os
 import select
 import sys
@@ -8,11 +7,11 @@ from collections.abc import Iterator
 
 from transformer.errors import UserError
 
-PAUSE = 0.05  # seconds without a new line after which the lines so far are translated
+PAUSE = 0.02  # seconds without a new line after which those that are decoded are written
 
 
-def standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
-    """Lines of standard input: those that have arrived or, if patient, `most` at a time.
+def standard_input(patient: bool = False) -> Iterator[str | None]:
+    """The lines of standard input, and None whenever no other arrives for a moment, unless `patient`.
 
     Raises:
       UserError: standard input is closed, or a line is not UTF-8.
@@ -20,43 +19,40 @@ def standard_input(most: int, patient: bool = False) -> Iterator[list[str]]:
     from transformer.data.sources.corpora import text_of
 
     number = 0
-    for lines in _arriving(most, patient):
-        window = []
-        for line in lines:
-            number += 1
-            try:
-                window.append(text_of(line, number))
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
-                ) from error
-        yield window
+    for line in _arriving(patient):
+        if line is None:
+            yield None
+            continue
+        number += 1
+        try:
+            yield text_of(line, number)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
+            ) from error
 
 
-def _arriving(most: int, patient: bool) -> Iterator[list[bytes]]:
-    """Yields lines as they arrive: a typed line at once, piped lines many at a time."""
+def _arriving(patient: bool) -> Iterator[bytes | None]:
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     try:
         descriptor = sys.stdin.fileno()
     except OSError:  # another program replaced the stream by one without
-        yield from iter(lambda: list(itertools.islice(sys.stdin.buffer, most)), [])
+        yield from sys.stdin.buffer
         return
     if os.isatty(descriptor):
         print("one sentence per line; Ctrl-D to end", file=sys.stderr, flush=True)
-    ended, rest = False, bytearray()
-    while not ended:
-        lines: list[bytes] = []
-        while not ended and len(lines) < most:
-            if lines and not patient and not select.select([descriptor], [], [], PAUSE)[0]:
-                break
-            read = os.read(descriptor, 2**16)
-            ended = not read
-            rest += read
-            if b"\n" in read:
-                *whole, rest = rest.split(b"\n")
-                lines += map(bytes, whole)
-        if ended and rest:
-            lines.append(bytes(rest))
-        if lines:
-            yield lines
+    rest = bytearray()
+    while True:
+        if not patient and not select.select([descriptor], [], [], PAUSE)[0]:
+            yield None
+            continue
+        read = os.read(descriptor, 2**16)
+        if not read:
+            break
+        rest += read
+        if b"\n" in read:
+            *whole, rest = rest.split(b"\n")
+            yield from map(bytes, whole)
+    if rest:
+        yield bytes(rest)

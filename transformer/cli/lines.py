@@ -7,25 +7,25 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
-from transformer.cli.outputs import Outputs, Written, outputs_of
+from transformer.cli.outputs import Numbered, Outputs, Written, outputs_of
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import open_regular
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import SteadyConsole, Watch
-from transformer.runtime.hosts import by_turns, gathered, is_main_process
-from transformer.translator.decoder import WINDOW
+from transformer.runtime.hosts import gathered, is_main_process
+
+SHARE = 256  # lines that a process decodes before the next one's
 
 
 def decode_lines(given: DecodeArguments) -> None:
-    """Decodes every line of the input, in windows, and scores the outputs.
+    """Decodes every line of the input, and scores the outputs.
 
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
@@ -44,11 +44,12 @@ def decode_lines(given: DecodeArguments) -> None:
                 said = _written_before(long, outputs)
             if long and long.dropped:
                 watch.message("  starting again: dropping an earlier unfinished output")
-            rest: Iterable[Written] = _decoded(given, outputs, done, file)
+            rest: Iterable[Written] = _decoded(given, outputs, done)
             if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
                 rest = watch.progress("lines", rest, None if total is None else total - done)
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
+                file.flush()  # for whoever reads along, and for --resume after a kill
                 if given.reference:
                     said.append(best)
             if long and given.input and _digest(given.input) != began_as:
@@ -62,33 +63,35 @@ def decode_lines(given: DecodeArguments) -> None:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.message(f"{speed}, written to {given.output}")
     if given.verbose:
-        watch.message(_programs(outputs))
+        watch.message(_programs())
     if is_main_process():
         for line in outputs.scores(said):
             watch.message(line)
 
 
-def _decoded(given: DecodeArguments, outputs: Outputs, done: int, file: TextIO) -> Iterator[Written]:
-    """The outputs after the first `done` lines. Each process computes a part of every window."""
+def _decoded(given: DecodeArguments, outputs: Outputs, done: int) -> Iterator[Written]:
+    """The outputs after the first `done` lines. Each process computes a part of every few lines."""
+    hosts, host = jax.process_count(), jax.process_index()
 
-    def decode(numbered: list[tuple[int, str]]) -> list[Written]:
-        return outputs.of([line for _, line in numbered], numbered[0][0]) if numbered else []
+    def mine(numbered: Numbered) -> bool:
+        return numbered is None or (numbered[0] - done - 1) // SHARE % hosts == host
 
-    start = 1
-    for window in _windows(given):
-        numbered = [(line, text) for line, text in enumerate(window, start) if line > done]
-        yield from by_turns(numbered, decode)
-        file.flush()
-        start += len(window)
+    lines = (numbered for numbered in _lines(given) if numbered is None or numbered[0] > done)
+    found = outputs.of(filter(mine, lines))
+    if hosts > 1:
+        while any(parts := gathered(list(itertools.islice(found, SHARE)))):
+            yield from itertools.chain.from_iterable(parts)
+    yield from (written for written in found if written)
 
 
-def _windows(given: DecodeArguments) -> Iterator[list[str]]:
-    """The lines of the input, many at a time."""
-    most = WINDOW * jax.process_count()
-    if not given.input:
-        return standard_input(most, patient=jax.process_count() > 1)
-    lines = read_lines(given.input)
-    return iter(lambda: list(itertools.islice(lines, most)), [])
+def _lines(given: DecodeArguments) -> Iterator[Numbered]:
+    """The numbered lines of the input; None where no other has arrived."""
+    if given.input:
+        yield from enumerate(read_lines(given.input), 1)
+        return
+    number = itertools.count(1)
+    for line in standard_input(patient=jax.process_count() > 1):
+        yield None if line is None else (next(number), line)
 
 
 def _digest(path: Path) -> str:
@@ -119,10 +122,6 @@ def _written_before(output: LongOutput, outputs: Outputs) -> list[str]:
         raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 
 
-def _programs(outputs: Outputs) -> str:
-    lengths = sorted({length for length, _ in outputs.decoder.programs})
+def _programs() -> str:
     kept = keep_programs()
-    return (
-        f"compiled programs: {len(outputs.decoder.programs)}, for sources padded to "
-        f"{', '.join(map(str, lengths)) or '-'}; " + (f"cached in {kept}" if kept else "not cached")
-    )
+    return f"compiled programs are kept in {kept}" if kept else "compiled programs are not kept"

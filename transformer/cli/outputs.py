@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
@@ -14,10 +16,13 @@ from transformer.runs.run import Run
 from transformer.systems.registry import find_system
 from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
-from transformer.translator.rescoring import rescored
+from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.translator import Translator
 
 FOR_TRANSLATION = ("reference", "bleu_tokenize", "rescore", "alignments")
+T = TypeVar("T")
+Numbered = tuple[int, str] | None
+"""A line's number and the line; None where no other has arrived."""
 Written = tuple[str, str]
 """The text to write for a line of input, and the output as scores read it."""
 
@@ -55,12 +60,12 @@ class Outputs:
         given = self.given
         return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
 
-    def of(self, lines: Sequence[str], start: int) -> list[Written]:
-        """The outputs for lines, of which the first has this number."""
-        task = self.decoder.task
-        records = [task.record(line) for line in lines]
-        found = self.decoder.decode(records, n_best=1, first_line=start, **self.options)
-        return [(task.line(best[0]) + "\n", "") for best in found]
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The outputs for numbered lines, in order; None where no other line has arrived."""
+        task, settings = self.decoder.task, self.decoder.settings(1, self.options)
+        records = (given and (given[0], task.record(given[1])) for given in lines)
+        for best in self.decoder.outputs(records, settings, 1):
+            yield best and (task.line(best[0]) + "\n", "")
 
     def read(self, line: str) -> str:
         """The output in a line that was written before, as scores read it."""
@@ -94,17 +99,28 @@ class Translations(Outputs):
         settings = repr([self.n_best, given.format, given.alignments, given.decoding])
         return [self.translator.fingerprint(), str(judge), settings]
 
-    def of(self, lines: Sequence[str], start: int) -> list[Written]:
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         kept = None if self.judge else self.n_best  # a reranker needs all hypotheses
-        found = self.translator.search(
-            lines, n_best=kept, alignments=self.given.alignments, first_line=start, **self.options
-        )
-        several = rescored(lines, found, self.judge, first_line=start) if self.judge else found
-        chosen = [hypotheses[: self.n_best] for hypotheses in several]
-        return [
-            (self._text(number, line, best), best[0].text)
-            for number, (line, best) in enumerate(zip(lines, chosen, strict=True), start)
-        ]
+        waiting: deque[tuple[int, str]] = deque()
+
+        def pairs() -> Iterator[tuple[int, Any] | None]:
+            for given in lines:
+                if given:
+                    waiting.append(given)
+                yield given and (given[0], (given[1], ""))
+
+        settings = self.translator.settings(kept, self.options)
+        found = self.translator.outputs(pairs(), settings, kept, alignments=self.given.alignments)
+        for some in _groups(found, TOGETHER if self.judge else 1):
+            read = [waiting.popleft() for _ in some]
+            if self.judge and some:
+                sources = [line for _, line in read]
+                some = list(rescored(sources, some, self.judge, first_line=read[0][0]))
+            for (number, line), hypotheses in zip(read, some, strict=True):
+                best = hypotheses[: self.n_best]
+                yield self._text(number, line, best), best[0].text
+            if not some:
+                yield None
 
     def _text(self, number: int, line: str, hypotheses: list[Hypothesis]) -> str:
         if self.given.format == "json":
@@ -158,6 +174,21 @@ class Translations(Outputs):
         several = (bleu(outputs, references, tokenize), chrf(outputs, references))
         scores = [f"{score.detail}   {score.signature}" for score in several]
         return [*scores, exact_match(outputs, references).detail]
+
+
+def _groups(found: Iterable[T | None], size: int) -> Iterator[list[T]]:
+    """Lists of `size`; shorter before a None, for which an empty list follows."""
+    some: list[T] = []
+    for each in found:
+        if each is not None:
+            some.append(each)
+        if some and (each is None or len(some) == size):
+            yield some
+            some = []
+        if each is None:
+            yield []
+    if some:
+        yield some
 
 
 def outputs_of(given: DecodeArguments) -> Outputs:

@@ -25,9 +25,8 @@ def write_page(given: DecodeArguments) -> None:
     from transformer.inspection.explorer import SENTENCES, explore
     from transformer.translator.translator import Translator
 
-    read = standard_input(SENTENCES, patient=True)
-    lines = read_lines(given.input) if given.input else itertools.chain.from_iterable(read)
-    sources = list(itertools.islice(filter(str.strip, lines), SENTENCES))
+    lines = read_lines(given.input) if given.input else standard_input(patient=True)
+    sources = list(itertools.islice((line for line in lines if line and line.strip()), SENTENCES))
     if not sources:
         raise UserError("nothing to explore: the input has no sentence")
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)

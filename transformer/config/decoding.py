@@ -38,10 +38,9 @@ class DecodingConfig:
     seed: int = 0
     """sample: seed, combined with the line number."""
     rows: int = 32
-    """Batch size in sentences. On a CPU with several cores, two half-size batches run concurrently. The last
-    batch is padded."""
+    """Sentences searched at once. When one is done, the next takes its place."""
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Padded source lengths. Longer sources are truncated to the last one, with a warning."""
+    """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
 
     _RANGES: ClassVar[Ranges] = {
         **dict.fromkeys(("beam_size", "rows", "max_length", "buckets"), (1, LONGEST)),

@@ -1,32 +1,24 @@
-"""Greedy search and sampling, with the cache of beam search."""
+"""Greedy search and sampling, in the slots of beam search."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from flax import struct
+from jaxtyping import Array, Float, Int, UInt
 
-from transformer.decoding.beam import (
-    NEVER,
-    LengthPenalty,
-    Limits,
-    SearchResult,
-    as_penalty,
-    chunks,
-    in_order,
-    source_limits,
-)
-from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, allowed, first_states
+from transformer.decoding.calls import special_ids
+from transformer.decoding.limits import source_limits
+from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
+from transformer.decoding.slots import Extended, Finished, Slots, search_all
 from transformer.model.parameters import Variables
 
 
 def restrict(
     logits: Float[Array, "... v"],
-    temperature: float | Float[Array, ""] = 1.0,
+    temperature: float | Float[Array, "..."] = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> Float[Array, "... v"]:
@@ -46,6 +38,88 @@ def restrict(
     return logits
 
 
+@struct.dataclass
+class Randomness:
+    """What sampling reads for each slot."""
+
+    keys: UInt[Array, "b words"]
+    """The data of a random key."""
+    temperature: Float[Array, " b"]
+    generator: str = struct.field(pytree_node=False)
+    """The kind of the keys."""
+
+    @classmethod
+    def of(
+        cls, keys: Array, lines: Int[Array, " b"], temperature: float | Float[Array, "..."]
+    ) -> "Randomness":
+        """That of the lines: their numbers are folded into their keys, or into the key of all."""
+        keys = jnp.broadcast_to(keys, lines.shape)
+        data = jax.vmap(lambda key, line: jax.random.key_data(jax.random.fold_in(key, line)))(keys, lines)
+        temperatures = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), lines.shape)
+        return cls(data, temperatures, str(jax.random.key_impl(keys)))
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The choice of the most probable token."""
+
+    penalty: LengthPenalty
+
+    def first(self) -> Float[Array, " n"]:
+        return jnp.zeros(1)
+
+    def __call__(
+        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
+    ) -> Extended:
+        return _extended(slots, logits.argmax(axis=-1), logits - log_normaliser, self.penalty, eos)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The choice of a random token for each beam."""
+
+    penalty: LengthPenalty
+    samples: int = 1
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def first(self) -> Float[Array, " n"]:
+        return jnp.zeros(self.samples)
+
+    def __call__(
+        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
+    ) -> Extended:
+        random: Randomness = slots.random
+        restricted = restrict(logits, random.temperature[:, None, None], self.top_k, self.top_p)
+
+        def draw(key: Array, length: Array, logits: Array) -> Array:
+            wrapped = jax.random.wrap_key_data(key, impl=random.generator)
+            return jax.random.categorical(jax.random.fold_in(wrapped, length), logits)
+
+        tokens = jax.vmap(draw)(random.keys, slots.length, restricted)
+        return _extended(slots, tokens, logits - log_normaliser, self.penalty, eos)
+
+
+def _extended(
+    slots: Slots,
+    tokens: Int[Array, "b n"],
+    log_p: Float[Array, "b n v"],
+    penalty: LengthPenalty,
+    eos: int,
+) -> Extended:
+    """Every beam goes on by itself, until it ends."""
+    total = slots.live + jnp.take_along_axis(log_p, tokens[:, :, None], axis=-1)[:, :, 0]
+    itself = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    ended = (tokens == eos) & (slots.live > NEVER) & ~slots.done[:, None]
+    score = total / penalty((slots.length + 1).astype(jnp.float32))[:, None]
+    step = jnp.broadcast_to(slots.length[:, None], tokens.shape)
+    finished = jax.tree.map(
+        lambda new, old: jnp.where(ended, new, old), Finished(score, step, itself), slots.finished
+    )
+    live = jnp.where(ended, NEVER, total)
+    return Extended(tokens, itself, live, finished, ~(live > NEVER).any(axis=1))
+
+
 @functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
 def greedy_search(
     model: nn.Module,
@@ -61,7 +135,8 @@ def greedy_search(
     Arguments as in `beam_search`. The beam axis is 1, and the penalty only divides the score.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    return search_greedily(model, params, {"source": source_ids}, limits, length_penalty=length_penalty)
+    choice = Greedy(as_penalty(length_penalty))
+    return search_all(model, params, {"source": source_ids}, limits, choice)
 
 
 @functools.partial(
@@ -104,111 +179,7 @@ def sample(
       Translations with their log-probabilities under the unrestricted model.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    return draw_samples(
-        model,
-        params,
-        {"source": source_ids},
-        limits,
-        key=key,
-        lines=lines,
-        samples=samples,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        length_penalty=length_penalty,
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("model", "length_penalty", "hook"))
-def search_greedily(
-    model: nn.Module,
-    params: Variables,
-    inputs: Inputs,
-    limits: Limits,
-    *,
-    length_penalty: float | LengthPenalty = 0.6,
-    hook: SearchHook = NO_HOOK,
-) -> SearchResult:
-    """`greedy_search` for any inputs. Arguments as in `search_beams`."""
-    tokens, log_p = _continue(
-        model, params, inputs, limits, hook, lambda logits, step: logits.argmax(-1), samples=1
-    )
-    return in_order(tokens, log_p, as_penalty(length_penalty), special_ids(model).pad)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "samples", "top_k", "top_p", "length_penalty", "hook"))
-def draw_samples(
-    model: nn.Module,
-    params: Variables,
-    inputs: Inputs,
-    limits: Limits,
-    *,
-    key: Array,
-    lines: Int[Array, " batch"] | None = None,
-    samples: int = 1,
-    temperature: float | Float[Array, ""] = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    length_penalty: float | LengthPenalty = 0.6,
-    hook: SearchHook = NO_HOOK,
-) -> SearchResult:
-    """`sample` for any inputs. Arguments as in `sample` and `search_beams`."""
-    lines = jnp.arange(limits.each.shape[0]) if lines is None else lines
-    keys = jax.vmap(lambda line: jax.random.fold_in(key, line))(lines)
-
-    def draw(logits: Float[Array, "b n v"], step: Int[Array, ""]) -> Int[Array, "b n"]:
-        now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        return jax.vmap(jax.random.categorical)(now, restrict(logits, temperature, top_k, top_p))
-
-    tokens, log_p = _continue(model, params, inputs, limits, hook, draw, samples)
-    return in_order(tokens, log_p, as_penalty(length_penalty), special_ids(model).pad)
-
-
-def _continue(
-    model: nn.Module,
-    params: Variables,
-    inputs: Inputs,
-    limits: Limits,
-    hook: SearchHook,
-    choose: Callable[[Float[Array, "b n v"], Int[Array, ""]], Int[Array, "b n"]],
-    samples: int,
-) -> tuple[Int[Array, "b n t"], Float[Array, "b n"]]:
-    """Generates the tokens that `choose(logits, step)` returns, until every hypothesis has ended."""
-    variables, special = as_variables(params), special_ids(model)
-    batch, longest, n = limits.each.shape[0], limits.longest, samples
-
-    def step(carry: Any) -> Any:
-        at, (cache, state), newest, tokens, scores, ended = carry
-        logits, cache = advance(model, variables, cache, newest)
-        log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        logits = allowed(hook, logits, state, special, at + 1 >= limits.each)
-        token = choose(logits, at)
-        gained = jnp.take_along_axis(logits - log_normaliser, token[:, :, None], axis=-1)[:, :, 0]
-        scores = scores + jnp.where(ended, 0.0, gained)
-        tokens = tokens.at[:, :, at].set(jnp.where(ended, special.pad, token))
-        past = cache, hook.advance(token, state)
-        return at + 1, past, token, tokens, scores, ended | (token == special.eos)
-
-    sizes = chunks(longest, batch)
-    carry = (
-        jnp.zeros((), jnp.int32),
-        (begin(model, variables, inputs, n, sizes[0]), first_states(hook, inputs, n)),
-        jnp.full((batch, n), special.bos, jnp.int32),
-        jnp.full((batch, n, longest), special.pad, jnp.int32),
-        jnp.zeros((batch, n)),
-        jnp.broadcast_to((limits.each == 0)[:, None], (batch, n)),
-    )
-
-    def run(carry: Any, sizes: tuple[int, ...]) -> Any:
-        carry = jax.lax.while_loop(lambda c: (c[0] < sizes[0]) & ~c[-1].all(), step, carry)
-        at, (cache, state), *rest = carry
-        if len(sizes) == 1:
-            return rest
-
-        def longer() -> Any:
-            return run((at, (cache.grow(sizes[1]), state), *rest), sizes[1:])
-
-        return jax.lax.cond(rest[-1].all(), lambda: rest, longer)
-
-    _, tokens, scores, _ = run(carry, sizes)
-    return tokens, scores
+    lines = jnp.arange(len(source_ids)) if lines is None else lines
+    choice = Sampled(as_penalty(length_penalty), samples, top_k, top_p)
+    random = Randomness.of(key, lines, temperature)
+    return search_all(model, params, {"source": source_ids}, limits, choice, random=random)

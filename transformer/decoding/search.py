@@ -1,22 +1,24 @@
-"""Selects the search method of autoregressive models by the options."""
+"""The search of models that generate one token after another, by the options."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
+from flax import struct
 from jaxtyping import Array, Int
 
-from transformer.config import DecodingConfig
-from transformer.decoding.beam import (
-    LengthPenalty,
-    Limits,
-    SearchResult,
-    power_penalty,
-    search_beams,
-    source_limits,
-    wu_penalty,
-)
+from transformer.config import DecodingConfig, SpecialIds
+from transformer.decoding.beam import Best
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.hooks import NO_HOOK, SearchHook
-from transformer.decoding.sampling import draw_samples, search_greedily
+from transformer.decoding.limits import Limits, source_limits
+from transformer.decoding.sampling import Greedy, Randomness, Sampled
+from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
+from transformer.decoding.slots import Choice, search_all
 from transformer.model.parameters import Variables
 
 
@@ -25,57 +27,100 @@ def length_penalty(options: DecodingConfig) -> LengthPenalty:
     return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
 
 
-def autoregressive_search(
-    model: nn.Module,
-    variables: Variables,
-    inputs: Inputs,
-    lines: Int[Array, " b"],
-    options: DecodingConfig,
-    *,
-    limits: Limits | None = None,
-    hook: SearchHook = NO_HOOK,
-) -> SearchResult:
-    """Beam search, greedy search or sampling.
-
-    Args:
-      model: as in `search_beams`.
-      variables: its variables.
-      inputs: the arguments of `encode`.
-      lines: the numbers of the input lines; sampling folds them into its key.
-      options: of the search.
-      limits: the maximum length of each output. None: relative to `inputs["source"]`, which are ids.
-      hook: restricts the tokens.
-    """
-    if limits is None:
-        pad = special_ids(model).pad
-        limits = source_limits(inputs["source"], pad, options.extra_length, options.max_length)
+def choice_of(options: DecodingConfig) -> Choice:
+    """The choice of the options: beam search, greedy search or sampling."""
     penalty = length_penalty(options)
     match options.method:
         case "greedy":
-            return search_greedily(model, variables, inputs, limits, length_penalty=penalty, hook=hook)
+            return Greedy(penalty)
         case "sample":
-            return draw_samples(
-                model,
-                variables,
-                inputs,
-                limits,
-                key=jax.random.key(options.seed),
-                lines=lines,
-                samples=options.beam_size,
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-                length_penalty=penalty,
-                hook=hook,
-            )
+            return Sampled(penalty, options.beam_size, options.top_k, options.top_p)
         case _:
-            return search_beams(
-                model,
-                variables,
-                inputs,
-                limits,
-                beam_size=options.beam_size,
-                length_penalty=penalty,
-                stop=options.stop,
-                hook=hook,
-            )
+            return Best(penalty, options.beam_size, options.stop)
+
+
+@struct.dataclass
+class Draws:
+    """What samples depend on, besides the program: arrays of the host, with rows first."""
+
+    lines: Any
+    """The numbers of the input lines."""
+    seeds: Any
+    temperatures: Any
+
+    @classmethod
+    def of(cls, options: Sequence[DecodingConfig], lines: Sequence[int], rows: int) -> "Draws":
+        """Those of the first rows; the others repeat them."""
+        seeds = np.array([each.seed for each in options], np.int64).astype(np.int32)
+        temperatures = np.array([each.temperature for each in options], np.float32)
+        each = np.array(lines, np.int32), seeds, temperatures
+        return cls(*(np.resize(x, rows) for x in each))
+
+
+def randomness(options: DecodingConfig, draws: Draws) -> Any:
+    """What the choice reads for each row."""
+    if options.method != "sample":
+        return ()
+    return Randomness.of(jax.vmap(jax.random.key)(draws.seeds), draws.lines, draws.temperatures)
+
+
+def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
+    """The limits of outputs relative to `inputs["source"]`, which are ids."""
+    return source_limits(inputs["source"], special.pad, options.extra_length, options.max_length)
+
+
+def as_found(model: nn.Module, found: SearchResult, inputs: Inputs) -> SearchResult:
+    """The result itself."""
+    return found
+
+
+@dataclass(frozen=True)
+class AutoregressiveSearch:
+    """Beam search, greedy search or sampling. Callable as the `search` of a `System`; a `Decoder` runs it in
+    slots, which are refilled."""
+
+    limits: Callable[[Inputs, SpecialIds, DecodingConfig], Limits] = limits_of_source
+    """(inputs, special ids, options) -> the maximum length of each output."""
+    hook: SearchHook = NO_HOOK
+    """Restricts the tokens."""
+    named: Callable[[Any, SearchResult, Inputs], SearchResult] = as_found
+    """(model, result, inputs) -> the result with the ids that the task reads."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        variables: Variables,
+        inputs: Inputs,
+        lines: Int[Array, " b"],
+        options: DecodingConfig,
+    ) -> SearchResult:
+        """Searches a batch, all rows at once.
+
+        Args:
+          model: as in `beam_search`.
+          variables: its variables.
+          inputs: the arguments of `encode`.
+          lines: the numbers of the input lines; sampling folds them into its key.
+          options: of the search.
+        """
+        rows = len(lines)
+        draws = Draws.of([options] * rows, np.asarray(lines).tolist(), rows)
+        return _searched(self, model, options.static(), variables, inputs, draws)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _searched(
+    search: AutoregressiveSearch,
+    model: nn.Module,
+    options: DecodingConfig,
+    variables: Variables,
+    inputs: Inputs,
+    draws: Draws,
+) -> SearchResult:
+    random = randomness(options, draws)
+    limits = search.limits(inputs, special_ids(model), options)
+    found = search_all(model, variables, inputs, limits, choice_of(options), search.hook, random)
+    return search.named(model, found, inputs)
+
+
+autoregressive_search = AutoregressiveSearch()

@@ -1,31 +1,24 @@
-"""The beam search of one sentence, repeated step by step on the host, with all candidates.
+"""The beam search of one sentence, step by step, with all candidates."""
 
-`beam_search` is one compiled program and stores only what it needs. This search runs the same model step by
-step and records everything. Both return the same hypotheses, as a test shows.
-"""
-
-import dataclasses
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
-from transformer.config import Option
-from transformer.decoding.beam import source_limits
-from transformer.decoding.calls import advance, as_variables, begin
+from transformer.config import DecodingConfig, Option
+from transformer.decoding.beam import Best, Candidates
+from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_OUTPUT
-from transformer.decoding.search import length_penalty
+from transformer.decoding.scores import NEVER, SearchResult
+from transformer.decoding.search import AutoregressiveSearch, choice_of
+from transformer.decoding.slots import Extended, Slots, begun, extend, predict
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
-from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
-from transformer.systems.copying.search import named
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
@@ -75,16 +68,6 @@ class SearchTree:
         return path[::-1]
 
 
-@dataclass
-class _Expanded:
-    """The candidates of a step with finite log-probability, best first."""
-
-    log_p: Float[np.ndarray, " c"]
-    gained: Float[np.ndarray, " c"]
-    beam: Int[np.ndarray, " c"]
-    token: Int[np.ndarray, " c"]
-
-
 def search_tree(translator: Translator, source: str, **options: Option) -> SearchTree:
     """The beam search of `translator.search([source], **options)`, with all its candidates.
 
@@ -97,119 +80,88 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
-    if settings.method != "beam":
+    choice: Any = choice_of(settings)
+    if not isinstance(choice, Best):
         raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
-    special, n = translator.task.special, settings.beam_size
-    penalty: Any = length_penalty(settings)  # given a plain number, it returns one
-    row = jnp.asarray(translator.source_row(source, **options))
-    limits = source_limits(row, special.pad, settings.extra_length, settings.max_length)
-    limit = int(limits.each[0])
-
-    cache = _begin(translator.model, as_variables(translator.variables), row, n, limits.longest)
-    live, newest = np.full(n, -np.inf, np.float32), np.full((1, n), special.bos, np.int32)
-    live[0] = 0.0
-    above: list[int | None] = [None] * n  # the index of the candidate of each beam
+    search: Any = translator.system.search
+    penalty: Any = choice.penalty  # numpy in, numpy out
+    inputs = {"source": jnp.asarray(translator.source_row(source, **options))}
+    job = translator.model, search, settings.static(), translator.variables
+    slots, eos = _begun(*job, inputs), translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
-    kept: list[int] = []  # the indices of the finished hypotheses, best first
-    for length in range(1, limit + 1):
-        step = _step(translator.model, as_variables(translator.variables), cache, newest)
-        (logits, log_normaliser), cache = (np.asarray(x)[0] for x in step[:2]), step[2]
-        only = special.eos if length == limit else None
-        expanded = _expand(logits, log_normaliser, live, (special.pad, special.bos), only)
-        going_on: list[int] = []
-        for rank, token in enumerate(expanded.token):
-            # <eos> counts only among the n best candidates
+    above: list[int | None] = [None] * choice.beam_size  # the candidate that each beam is
+    ends: dict[tuple[int, int], int] = {}  # the candidate that ends a beam at a step
+    while not slots.done[0]:
+        step, before = int(slots.length[0]), np.asarray(slots.live[0])
+        slots, found, chosen = _step(*job, slots)
+        going_on = {
+            (int(parent), int(token)): beam
+            for beam, (parent, token) in enumerate(zip(chosen.parents[0], chosen.tokens[0], strict=True))
+            if chosen.live[0, beam] > NEVER
+        }
+        beams: list[int | None] = [None] * choice.beam_size
+        each = zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token)), strict=True)
+        for rank, (log_p, parent, token) in enumerate(each):
+            if log_p == NEVER:
+                break
             fate: Fate = "pruned"
             score = None
-            if token == special.eos and rank < n:
-                fate, score = "finished", float(expanded.log_p[rank] / penalty(length))
-            elif token != special.eos and len(going_on) < n:
+            if token == eos and rank < choice.beam_size:
+                fate, score = "finished", float(log_p / penalty(np.float32(step + 1)))
+                ends[step, int(parent)] = len(candidates)
+            elif (int(parent), int(token)) in going_on:
                 fate = "live"
-                going_on.append(rank)
-            beam = expanded.beam[rank]
-            log_p, gained = float(expanded.log_p[rank]), float(expanded.gained[rank])
-            candidates.append(Candidate(length, rank, above[beam], "", log_p, gained, fate, score))
+                beams[going_on[int(parent), int(token)]] = len(candidates)
+            gained = float(log_p - before[parent])
+            candidates.append(Candidate(step + 1, rank, above[parent], "", float(log_p), gained, fate, score))
             tokens.append(int(token))
-            if fate == "finished":
-                kept.append(len(candidates) - 1)
-        first = len(candidates) - len(expanded.token)
-        # ties go to the older; the sort is stable
-        kept = sorted(kept, key=lambda index: -_score(candidates[index]))[:n]
-        parents = np.zeros((1, n), np.int32)
-        live, above = np.full(n, -np.inf, np.float32), [None] * n
-        for beam, rank in enumerate(going_on):
-            live[beam], above[beam] = expanded.log_p[rank], first + rank
-            parents[0, beam], newest[0, beam] = expanded.beam[rank], expanded.token[rank]
-        worst = _score(candidates[kept[-1]]) if len(kept) == n else -np.inf
-        if _enough(settings.stop, worst, live, length, limit, penalty):
-            break
-        cache = cache.select(jnp.asarray(parents))
+        above = beams
+    scores, steps, parents = (np.asarray(x[0]) for x in jax.tree.leaves(slots.finished))
+    kept = [rank for rank in np.argsort(-scores, kind="stable") if scores[rank] > NEVER]
     if not kept:
         raise UserError(NO_OUTPUT)
-
-    ids = np.array(tokens, np.int32)
-    size = translator.config.model.output_size
-    if (ids >= size).any():  # copied words are still positions of the source
-        ids = np.asarray(named(jnp.asarray(ids)[None, None], row, size))[0, 0]
-    pieces = translator.tokenizers[1].for_source(source).pieces([int(index) for index in ids])
-    places = {index: place for place, index in enumerate(kept)}
+    places = {ends[int(steps[rank]), int(parents[rank])]: place for place, rank in enumerate(kept)}
+    pieces = translator.tokenizers[1].for_source(source).pieces(_named(*job[:2], tokens, inputs))
     return SearchTree(
         tuple(
-            dataclasses.replace(candidate, token=piece, place=places.get(index))
+            replace(candidate, token=piece, place=places.get(index))
             for index, (candidate, piece) in enumerate(zip(candidates, pieces, strict=True))
         ),
-        n,
+        choice.beam_size,
     )
 
 
-def _expand(
-    logits: Float[np.ndarray, "n v"],
-    log_normaliser: Float[np.ndarray, "n 1"],
-    live: Float[np.ndarray, " n"],
-    never: tuple[int, int],
-    only: int | None,
-) -> _Expanded:
-    """The 2n most likely continuations of n live beams. At the maximum length, `only` is the only token."""
-    allowed = np.full(logits.shape[1], only is None)
-    allowed[list(never)] = False
-    if only is not None:
-        allowed[only] = True
-    # the same order of operations as in beam_search, for the same rounding
-    log_p = live[:, None] + np.where(allowed, logits, -np.inf) - log_normaliser
-    flat = log_p.reshape(-1)
-    chosen = np.argsort(-flat, kind="stable")[: 2 * len(live)]
-    chosen = chosen[np.isfinite(flat[chosen])]
-    beam, token = np.divmod(chosen, logits.shape[1])
-    return _Expanded(flat[chosen], logits[beam, token] - log_normaliser[beam, 0], beam, token)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _begun(
+    model: nn.Module,
+    search: AutoregressiveSearch,
+    options: DecodingConfig,
+    variables: Variables,
+    inputs: Inputs,
+) -> Slots:
+    """One slot before its first step."""
+    limits, given = search.limits(inputs, special_ids(model), options), as_variables(variables)
+    return begun(model, given, inputs, limits, limits.longest, choice_of(options), search.hook, ())
 
 
-def _score(candidate: Candidate) -> float:
-    return -np.inf if candidate.score is None else candidate.score
-
-
-def _enough(
-    stop: str, worst: float, live: np.ndarray, length: int, limit: int, penalty: Callable[[float], float]
-) -> bool:
-    """Whether the search can stop, by the criterion `DecodingConfig.stop`."""
-    if stop == "full":
-        return worst > -np.inf
-    lengths = [length] if stop == "present" else [length + 1, max(limit, length + 1)]
-    best_penalty = max(penalty(each) for each in lengths)
-    return worst >= live.max() / best_penalty
-
-
-@functools.partial(jax.jit, static_argnames=("model", "beam_size", "length"))
-def _begin(
-    model: nn.Module, variables: Variables, source: Int[Array, "1 s"], beam_size: int, length: int
-) -> Any:
-    return begin(model, variables, {"source": source}, beam_size, length)
-
-
-@functools.partial(jax.jit, static_argnames="model")
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _step(
-    model: nn.Module, variables: Variables, cache: Cache, tokens: Int[Array, "1 n"]
-) -> tuple[Float[Array, "1 n v"], Float[Array, "1 n 1"], Cache]:
-    """The logits of the next token of each beam, their log-normalisers (logsumexp), and the cache."""
-    logits, cache = advance(model, variables, cache, tokens)
-    return logits, jax.nn.logsumexp(logits, axis=-1, keepdims=True), cache
+    model: nn.Module,
+    search: AutoregressiveSearch,
+    options: DecodingConfig,
+    variables: Variables,
+    slots: Slots,
+) -> tuple[Slots, Candidates, Extended]:
+    """`transformer.decoding.slots.step`, with its candidates and what it chose of them."""
+    choice: Any = choice_of(options)
+    logits, log_normaliser, cache = predict(model, as_variables(variables), slots, search.hook)
+    chosen = choice(slots, logits, log_normaliser, special_ids(model).eos)
+    return extend(slots, cache, chosen, search.hook), choice.candidates(slots, logits, log_normaliser), chosen
+
+
+def _named(model: nn.Module, search: AutoregressiveSearch, tokens: list[int], inputs: Inputs) -> list[int]:
+    """The ids that the task reads."""
+    none = jnp.zeros((1, 1))
+    found = search.named(model, SearchResult(jnp.array(tokens, jnp.int32)[None, None], none, none), inputs)
+    return [int(token) for token in np.asarray(found.tokens)[0, 0]]

@@ -22,9 +22,9 @@ def take_rows(tree: T, rows: Int[Array, " r"]) -> T:
     return jax.tree.map(lambda x: x[rows] if x.ndim else x, tree)
 
 
-def put_rows(tree: T, rows: Int[Array, " r"], other: T) -> T:
-    """The tree with these rows replaced by those of `other`."""
-    return jax.tree.map(lambda x, new: x.at[rows].set(new) if x.ndim else new, tree, other)
+def put_rows(tree: T, rows: Int[Array, " r"], new: T) -> T:
+    """The tree with these rows replaced by those of `new`; rows beyond the last are dropped."""
+    return jax.tree.map(lambda x, y: x.at[rows].set(y, mode="drop") if x.ndim else x, tree, new)
 
 
 @runtime_checkable
@@ -49,8 +49,8 @@ class LayerCache(Protocol):
         """The cache of these rows."""
         ...
 
-    def put_rows(self, rows: Int[Array, " r"], other: Any) -> "LayerCache":
-        """The cache with these rows replaced by those of another."""
+    def put_rows(self, rows: Int[Array, " r"], new: Any) -> "LayerCache":
+        """The cache in which these rows begin anew, as in `new`, a cache before its first step."""
         ...
 
 
@@ -61,15 +61,15 @@ class ByRows:
         """These rows."""
         return take_rows(self, rows)
 
-    def put_rows(self: T, rows: Int[Array, " r"], other: T) -> T:
-        """With these rows replaced by those of `other`."""
-        return put_rows(self, rows, other)
+    def put_rows(self: T, rows: Int[Array, " r"], new: T) -> T:
+        """With these rows replaced by those of `new`."""
+        return put_rows(self, rows, new)
 
 
 @struct.dataclass
 class KeysValues(ByRows):
-    """Keys and values of attention. In decoding they are only appended: step t of beam i is in column
-    t * n + i, and the ancestors of the `Cache` mark the columns of each beam's past."""
+    """Keys and values of attention. In decoding they are a ring, and only appended to it: those that beam i
+    wrote at column c are in place c * n + i, and the ancestors of the `Cache` mark each beam's past."""
 
     keys: Float[Array, "b h k d_k"]
     values: Float[Array, "b h k d_v"]
@@ -87,10 +87,9 @@ class KeysValues(ByRows):
         """Itself: nothing is moved."""
         return self
 
-    def grow(self, columns: int) -> "KeysValues":
-        """With room for that many columns."""
-        more = columns - self.keys.shape[2]
-        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))), self)
+    def put_rows(self, rows: Int[Array, " r"], new: "KeysValues") -> "KeysValues":
+        """Itself: a row that begins anew has no past."""
+        return self
 
 
 @struct.dataclass
@@ -119,14 +118,15 @@ class Cache(ByRows):
 
     layers: tuple[Any, ...]
     """A `LayerCache` for each layer."""
-    step: Int[Array, ""]
-    """The step to compute next: the column that all rows write."""
+    column: Int[Array, ""]
+    """The column of the ring that all rows write next."""
     positions: Int[Array, " b"]
-    """The position of its token in each row."""
+    """The position of the next token in each row."""
     source: PyTree[Array]
     """What all beams of a row share, such as projected keys and values: arrays with rows first."""
-    ancestors: Bool[Array, "b n columns"] | None = None
-    """For layers that keep `KeysValues`: the columns of each beam's own past."""
+    ancestors: Bool[Array, "b n places"] | None = None
+    """For layers that keep `KeysValues`: the places of each beam's own past. A column has a place for every
+    beam, and a row may take as many steps as there are columns."""
 
     @classmethod
     def empty(
@@ -142,11 +142,11 @@ class Cache(ByRows):
           layers: their empty caches.
           source: see above.
           rows: number of rows, b.
-          ancestors: for layers that keep `KeysValues`, the numbers of beams and of columns.
+          ancestors: for layers that keep `KeysValues`, the numbers of beams and of places.
         """
         return cls(
             layers=layers,
-            step=jnp.zeros((), jnp.int32),
+            column=jnp.zeros((), jnp.int32),
             positions=jnp.zeros(rows, jnp.int32),
             source=source,
             ancestors=None if ancestors is None else jnp.zeros((rows, *ancestors), bool),
@@ -160,39 +160,45 @@ class Cache(ByRows):
             past = jnp.take_along_axis(past, parents[:, :, None], axis=1)
         return replace(self, layers=tuple(x.select(parents) for x in self.layers), ancestors=past)
 
-    def grow(self, length: int) -> "Cache":
-        """The same cache with room for `length` steps."""
+    def put_rows(self, rows: Int[Array, " r"], new: "Cache") -> "Cache":
+        """The cache in which these rows begin anew, as in `new`, a cache before its first step with any
+        number of columns. Rows beyond the last are dropped."""
         past = self.ancestors
-        if past is None:
-            return self
-        columns = length * past.shape[1]
         return replace(
             self,
-            layers=tuple(x.grow(columns) for x in self.layers),
-            ancestors=jnp.pad(past, ((0, 0), (0, 0), (0, columns - past.shape[2]))),
+            layers=tuple(x.put_rows(rows, y) for x, y in zip(self.layers, new.layers, strict=True)),
+            positions=put_rows(self.positions, rows, new.positions),
+            source=put_rows(self.source, rows, new.source),
+            ancestors=None if past is None else past.at[rows].set(False, mode="drop"),
         )
 
     def begin_step(self) -> "Cache":
-        """Adds each beam's new column to its past."""
+        """Adds each beam's new place to its past."""
         if self.ancestors is None:
             return self
-        n, columns = self.ancestors.shape[1:]
-        own = jnp.arange(columns) == self.step * n + jnp.arange(n)[:, None]
+        n, places = self.ancestors.shape[1:]
+        own = jnp.arange(places) == self.column * n + jnp.arange(n)[:, None]
         return replace(self, ancestors=self.ancestors | own)
+
+    def _ages(self) -> Int[Array, " places"]:
+        """How many steps ago each place was written."""
+        assert self.ancestors is not None
+        n, places = self.ancestors.shape[1:]
+        return (self.column - jnp.arange(places) // n) % (places // n)
 
     def mask(self, window: int | None = None) -> Mask:
         """Each beam's past, for self-attention."""
         assert self.ancestors is not None
-        n, columns = self.ancestors.shape[1:]
-        near = True if window is None else self.step - jnp.arange(columns) // n <= window
+        near = True if window is None else self._ages() <= window
         return Mask(pairs=self.ancestors & near)
 
-    def key_positions(self) -> Int[Array, "b columns"]:
-        """The position of the token in each column."""
-        assert self.ancestors is not None
-        n, columns = self.ancestors.shape[1:]
-        return self.positions[:, None] - (self.step - jnp.arange(columns) // n)
+    def key_positions(self) -> Int[Array, "b places"]:
+        """The position of the token in each place."""
+        return self.positions[:, None] - self._ages()
 
     def end_step(self, layers: list[LayerCache]) -> "Cache":
         """With the layers' caches after this step."""
-        return replace(self, layers=tuple(layers), step=self.step + 1, positions=self.positions + 1)
+        column = self.column + 1
+        if self.ancestors is not None:
+            column = column % (self.ancestors.shape[2] // self.ancestors.shape[1])
+        return replace(self, layers=tuple(layers), column=column, positions=self.positions + 1)

@@ -52,9 +52,9 @@ class LayerPast(ByRows):
         """Gathers the states."""
         return LayerPast(self.past, self.states.select(parents))
 
-    def grow(self, columns: int) -> "LayerPast":
-        """With room for that many columns."""
-        return LayerPast(self.past.grow(columns), self.states)
+    def put_rows(self, rows: Int[Array, " r"], new: "LayerPast") -> "LayerPast":
+        """With these rows' states before the first step."""
+        return LayerPast(self.past, self.states.put_rows(rows, new.states))
 
 
 class EncoderLayer(Module):
@@ -127,7 +127,9 @@ class DecoderLayer(Module):
 
         def attend(x: Array) -> Array:
             nonlocal past, self_state
-            past = past.append(self.self_attention.keys_values(x, positions[0]), cache.step, cache.positions)
+            past = past.append(
+                self.self_attention.keys_values(x, positions[0]), cache.column, cache.positions
+            )
             mask = cache.mask(self.config.window)
             x, self_state = self.self_attention(x, past, mask, positions, state=self_state)
             return x

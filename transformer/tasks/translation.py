@@ -23,8 +23,8 @@ from transformer.data.features.trained import Tokenizers, corpus_tokenizers
 from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
-from transformer.decoding.beam import SearchResult
 from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments

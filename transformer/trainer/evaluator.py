@@ -28,7 +28,6 @@ log = logging.getLogger("transformer")
 
 Sample = tuple[str, str, str]
 """Input, reference, output."""
-BATCHES = 4  # decoded between two checks for a stop request
 
 
 class Evaluator:
@@ -106,7 +105,7 @@ class Evaluator:
             self._warned.add(split)
 
         def decode(mine: list[Record]) -> list[Any]:
-            found = decoder.stream(mine, window=BATCHES * self.config.decoding.rows)
+            found = decoder.stream(mine)
             going_on = itertools.takewhile(lambda _: not request.signal, found)
             return [self.task.scored(best[0]) for best in going_on]
 

@@ -1,63 +1,52 @@
-"""Decodes records of any task with a trained model, in batches."""
+"""Decodes records of any task with a trained model."""
 
 import dataclasses
 import functools
 import hashlib
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import flax.linen as nn
 import jax
 import numpy as np
-from jaxtyping import Int
 
 from transformer.config import Config, DecodingConfig, Option, check_beam
-from transformer.data.batching import Fields, stacked
+from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
-from transformer.decoding.in_turn import batches_at_once, in_turn, meanwhile
+from transformer.decoding.lanes import Batches, Job, Lane, sizes
+from transformer.decoding.queue import Queue, Request
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.workers import Station, Workers, places
 from transformer.errors import UserError, nearest
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
-from transformer.runtime.sharding import on_local_devices, shard_rows
+from transformer.runtime.sharding import on_local_devices
 from transformer.systems.registry import System, declared_parameters, find_system, model_shapes
 from transformer.tasks.task import Output, Task
 
-WINDOW = 4096  # records of a stream sorted by length at a time
-FEW = 8  # n records one by one cost no more than a batch of n * FEW rows
-Arrays = dict[str, np.ndarray]
-Program = tuple[int, DecodingConfig]
-"""What a compiled program depends on: padded length and search options."""
+AHEAD = 4096  # records read, and outputs kept, while an earlier one is searched
+TOGETHER = 256  # records prepared at once
+END: Any = object()
+Numbered = tuple[int, Record] | None
 TaskT = TypeVar("TaskT", bound=Task)
 D = TypeVar("D", bound="Decoder[Any]")
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """Padded inputs."""
-
-    inputs: Arrays
-    length: int
-    """Their padded length."""
-    lines: list[int]
-    """The line number of each of the first rows; the other rows are empty."""
-
-
 class Decoder(Generic[TaskT]):
-    """A trained model that decodes. Threads may share it.
+    """A trained model that decodes. Threads may share it: their records join the same search.
 
-    An output does not depend on the rest of the batch, up to rounding: scores differ by millionths in
-    float32, and by about a hundredth with int8 weights. Records of similar length are searched together,
-    `decoding.rows` at a time, and padded to the smallest of `decoding.buckets` that holds them. Each bucket
-    has one compiled program, and another one for only a few records, which are searched one by one. On a CPU
-    two batches are searched concurrently in threads, where JAX context managers of the caller do not apply.
+    An output does not depend on what else is searched, up to rounding: scores differ by millionths in
+    float32, and by about a hundredth with int8 weights. Up to `decoding.rows` records are searched at once.
+    When one is done, the next takes its place (`transformer.decoding.slots`). The search runs in threads,
+    where JAX context managers of the caller do not apply.
 
     Args:
       config: of the run.
@@ -67,8 +56,6 @@ class Decoder(Generic[TaskT]):
 
     Attributes:
       origin: the run and the checkpoint it was loaded from, if any.
-      programs: the programs compiled so far: padded length and search options, including rows (without seed
-        and temperature, which all programs share).
     """
 
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
@@ -76,9 +63,9 @@ class Decoder(Generic[TaskT]):
         self.variables: Variables = on_local_devices(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
-        self.programs: set[Program] = set()
         self.origin = ""
-        self._compiling: dict[Program, threading.Lock] = {}
+        self._searches: dict[DecodingConfig, Search] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         size = sum(x.size for x in jax.tree.leaves(self.variables))
@@ -150,43 +137,89 @@ class Decoder(Generic[TaskT]):
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters are
             not finite.
         """
-        settings = dealt_out(len(records), self.settings(n_best, options))
-        return self.decoded(records, settings, n_best, first_line)
+        return list(self.stream(records, n_best=n_best, first_line=first_line, **options))
 
     def stream(
         self,
-        records: Iterable[Record],
+        records: Iterable[Record | None],
         *,
-        window: int = WINDOW,
         n_best: int | None = None,
         first_line: int = 1,
         **options: Option,
     ) -> Iterator[list[Output]]:
-        """`decode` for any number of records in bounded memory. Results are in order; `window` records at a
-        time are sorted by length and searched."""
-        numbered, settings = iter(records), self.settings(n_best, options)
-        chunk = list(itertools.islice(numbered, window))
-        settings = dealt_out(len(chunk), settings)  # a few records at the end use the same programs
-        while chunk:
-            yield from self.decoded(chunk, settings, n_best, first_line)
-            first_line += len(chunk)
-            chunk = list(itertools.islice(numbered, window))
+        """`decode` for any number of records in bounded memory. Outputs are in order.
 
-    def warm_up(self, **options: Option) -> int:
+        Args:
+          records: what the task reads.
+          n_best: as in `decode`.
+          first_line: as in `decode`.
+          options: as in `decode`.
+        """
+        return self.outputs(enumerate(records, first_line), self.settings(n_best, options), n_best)
+
+    def outputs(
+        self, records: Iterable[Numbered], settings: DecodingConfig, n_best: int | None, **then: Any
+    ) -> Iterator[Any]:
+        """`stream` with checked options, for records that may arrive slowly.
+
+        Args:
+          records: line numbers and records; None where no other has arrived yet.
+          settings: of the search.
+          n_best: as in `decode`.
+          then: what `finished` needs besides.
+
+        Yields:
+          The outputs of each record; None where no other has arrived and all are out.
+        """
+        begun: deque[Future[Any]] = deque()
+        source, going_on = iter(records), True
+        try:
+            while going_on or begun:
+                some: list[tuple[int, Record]] = []
+                pause = False
+                while going_on and not pause and len(some) < TOGETHER and len(begun) + len(some) < AHEAD:
+                    numbered = next(source, END)
+                    if numbered is END:
+                        going_on = False
+                    elif numbered is None:
+                        pause = True
+                    else:
+                        some.append(numbered)
+                if some:
+                    begun += self._begin(some, settings, n_best, **then)
+                if pause and not begun:
+                    yield None
+                while begun and (begun[0].done() or not going_on or len(begun) >= AHEAD):
+                    yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
+
+    def submit(
+        self, record: Record, *, n_best: int | None = None, line: int = 1, **options: Option
+    ) -> Future[list[Output]]:
+        """Begins to decode a record, and returns at once. Requests of all threads join the same search.
+
+        Args:
+          record: what the task reads.
+          n_best: as in `decode`.
+          line: its number, for warnings and for sampling.
+          options: as in `decode`.
+
+        Returns:
+          A future of the outputs, best first. It can be cancelled.
+        """
+        (future,) = self._begin([(line, record)], self.settings(n_best, options), n_best)
+        return future
+
+    def warm_up(self, **options: Option) -> None:
         """Compiles all programs that `decode` with these options can need, except for alignments.
 
         Args:
           options: any field of `DecodingConfig`.
-
-        Returns:
-          The number of programs: one per bucket, and if a batch has many rows another for single records.
         """
-        settings = self.settings(None, options)
-        few_and_many = dict.fromkeys(dealt_out(count, settings) for count in (1, settings.rows))
-        programs = [(chosen, length) for chosen in few_and_many for length in settings.buckets]
-        for chosen, length in programs:
-            self._compile(length, chosen)
-        return len(programs)
+        refuse_forked()
+        self._search(self.settings(None, options)).workers.prepare()
 
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
@@ -206,62 +239,38 @@ class Decoder(Generic[TaskT]):
         check_beam(settings, self.config.model)
         return within_positions(settings, self.config.model.longest)
 
-    # Batches
+    # Searching
 
-    def decoded(
+    def finished(self, found: Any, record: Record, n_best: int | None) -> list[Output]:
+        """The outputs for a record, given what the search found."""
+        return self.task.outputs(found, record, n_best)
+
+    def _begin(
         self,
-        records: Sequence[Record],
+        records: Sequence[tuple[int, Record]],
         settings: DecodingConfig,
         n_best: int | None,
-        first_line: int,
-        then: Callable[[Batch, Any, list[list[Output]]], None] | None = None,
-    ) -> list[list[Output]]:
-        """`decode` with checked options. `then` gets each batch, its search result and its outputs."""
-        found: list[list[Output]] = [
-            [self.task.empty_output()] if self.task.is_empty(record) else [] for record in records
-        ]
-        for batch, result in self.searched(records, settings, first_line):
-            places = [line - first_line for line in batch.lines]
-            outputs = [
-                self.task.outputs(jax.tree.map(lambda x, row=row: x[row], result), records[place], n_best)
-                for row, place in enumerate(places)
-            ]
-            if then:
-                then(batch, result, outputs)
-            for place, output in zip(places, outputs, strict=True):
-                found[place] = output
-        return found
-
-    def searched(
-        self, records: Sequence[Record], settings: DecodingConfig, first_line: int = 1
-    ) -> Iterator[tuple[Batch, Any]]:
-        """Yields batches and what the system's search returned for them, as NumPy arrays. The next ones are
-        searched meanwhile."""
+        **then: Any,
+    ) -> list[Future[Any]]:
+        """Adds records to the search, and returns the futures of their outputs."""
         refuse_forked()
-        batches = list(self._batches(records, settings, first_line))
-        results = in_turn(lambda batch: self._search(batch, settings), batches, batches_at_once())
-        later = list(dict.fromkeys(batch.length for batch in batches))[1:]
-        if batches_at_once() == 1:  # compile in the caller's thread: others lack its JAX contexts
-            later = []
-        # if this raises, waiting batches are cancelled
-        with closing(results), meanwhile(functools.partial(self._compile, settings=settings), later):
-            for batch, result in zip(batches, results, strict=True):
-                yield batch, jax.tree.map(np.asarray, result)
+        search = self._search(settings)
+        there = {line: record for line, record in records if not self.task.is_empty(record)}
+        warned = list(there) if self._warns else ()
+        examples = self.task.input_examples(list(there.values()), settings.buckets[-1], warned)
+        requests = {}
+        for (line, record), example in zip(there.items(), examples, strict=True):
+            length = self._length(example)
+            finish = functools.partial(self.finished, record=record, n_best=n_best, **then)
+            lane = next(index for index, longest in enumerate(search.inputs) if longest >= length)
+            requests[line] = Request(example, length, line, settings, finish, lane)
+        search.workers.submit(requests.values())
+        return [requests[line].future if line in requests else self._empty() for line, _ in records]
 
-    def _batches(
-        self, records: Sequence[Record], settings: DecodingConfig, first_line: int
-    ) -> Iterator[Batch]:
-        """Yields batches of `rows` records of similar length."""
-        lines = [line for line, x in enumerate(records, first_line) if not self.task.is_empty(x)]
-        examples = self.task.input_examples(
-            [records[line - first_line] for line in lines],
-            settings.buckets[-1],
-            lines if self._warns else (),
-        )
-        lengths = [self._length(example) for example in examples]
-        for rows, length in of_like_length(lengths, settings):
-            inputs = self._stacked([examples[row] for row in rows], length, settings.rows)
-            yield Batch(inputs, length, [lines[row] for row in rows])
+    def _empty(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result([self.task.empty_output()])
+        return future
 
     @property
     def _fields(self) -> Fields:
@@ -271,31 +280,57 @@ class Decoder(Generic[TaskT]):
     def _length(self, example: Example) -> int:
         return max((len(example[name]) for name, field in self._fields.items() if field.padded), default=1)
 
-    def _stacked(self, examples: list[Example], length: int, rows: int) -> Arrays:
-        """A batch of exactly `rows` rows. Additional rows are empty; a search skips them."""
-        fields = self._fields
-        lengths = [length for field in fields.values() if field.padded]
-        return stacked([[example] for example in examples], fields, lengths, rows)
+    def _search(self, settings: DecodingConfig) -> "Search":
+        """The search with these options, which goes on as long as there are requests."""
+        with self._lock:
+            if settings.static() not in self._searches:
+                self._searches[settings.static()] = self._new_search(settings)
+            return self._searches[settings.static()]
 
-    def _search(self, batch: Batch, settings: DecodingConfig) -> Any:
-        """What the system's search returns for a batch."""
-        program = batch.length, settings.static()
-        rows = len(next(iter(batch.inputs.values())))
-        lines: Int[np.ndarray, " rows"] = np.resize(batch.lines, rows).astype(np.int32)
-        # the first batch compiles while the others wait; otherwise each would compile
-        compiling = self._compiling.setdefault(program, threading.Lock())
-        with nullcontext() if program in self.programs else compiling:
-            *arrays, lines_there = shard_rows(*batch.inputs.values(), lines)
-            inputs = dict(zip(batch.inputs, arrays, strict=True))
-            result = self.system.search(self.model, self.variables, inputs, lines_there, settings)
-            self.programs.add(program)
-        return jax.block_until_ready(result)
+    def _new_search(self, settings: DecodingConfig) -> "Search":
+        whole = all(x.is_fully_replicated for x in jax.tree.leaves(self.variables))
+        devices = places() if whole else [None]  # a model may be too large for one device
+        rows, method = -(-settings.rows // len(devices)), self.system.search
+        variables = [self._on(device) for device in devices]
+        if not isinstance(method, AutoregressiveSearch):
+            queue = Queue(1)
 
-    def _compile(self, length: int, settings: DecodingConfig) -> None:
-        """Compiles the program for this length, by searching an empty batch."""
-        refuse_forked()
-        if (length, settings.static()) not in self.programs:
-            self._search(Batch(self._stacked([], length, settings.rows), length, [1]), settings)
+            def batches(worker: int) -> list[Station]:
+                search = functools.partial(method, self.model, variables[worker])
+                return [Batches(search, settings, self._fields, queue, rows)]
+
+            return Search(Workers(queue, batches, devices), [settings.buckets[-1]])
+        padded = tuple(name for name, field in self._fields.items() if field.padded)
+        job = Job(method, self.model, settings.static(), padded)
+        each = sizes(job, self._fields, rows)
+        queue = Queue(len(each))
+
+        def lanes(worker: int) -> list[Station]:
+            return [
+                Lane(index, job, size, self._fields, variables[worker], queue, len(devices))
+                for index, size in enumerate(each)
+            ]
+
+        return Search(Workers(queue, lanes, devices), [size.inputs for size in each])
+
+    def _on(self, device: jax.Device | None) -> Variables:
+        """The variables on one of the devices that have them all; None: as they are."""
+        if device is None:
+            return self.variables
+
+        def there(x: jax.Array) -> jax.Array:
+            return next(part.data for part in x.addressable_shards if part.device == device)
+
+        return jax.tree.map(there, self.variables)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search with fixed options."""
+
+    workers: Workers
+    inputs: list[int]
+    """The longest input of each lane of the queue."""
 
 
 def within_positions(settings: DecodingConfig, table: int | None) -> DecodingConfig:
@@ -308,12 +343,6 @@ def within_positions(settings: DecodingConfig, table: int | None) -> DecodingCon
         buckets=buckets if settings.buckets[-1] > table else settings.buckets,
         max_length=min(settings.max_length or table, table),
     )
-
-
-def dealt_out(records: int, settings: DecodingConfig) -> DecodingConfig:
-    """The options of each concurrent search, which share the rows. A few records are searched one by one."""
-    rows = 1 if records <= settings.rows // FEW else max(1, settings.rows // batches_at_once())
-    return dataclasses.replace(settings, rows=rows)
 
 
 def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:

@@ -5,14 +5,16 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from transformer.decoding.search import length_penalty
-from transformer.translator.translator import WINDOW, Hypothesis, Translator
+from transformer.translator.translator import Hypothesis, Translator
+
+TOGETHER = 256  # sentences scored at a time
 
 
 def rescored(
     sources: Iterable[str],
     found: Iterable[list[Hypothesis]],
     judge: Translator,
-    window: int = WINDOW,
+    window: int = TOGETHER,
     first_line: int = 1,
 ) -> Iterator[list[Hypothesis]]:
     """Re-ranks every sentence's hypotheses by the judge's scores, and replaces their scores by these.

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from concurrent.futures import Future
+from typing import overload
 
 import flax.linen as nn
 import jax
@@ -13,16 +14,17 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Config, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
+from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.sharding import shard_rows
 from transformer.systems.registry import System
-from transformer.tasks.translation import Hypothesis, Translation
-from transformer.translator.decoder import WINDOW, Batch, Decoder, dealt_out, of_like_length, within_positions
+from transformer.tasks.translation import Hypothesis, Pair, Translation
+from transformer.translator.decoder import Decoder, of_like_length, within_positions
 
-__all__ = ["WINDOW", "Hypothesis", "Translator", "translation_of"]
+__all__ = ["Hypothesis", "Translator", "translation_of"]
 
 
 def translation_of(run: Run) -> Translation:
@@ -108,36 +110,67 @@ class Translator(Decoder[Translation]):
         sources = list(sources)
         if wrong := [type(source).__name__ for source in sources if not isinstance(source, str)]:
             raise UserError(f"sources must be sentences, not {wrong[0]}")
-        records = [(source, "") for source in sources]
-        settings = dealt_out(len(records), self.settings(n_best, options))
-        return self.decoded(records, settings, n_best, first_line, self._align if alignments else None)
+        return list(
+            self.stream(sources, n_best=n_best, alignments=alignments, first_line=first_line, **options)
+        )
 
     def stream(  # type: ignore[override]
         self,
         records: Iterable[str],
         *,
-        window: int = WINDOW,
         n_best: int | None = None,
+        alignments: bool = False,
         first_line: int = 1,
         **options: Option,
     ) -> Iterator[list[Hypothesis]]:
-        """`search` for any number of lines in bounded memory. Results are in order; `window` lines at a time
-        are sorted by length and searched."""
-        pairs = ((source, "") for source in records)
-        return super().stream(pairs, window=window, n_best=n_best, first_line=first_line, **options)
+        """`search` for any number of lines in bounded memory. Translations are in order.
 
-    def _align(self, batch: Batch, result: Any, found: list[list[Hypothesis]]) -> None:
-        """Adds the alignments of a batch to its hypotheses, `found`."""
-        pad, source = self.task.special.pad, batch.inputs["source"]
-        for rank in range(max(map(len, found))):
-            tokens = result.tokens[:, rank]
-            rows = shard_rows(source, tokens)
-            weights = np.asarray(_aligned(self.system, self.model, self.variables, *rows))
-            for row, several in enumerate(found):
-                if rank < len(several):
-                    size = (tokens[row] != pad).sum(), (source[row] != pad).sum()
-                    alignment = weights[row, : size[0], : size[1]]
-                    several[rank] = dataclasses.replace(several[rank], alignment=alignment)
+        Args:
+          records: sentences.
+          n_best: as in `search`.
+          alignments: as in `search`.
+          first_line: as in `search`.
+          options: as in `search`.
+        """
+        settings = self.settings(n_best, options)
+        pairs = ((line, (source, "")) for line, source in enumerate(records, first_line))
+        return self.outputs(pairs, settings, n_best, alignments=alignments)
+
+    def submit(  # type: ignore[override]
+        self, record: str, *, n_best: int | None = None, line: int = 1, **options: Option
+    ) -> Future[list[Hypothesis]]:
+        """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
+
+        Args:
+          record: the sentence.
+          n_best: as in `search`.
+          line: its number, for warnings and for sampling.
+          options: as in `search`.
+
+        Returns:
+          A future of the translations, best first. It can be cancelled.
+        """
+        return super().submit((record, ""), n_best=n_best, line=line, **options)
+
+    def finished(
+        self, found: SearchResult, record: Pair, n_best: int | None, alignments: bool = False
+    ) -> list[Hypothesis]:
+        """The hypotheses of a sentence, and if requested their alignments."""
+        several = super().finished(found, record, n_best)
+        if not alignments:
+            return several
+        settings = within_positions(self.config.decoding, self.config.model.longest)
+        (ids,) = self.task.ids([record[0]], self.tokenizers[0], settings.buckets[-1])
+        targets = [list(hypothesis.ids) for hypothesis in several]
+        ((_, length),) = of_like_length([len(ids)], settings)
+        rows, columns = found.tokens.shape  # as many for every sentence: one program for each bucket
+        source = self._padded([ids] * len(several), length, rows)
+        target = self._padded(targets, columns, rows)
+        weights = np.asarray(_aligned(self.system, self.model, self.variables, *shard_rows(source, target)))
+        return [
+            dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
+            for hypothesis, each, words in zip(several, weights, targets, strict=False)
+        ]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None

@@ -154,7 +154,7 @@ class Convolutional(EncoderDecoder):
         x, layers = embedded, []
         for block, before in zip(self.decoder, cache.layers, strict=True):
             window = jnp.concatenate([before.value, x[:, :, None, :]], axis=2)
-            layers.append(before.append(window[:, :, 1:], cache.step, cache.positions))
+            layers.append(before.append(window[:, :, 1:], cache.column, cache.positions))
             x = block(x, block.convolution(window, True)[:, :, 0], embedded, cache.source)
         return self.output(self.readout(x)), cache.end_step(layers)
 

@@ -7,25 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import DecodingConfig
-from transformer.decoding.beam import SearchResult
 from transformer.decoding.calls import Inputs
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.scores import SearchResult
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.model.parameters import Variables
 from transformer.systems.copying.model import CopyingTransformer
 from transformer.systems.copying.objective import forced
-
-
-def copying_search(
-    model: CopyingTransformer,
-    variables: Variables,
-    inputs: Inputs,
-    lines: Int[Array, " b"],
-    options: DecodingConfig,
-) -> SearchResult:
-    """`autoregressive_search`, with the source's ids for copied words."""
-    found = autoregressive_search(model, variables, inputs, lines, options)
-    return replace(found, tokens=named(found.tokens, inputs["source"], model.config.output_size))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -34,6 +21,14 @@ def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: in
     place = jnp.clip(tokens - vocab_size, 0, source.shape[1] - 1)
     there = jnp.take_along_axis(source[:, None, :], place, axis=2)
     return jnp.where(tokens >= vocab_size, there, tokens)
+
+
+def _copied_words(model: CopyingTransformer, found: SearchResult, inputs: Inputs) -> SearchResult:
+    """The source's ids for copied words."""
+    return replace(found, tokens=named(found.tokens, inputs["source"], model.config.output_size))
+
+
+copying_search = AutoregressiveSearch(named=_copied_words)
 
 
 def copying_scores(

@@ -11,8 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
 from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
-from transformer.decoding.beam import NEVER, SearchResult, chunks, in_order, source_limits
 from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.limits import source_limits
+from transformer.decoding.scores import NEVER, SearchResult, in_order
+from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
@@ -21,6 +23,7 @@ from transformer.systems.nonautoregressive.model import NonAutoregressiveTransfo
 
 Apply = Callable[..., Any]
 """Calls a method of the model, given its name, with the model's variables."""
+DRAFTS = (32, 128, 512)  # positions; each size is a part of the compiled program that runs only if needed
 
 
 def nonautoregressive_search(
@@ -66,10 +69,14 @@ def _search(
     found = source_limits(source, c.special.pad, options.extra_length, options.max_length)
     limits, longest = found.each, found.longest
     memory = apply(source, method="encode")
+
+    def ranked(tokens: Int[Array, "b n t"], log_p: Float[Array, "b n"]) -> SearchResult:
+        return in_order(tokens, log_p / penalty(lengths_of(tokens, c.special.pad)), log_p)
+
     if c.decoder_input == "bos":
         draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
         tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
-        return in_order(tokens[:, None], log_p[:, None], penalty, c.special.pad)
+        return ranked(tokens[:, None], log_p[:, None])
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
     if c.decoder_input == "fertility":
@@ -104,10 +111,15 @@ def _search(
         return padded, (log_p * positions).sum(axis=1)
 
     # as many positions as the longest candidate of this batch needs
-    sizes = chunks(longest)
+    sizes = draft_sizes(longest)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
     tokens, log_p = jax.lax.switch(needed, [functools.partial(decode, size) for size in sizes])
-    return in_order(tokens.reshape(batch, n, -1), log_p.reshape(batch, n), penalty, c.special.pad)
+    return ranked(tokens.reshape(batch, n, -1), log_p.reshape(batch, n))
+
+
+def draft_sizes(longest: int) -> tuple[int, ...]:
+    """The numbers of positions that a draft may have."""
+    return (*(size for size in DRAFTS if 1.5 * size <= longest), longest)
 
 
 def predict_tokens(

@@ -223,7 +223,7 @@ class Recurrent(EncoderDecoder):
         embedded = self.embed_target(tokens)
         states, step = self.decoder([layer.value for layer in cache.layers], embedded, cache.source, True)
         layers = [
-            layer.append(state, cache.step, cache.positions)
+            layer.append(state, cache.column, cache.positions)
             for layer, state in zip(cache.layers, states, strict=True)
         ]
         return self.output(self.read(step, embedded)), cache.end_step(layers)

@@ -1,0 +1,273 @@
+"""Sentences enter and leave one running search: each finds what it finds alone."""
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_search import random_variables
+from small_run import WORDS
+from small_translator import small_translator
+
+from transformer import Translator, UserError
+from transformer.config import DecodingConfig
+from transformer.config.registry import types_of
+from transformer.data.batching import Field
+from transformer.decoding import queue as queue_module
+from transformer.decoding.beam import beam_search
+from transformer.decoding.lanes import Job, Lane, Size, sizes
+from transformer.decoding.queue import Queue, Request
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.workers import Workers
+from transformer.systems.registry import SYSTEMS
+from transformer.translator import decoder as module
+
+STEPWISE = [name for name, system in SYSTEMS.items() if isinstance(system.search, AutoregressiveSearch)]
+OPTIONS = DecodingConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
+FIELDS = {"source": Field()}
+WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
+
+
+@functools.cache
+def model_of(name: str) -> tuple[Any, Any]:
+    kind = types_of(name).model
+    sizes = WIDE | ({"d_ff": 32, "num_heads": 2} if hasattr(kind, "num_heads") else {})
+    model = SYSTEMS[name].model(kind(**sizes))
+    return model, random_variables(model, 1)
+
+
+def sources(count: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [[*rng.integers(4, 11, rng.integers(0, 7)).tolist(), 2] for _ in range(count)]
+
+
+def requests_of(given: Sequence[list[int]], options: DecodingConfig, lane: int = 0) -> list[Request]:
+    return [
+        Request({"source": ids}, len(ids), line, options, lambda found: found, lane)
+        for line, ids in enumerate(given)
+    ]
+
+
+def in_lanes(name: str, options: DecodingConfig, each: list[Size], order: Sequence[int], given: list) -> list:
+    """What each source finds in lanes of these sizes, arriving in this order."""
+    model, variables = model_of(name)
+    job, queue = Job(SYSTEMS[name].search, model, options.static(), ("source",)), Queue(len(each))
+    lanes = [Lane(index, job, size, FIELDS, variables, queue, 1) for index, size in enumerate(each)]
+    requests = requests_of(given, options)
+    waiting = [requests[index] for index in order]
+    while not all(request.future.done() for request in requests):
+        some, waiting = waiting[:4], waiting[4:]
+        queue.put(some)
+        for lane in lanes:
+            if lane.busy or queue.waiting(lane.index):
+                lane.turn()
+    return [request.future.result() for request in requests]
+
+
+def at_once(name: str, options: DecodingConfig, given: list[list[int]]) -> Any:
+    model, variables = model_of(name)
+    padded = np.zeros((len(given), 8), np.int32)
+    for row, ids in zip(padded, given, strict=True):
+        row[: len(ids)] = ids
+    inputs = {"source": jnp.asarray(padded)}
+    return SYSTEMS[name].search(model, variables, inputs, jnp.arange(len(given)), options)
+
+
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
+    given = sources(17)
+    options = DecodingConfig(**{**vars(OPTIONS), "method": method})
+    expected = at_once(name, options, given)
+    overflowing = [Size(8, 4, (1, 2, 3)), Size(8, 7, (2,)), Size(8, 13, (1, 3))]
+    orders = [range(17), np.random.default_rng(1).permutation(17).tolist()]
+    for each, order in itertools.product(([Size(8, 13, (1, 3))], overflowing), orders):
+        found = in_lanes(name, options, each, order, given)
+        for row, one in enumerate(found):
+            length = one.tokens.shape[1]
+            wanted = np.asarray(expected.tokens[row])
+            np.testing.assert_array_equal(one.tokens, wanted[:, :length])
+            assert (wanted[:, length:] == 0).all()
+            np.testing.assert_allclose(one.scores, expected.scores[row], atol=1e-5)
+
+
+def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
+    """A hypothesis longer than the first ring wins, if the whole search says so."""
+    lengths = (np.asarray(at_once("transformer", OPTIONS, sources(17)).tokens) != 0).sum(axis=2)
+    assert (lengths.max(axis=1) > 4).any()
+    assert (lengths.max(axis=1) <= 4).any()
+
+
+def test_sizes_of_lanes() -> None:
+    model, _ = model_of("transformer")
+    options = DecodingConfig(rows=16)
+    job = Job(SYSTEMS["transformer"].search, model, options.static(), ("source",))
+    assert sizes(job, FIELDS, 16) == [
+        Size(32, 48, (1, 4, 16)),
+        Size(96, 144, (1, 2, 8)),
+        Size(256, 306, (1, 4)),
+    ]
+    short = Job(job.search, model, DecodingConfig(max_length=10, buckets=(8,)).static(), ("source",))
+    assert sizes(short, FIELDS, 1) == [Size(8, 10, (1,))]
+
+
+def test_the_longest_first_but_none_is_overtaken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "OVERTAKING", 4)
+    queue = Queue(1)
+    requests = requests_of([[4] * length for length in (1, 5, 3, 5, 4, 2, 6)], OPTIONS)
+    queue.put(requests)
+    requests[2].future.cancel()
+    taken = [request.line for _ in range(4) for request in queue.take(0, 2)]
+    assert taken == [6, 1, 3, 4, 0, 5]
+    assert queue.waiting(0) == len(queue) == 0
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return small_translator()
+
+
+LINES = [f"{a} {b}" for a in WORDS for b in WORDS]
+
+
+def test_requests_of_many_threads_join_one_search(translator: Translator) -> None:
+    expected = translator.translate(LINES)
+    found: dict[int, str] = {}
+
+    def ask(start: int) -> None:
+        for index in range(start, len(LINES), 4):
+            found[index] = translator.submit(LINES[index]).result()[0].text
+
+    threads = [threading.Thread(target=ask, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(len(LINES))] == expected
+    assert translator.submit("").result()[0].text == ""
+    assert len(translator._searches) == 1
+
+
+def test_a_cancelled_request_and_one_that_fails_disturb_no_other(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = translator.search(LINES)
+    outputs = translator.task.outputs
+
+    def failing(found: Any, record: Any, n_best: int | None) -> Any:
+        if record[0] == LINES[3]:
+            raise UserError("the third")
+        return outputs(found, record, n_best)
+
+    monkeypatch.setattr(translator.task, "outputs", failing)
+    futures = [translator.submit(line) for line in LINES]
+    cancelled = futures[5].cancel()
+    with pytest.raises(UserError, match="the third"):
+        futures[3].result()
+    for index, future in enumerate(futures):
+        if index != 3 and not (index == 5 and cancelled):
+            assert [h.text for h in future.result()] == [h.text for h in expected[index]]
+
+
+class Interrupting(list):
+    """Lines of which one raises an interrupt."""
+
+    def __iter__(self) -> Any:
+        yield from self[:-1]
+        raise KeyboardInterrupt
+
+
+def test_it_stays_usable_after_an_interrupt(translator: Translator) -> None:
+    expected = translator.translate(LINES)
+    with pytest.raises(KeyboardInterrupt):
+        list(translator.stream(Interrupting(LINES)))
+    stream = translator.stream(LINES)
+    next(stream)
+    stream.close()  # drops the rest
+    assert translator.translate(LINES) == expected
+
+
+def test_a_stream_reads_only_so_far_ahead(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AHEAD", 10)
+    read: list[int] = []
+    lines = (read.append(index) or line for index, line in enumerate(LINES * 4))
+    for count, _ in enumerate(translator.stream(lines), 1):
+        assert len(read) <= count + 10
+    assert count == 4 * len(LINES)
+
+
+def test_what_has_arrived_is_decoded_before_more_is_read(translator: Translator) -> None:
+    """None says that nothing more has arrived."""
+    out: list[Any] = []
+
+    def records() -> Any:
+        yield 1, (LINES[0], "")
+        until = time.monotonic() + 60
+        while not out:
+            assert time.monotonic() < until
+            yield None
+        yield 2, (LINES[1], "")
+
+    for found in translator.outputs(records(), translator.settings(1, {}), 1):
+        out += [found] if found else []
+    assert [one[0].text for one in out] == translator.translate(LINES[:2])
+
+
+def test_a_search_that_fails_leaves_nobody_waiting() -> None:
+    """Neither before nor after requests have been taken; and the next ones are served."""
+    calls = iter(range(10))
+
+    class Failing:
+        index, busy = 0, 0
+
+        def __init__(self) -> None:
+            self.held = list[Request]()
+
+        def turn(self) -> None:
+            call = next(calls)
+            if call == 0:
+                raise MemoryError("before")
+            self.held = queue.take(0, 1)
+            if call == 1:
+                raise MemoryError("after")
+            self.held[0].deliver("found")
+
+        def empty(self) -> list[Request]:
+            return self.held
+
+        def prepare(self) -> None: ...
+
+    queue = Queue(1)
+    workers = Workers(queue, lambda worker: [Failing()], jax.local_devices()[:1])
+    for expected in ("before", "after"):
+        (request,) = requests_of([[2]], OPTIONS)
+        workers.submit([request])
+        with pytest.raises(MemoryError, match=expected):
+            request.future.result(timeout=60)
+    (request,) = requests_of([[2]], OPTIONS)
+    workers.submit([request])
+    assert request.future.result(timeout=60) == "found"
+
+
+def test_beam_search_inside_other_transformations() -> None:
+    """Objectives call it under `jit` and `pmap`."""
+    model, variables = model_of("transformer")
+    given = jnp.asarray([[4, 5, 2, 0], [6, 2, 0, 0]])
+    search = functools.partial(beam_search, beam_size=2, extra_length=3)
+    expected = search(model, variables, given)
+    for transformed in (
+        jax.jit(lambda x: search(model, variables, x)),
+        lambda x: jax.tree.map(lambda y: y[0], jax.pmap(lambda z: search(model, variables, z))(x[None])),
+    ):
+        np.testing.assert_array_equal(transformed(given).tokens, expected.tokens)
+
+
+def test_futures_are_those_of_the_standard_library(translator: Translator) -> None:
+    assert isinstance(translator.submit(LINES[0]), Future)

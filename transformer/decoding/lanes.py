@@ -1,0 +1,375 @@
+"""Lanes: slots of one size, which the host fills from the queue and empties.
+
+Most sentences need neither the longest input nor the longest output, so there are a few lanes, each with
+inputs up to a length and rings of so many columns. What does not fit in the rings of one lane is searched
+again in the next. A lane has as many slots as it can use at the moment: one, a few, or all.
+"""
+
+import functools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Int
+
+from transformer.config import DecodingConfig
+from transformer.data.batching import Fields, stacked
+from transformer.decoding.calls import Inputs, as_variables, special_ids
+from transformer.decoding.queue import Queue, Request
+from transformer.decoding.scores import SearchResult
+from transformer.decoding.search import AutoregressiveSearch, Draws, as_found, choice_of, randomness
+from transformer.decoding.slots import Slots, begun, results, run
+from transformer.model.parameters import Variables
+
+SHORT = 24  # the shortest inputs that have a lane of their own
+STEPS = 16  # after which the host looks whether requests have come or were cancelled
+TOGETHER = 8  # inputs encoded at once
+FREED = 2  # slots that must be free before they are filled again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the programs of a search depend on."""
+
+    search: AutoregressiveSearch
+    model: nn.Module
+    options: DecodingConfig
+    """Those that programs depend on (`DecodingConfig.static`)."""
+    padded: tuple[str, ...]
+    """The inputs that are sequences."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a lane."""
+
+    inputs: int
+    """The padded length of its inputs."""
+    columns: int
+    """Of its rings: the longest output."""
+    slots: tuple[int, ...]
+    """The numbers of slots that it may have, ascending."""
+
+
+def sizes(job: Job, fields: Fields, rows: int) -> list[Size]:
+    """The sizes of the lanes, from short to long.
+
+    Args:
+      job: gives the limits.
+      fields: that decoding reads.
+      rows: the most slots of the first lane; each longer one has half as many.
+    """
+    lengths = [job.options.buckets[-1]]
+    for length in reversed(job.options.buckets):
+        if SHORT <= length <= lengths[0] / 2.5:
+            lengths.insert(0, length)
+    found = []
+    for index, length in enumerate(lengths):
+        inputs: Inputs = batch([], fields, length, 1)
+        limits = jax.eval_shape(lambda x: job.search.limits(x, special_ids(job.model), job.options), inputs)
+        columns = limits.longest if length == lengths[-1] else min(limits.longest, length * 3 // 2)
+        most = max(1, rows >> index)
+        found.append(Size(length, columns, tuple(sorted({1, -(-most // 4), most}))))
+    return found
+
+
+def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> Any:
+    """Exactly `rows` rows of inputs, padded to a length. Additional rows are empty; a search skips them."""
+    lengths = [length for field in fields.values() if field.padded]
+    return stacked([[example] for example in examples], fields, lengths, rows)
+
+
+# The programs
+
+
+@struct.dataclass
+class Seen:
+    """What the host sees of slots."""
+
+    done: Bool[Array, " b"]
+    overflowed: Bool[Array, " b"]
+    found: SearchResult
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def begin(job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, draws: Draws) -> Slots:
+    """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
+    random = randomness(job.options, draws)
+
+    def slots(inputs: Inputs) -> Slots:
+        limits = job.search.limits(inputs, special_ids(job.model), job.options)
+        choice, given = choice_of(job.options), as_variables(variables)
+        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, random)
+
+    def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
+        axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape
+        return jax.ShapeDtypeStruct(axes, x.dtype)
+
+    def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
+        more = [(0, wanted - size) for size, wanted in zip(x.shape, like.shape, strict=True)]
+        return jnp.pad(x, more) if any(after for _, after in more) else x
+
+    wanted = jax.eval_shape(slots, {name: lengthened(name, x) for name, x in inputs.items()})
+    return jax.tree.map(pad, slots(inputs), wanted)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, " r"]) -> Slots:
+    """These rows of the pool begin in these slots; those beyond the last are dropped."""
+    return slots.put_rows(into, pool.take_rows(rows))
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def advance(
+    job: Job, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
+) -> tuple[Slots, Seen]:
+    """Steps until no more than `running` slots are busy, and at most `steps` times."""
+    choice, given = choice_of(job.options), as_variables(variables)
+    slots = run(job.model, given, slots, choice, job.search.hook, running, steps)
+    found = results(slots, special_ids(job.model), choice.penalty)
+    return slots, Seen(slots.done, slots.overflowed, found)
+
+
+@jax.jit
+def resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
+    """A lane of these slots, of which only some are busy."""
+    taken = slots.take_rows(rows)
+    return replace(taken, done=taken.done | ~busy)
+
+
+# The host
+
+
+class Lane:
+    """The slots of a worker of one size.
+
+    Args:
+      index: of the lane in the queue.
+      job: what it searches.
+      size: of the lane.
+      fields: that decoding reads.
+      variables: of the model, on the worker's device.
+      queue: where requests come from. Those that overflow go back to it, for the next lane.
+      workers: how many share the queue.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        job: Job,
+        size: Size,
+        fields: Fields,
+        variables: Variables,
+        queue: Queue,
+        workers: int = 1,
+    ) -> None:
+        self.index, self.job, self.size, self.fields = index, job, size, fields
+        self.variables, self.queue, self.workers = variables, queue, workers
+        lengths = [length for length in job.options.buckets if length < size.inputs]
+        self._lengths = (*(length for length in lengths[-1:] if 2 * length >= size.inputs), size.inputs)
+        self.empty()
+
+    def empty(self) -> list[Request]:
+        """Drops its slots, and returns their requests."""
+        dropped = [request for request in getattr(self, "_owners", []) if request]
+        dropped += [request for _, request in getattr(self, "_pool", ())]
+        self._slots: Slots | None = None
+        self._owners: list[Request | None] = []
+        self._encoded: Slots | None = None
+        self._pool: deque[tuple[int, Request]] = deque()  # encoded requests: rows of `_encoded`
+        return dropped
+
+    @property
+    def busy(self) -> int:
+        """How many requests it holds."""
+        return sum(request is not None for request in self._owners) + len(self._pool)
+
+    def turn(self) -> None:
+        """Fills free slots, steps until some are done, and delivers what these have found."""
+        self._resize()
+        self._fill()
+        busy = sum(request is not None for request in self._owners)
+        if not busy:
+            return
+        smaller = [size for size in self.size.slots if size < busy]
+        running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
+        assert self._slots is not None
+        self._slots, seen = advance(self.job, self.variables, self._slots, np.int32(running), np.int32(STEPS))
+        self._deliver(jax.tree.map(np.array, seen))  # copies: the slots' own buffers are reused
+        if not self.busy:
+            self._slots, self._owners = None, []
+
+    def prepare(self) -> None:
+        """Compiles all programs of the lane."""
+        counts, columns = self.size.slots, self.size.columns
+        for length in self._lengths:
+            for rows in (1, TOGETHER):
+                pool, nowhere = self._begin([], length, 1, rows), np.full(rows, counts[-1], np.int32)
+                for count in counts:
+                    slots = self._begin([], self.size.inputs, columns, count)
+                    insert(slots, nowhere, pool, np.zeros(rows, np.int32))
+        for count in counts:
+            slots = self._begin([], self.size.inputs, columns, count)
+            slots, seen = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
+            jax.block_until_ready(seen)
+            for other in counts:
+                resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
+        if self.job.search.named is not as_found:
+            found = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), seen.found)
+            inputs = jax.tree.map(jnp.asarray, batch([], self.fields, self.size.inputs, 1))
+            self.job.search.named(self.job.model, found, inputs)
+
+    def _resize(self) -> None:
+        """As many slots as are needed now, without those of cancelled requests."""
+        if self._slots is None:
+            return
+        live = [request and not request.future.cancelled() for request in self._owners]
+        held = [slot for slot, request in enumerate(live) if request]
+        dropped = any(request and not live[slot] for slot, request in enumerate(self._owners))
+        wanted = len(held) + len(self._pool) + self._share
+        count = max(self._count(wanted), self._count(len(held)))
+        if count != len(self._owners) or dropped:
+            rows = np.resize(np.array(held or [0], np.int32), count)
+            self._slots = resized(self._slots, rows, np.arange(count) < len(held))
+            self._owners = [self._owners[slot] for slot in held] + [None] * (count - len(held))
+
+    def _count(self, wanted: int) -> int:
+        """The number of slots for so many requests."""
+        return next((size for size in self.size.slots if size >= wanted), self.size.slots[-1])
+
+    def _fill(self) -> None:
+        """Free slots take in requests."""
+        if self._slots is None:
+            count = self._count(self._share)
+            taken = self.queue.take(self.index, min(count, self._share))
+            self._slots = self._begun(taken, self.size.inputs, self.size.columns, count)
+            self._owners = [*taken, *[None] * (count - len(taken))] if self._slots else []
+            return
+        free = [slot for slot, request in enumerate(self._owners) if request is None]
+        while free:
+            if not self._pool:
+                self._encode(self.queue.take(self.index, min(TOGETHER, self._share)))
+            if not self._pool:
+                return
+            assert self._slots is not None
+            assert self._encoded is not None
+            most = len(self._encoded.done)
+            into, rows = np.full(most, len(self._owners), np.int32), np.zeros(most, np.int32)
+            for place in range(min(len(free), len(self._pool))):
+                (rows[place], request), into[place] = self._pool.popleft(), free.pop(0)
+                self._owners[into[place]] = request
+            self._slots = insert(self._slots, into, self._encoded, rows)
+
+    def _encode(self, taken: list[Request]) -> None:
+        """Encodes requests, which then wait for slots."""
+        longest = max((request.length for request in taken), default=0)
+        length = next(length for length in self._lengths if length >= longest)
+        self._encoded = self._begun(taken, length, 1, 1 if len(taken) == 1 else TOGETHER)
+        self._pool = deque(enumerate(taken) if self._encoded else ())
+
+    def _begun(self, taken: list[Request], length: int, columns: int, rows: int) -> Slots | None:
+        """Slots where requests begin. None: there are no requests, or they have failed."""
+        if not taken:
+            return None
+        try:
+            return self._begin(taken, length, columns, rows)
+        except BaseException as error:  # only these fail
+            for request in taken:
+                request.fail(error)
+            return None
+
+    def _begin(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
+        inputs = batch([each.example for each in requests], self.fields, length, rows)
+        options = [each.options for each in requests] or [self.job.options]
+        draws = Draws.of(options, [each.line for each in requests] or [0], rows)
+        return begin(self.job, self.size.inputs, columns, self.variables, inputs, draws)
+
+    @property
+    def _share(self) -> int:
+        """The number of waiting requests that this worker should take. A few are not divided."""
+        waiting = self.queue.waiting(self.index)
+        return min(waiting, max(TOGETHER, -(-waiting // self.workers)))
+
+    def _deliver(self, seen: Seen) -> None:
+        overflowed = []
+        for slot, request in enumerate(self._owners):
+            if request is None or not seen.done[slot]:
+                continue
+            if seen.overflowed[slot]:
+                request.lane += 1
+                overflowed.append(request)
+            else:
+                found: SearchResult = jax.tree.map(lambda x, slot=slot: x[slot : slot + 1], seen.found)
+                if self.job.search.named is not as_found:
+                    inputs = batch([request.example], self.fields, self.size.inputs, 1)
+                    given = jax.tree.map(jnp.asarray, (found, inputs))
+                    found = self.job.search.named(self.job.model, *given)
+                request.deliver(jax.tree.map(lambda x: np.asarray(x)[0], found))
+            self._owners[slot] = None
+        if overflowed:
+            self.queue.put(overflowed)
+
+
+class Batches:
+    """What takes the place of lanes if a system has a search of its own: batches of similar length.
+
+    Args:
+      search: `System.search`, given all but inputs and lines.
+      options: of the search.
+      fields: that decoding reads.
+      queue: where requests come from.
+      rows: of a batch.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[Inputs, Int[Array, " b"], DecodingConfig], Any],
+        options: DecodingConfig,
+        fields: Fields,
+        queue: Queue,
+        rows: int,
+    ) -> None:
+        self.search, self.options, self.fields, self.queue, self.rows = search, options, fields, queue, rows
+        self.index, self._taken = 0, list[Request]()
+
+    @property
+    def busy(self) -> int:
+        """It holds nothing between two turns."""
+        return 0
+
+    def prepare(self) -> None:
+        """Compiles the program of each bucket, for one row and for a whole batch."""
+        for length in self.options.buckets:
+            for rows in {1, self.rows}:
+                inputs = batch([], self.fields, length, rows)
+                jax.block_until_ready(self._found(inputs, np.ones(rows, np.int32), self.options))
+
+    def empty(self) -> list[Request]:
+        """The requests of a batch that has failed."""
+        return [request for request in self._taken if not request.future.done()]
+
+    def turn(self) -> None:
+        """Searches a batch. A few requests are searched one by one."""
+        few = self.queue.waiting(0) <= self.rows // TOGETHER
+        self._taken = self.queue.take(0, 1 if few else self.rows)
+        groups: dict[DecodingConfig, list[Request]] = {}
+        for request in self._taken:
+            groups.setdefault(request.options, []).append(request)
+        for options, requests in groups.items():
+            rows = 1 if few else self.rows
+            longest = max(request.length for request in requests)
+            length = next(length for length in self.options.buckets if length >= longest)
+            inputs = batch([request.example for request in requests], self.fields, length, rows)
+            lines = np.resize([request.line for request in requests], rows).astype(np.int32)
+            found = jax.tree.map(np.asarray, self._found(inputs, lines, options))
+            for row, request in enumerate(requests):
+                request.deliver(jax.tree.map(lambda x, row=row: x[row], found))
+
+    def _found(self, inputs: Any, lines: np.ndarray, options: DecodingConfig) -> Any:
+        return self.search(jax.tree.map(jnp.asarray, inputs), jnp.asarray(lines), options)

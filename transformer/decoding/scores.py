@@ -1,0 +1,56 @@
+"""What searches return, and how hypotheses of different lengths compare.
+
+A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), where |Y| counts <eos>.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+NEVER = -jnp.inf
+
+
+@struct.dataclass
+class SearchResult:
+    """Translations, best first. `tokens` end with <eos>, then <pad>. Empty slots have the score -inf."""
+
+    tokens: Int[Array, "batch beam time"]
+    scores: Float[Array, "batch beam"]
+    """log P(Y | X) / lp(|Y|)."""
+    log_probabilities: Float[Array, "batch beam"]
+    """log P(Y | X), in nats."""
+
+
+@functools.lru_cache
+def wu_penalty(alpha: float) -> LengthPenalty:
+    """lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14)."""
+    return lambda length: ((5 + length) / 6) ** alpha
+
+
+@functools.lru_cache
+def power_penalty(alpha: float) -> LengthPenalty:
+    """lp(Y) = |Y|^alpha, as in Marian and Hugging Face."""
+    return lambda length: length**alpha
+
+
+def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
+    """The length penalty as a function of |Y|, given that function or alpha of `wu_penalty`."""
+    return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
+
+
+def in_order(
+    tokens: Int[Array, "b n t"], scores: Float[Array, "b n"], log_p: Float[Array, "b n"]
+) -> SearchResult:
+    """Sorts complete translations by score, best first."""
+    order = jnp.argsort(-scores, axis=1)
+    tokens = jnp.take_along_axis(tokens, order[:, :, None], axis=1)
+    return SearchResult(tokens, *(jnp.take_along_axis(x, order, axis=1) for x in (scores, log_p)))
+
+
+def lengths(tokens: Int[Array, "b n t"], pad: int) -> Float[Array, "b n"]:
+    """|Y| of translations, counting <eos>; 1 for empty rows, since it is a divisor."""
+    return jnp.maximum((tokens != pad).sum(axis=-1), 1).astype(jnp.float32)

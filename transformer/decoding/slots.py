@@ -1,0 +1,260 @@
+"""Search in slots: sentences that enter and leave one running search.
+
+A state has a slot for each of `b` sentences, with `n` beams each. All slots step together and write the same
+column of a ring, and each has its own first column, length and limit. So a slot whose sentence is done can be
+given another one while the others go on. What a step chooses is up to a `Choice`: beam search or sampling.
+"""
+
+from dataclasses import fields, replace
+from typing import Any, Protocol, runtime_checkable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import SpecialIds
+from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
+from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, first_states
+from transformer.decoding.limits import Limits
+from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
+from transformer.model.cache import ByRows, Cache, States, put_rows
+from transformer.model.parameters import Variables
+
+
+@struct.dataclass
+class Finished:
+    """The best finished hypotheses so far: each continues live beam `beam` with <eos> as token `step`."""
+
+    scores: Float[Array, "b n"]
+    step: Int[Array, "b n"]
+    beam: Int[Array, "b n"]
+
+    @classmethod
+    def none(cls, rows: int, beams: int) -> "Finished":
+        zeros = jnp.zeros((rows, beams), jnp.int32)
+        return cls(jnp.full((rows, beams), NEVER), zeros, zeros)
+
+
+@struct.dataclass
+class Slots(ByRows):
+    """The sentences of a search."""
+
+    cache: Cache
+    hook: States[HookState]
+    column: Int[Array, ""]
+    """The column of the rings that is written next."""
+    start: Int[Array, " b"]
+    """The column of each slot's first token."""
+    length: Int[Array, " b"]
+    """The number of tokens of its live beams."""
+    limits: Int[Array, " b"]
+    """The maximum length of its output."""
+    live: Float[Array, "b n"]
+    """Log-probabilities of the unfinished beams."""
+    newest: Int[Array, "b n"]
+    """Their last tokens."""
+    tokens: Int[Array, "b columns n"]
+    """A ring: the token of each beam at each step."""
+    parents: Int[Array, "b columns n"]
+    """A ring: the beam that it continued."""
+    finished: Finished
+    done: Bool[Array, " b"]
+    """Nothing better can come, or the slot is free, or it overflowed."""
+    overflowed: Bool[Array, " b"]
+    """Its rings were full before its limit: it must be searched again in longer ones."""
+    random: Any
+    """What the choice reads for each slot, such as random keys: arrays with rows first."""
+
+    def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
+        """These slots begin anew, as in `new`, whose rings may have any length. Rows beyond the last are
+        dropped."""
+        kept = "cache", "column", "start", "tokens", "parents"
+        changed: dict[str, Any] = {
+            field.name: put_rows(getattr(self, field.name), rows, getattr(new, field.name))
+            for field in fields(self)
+            if field.name not in kept
+        }
+        start = self.start.at[rows].set(self.column, mode="drop")
+        return replace(self, **changed, cache=self.cache.put_rows(rows, new.cache), start=start)
+
+
+@struct.dataclass
+class Extended:
+    """What a step chose."""
+
+    tokens: Int[Array, "b n"]
+    """The newest token of each live beam."""
+    parents: Int[Array, "b n"]
+    """The beam that it continues."""
+    live: Float[Array, "b n"]
+    finished: Finished
+    enough: Bool[Array, " b"]
+    """Whether the slot is done."""
+
+
+@runtime_checkable
+class Choice(Protocol):
+    """Chooses how the beams of all slots go on. It is hashable: compiled programs depend on it."""
+
+    @property
+    def penalty(self) -> LengthPenalty:
+        """The length penalty."""
+        ...
+
+    def first(self) -> Float[Array, " n"]:
+        """The log-probabilities of a slot's beams before the first step: -inf for those that would repeat
+        another."""
+        ...
+
+    def __call__(
+        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
+    ) -> Extended:
+        """The next step. Forbidden tokens have the logit -inf. Slots that are done must keep what they have
+        finished."""
+        ...
+
+
+def step(model: nn.Module, variables: Variables, slots: Slots, choice: Choice, hook: SearchHook) -> Slots:
+    """One more token in every slot."""
+    logits, log_normaliser, cache = predict(model, variables, slots, hook)
+    return extend(slots, cache, choice(slots, logits, log_normaliser, special_ids(model).eos), hook)
+
+
+def predict(
+    model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook
+) -> tuple[Float[Array, "b n v"], Float[Array, "b n 1"], Cache]:
+    """The logits of the next token, with -inf for what is forbidden, the log-sum-exp of all logits, and the
+    cache."""
+    logits, cache = advance(model, variables, slots.cache, slots.newest)
+    log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    last = slots.length + 1 >= slots.limits
+    return allowed(hook, logits, slots.hook.value, special_ids(model), last), log_normaliser, cache
+
+
+def extend(slots: Slots, cache: Cache, chosen: Extended, hook: SearchHook) -> Slots:
+    """The slots after a step."""
+    column, columns = slots.column, slots.tokens.shape[1]
+
+    def write(ring: Array, new: Array) -> Array:  # slots that are done keep theirs
+        old = jax.lax.dynamic_index_in_dim(ring, column, axis=1, keepdims=False)
+        new = jnp.where(slots.done[:, None], old, new)
+        return jax.lax.dynamic_update_index_in_dim(ring, new, column, axis=1)
+
+    length = jnp.where(slots.done, slots.length, slots.length + 1)
+    complete = slots.done | chosen.enough | (length >= slots.limits)
+    return replace(
+        slots,
+        cache=cache.select(chosen.parents),
+        hook=States(hook.advance(chosen.tokens, slots.hook.select(chosen.parents).value)),
+        column=(column + 1) % columns,
+        length=length,
+        live=chosen.live,
+        newest=chosen.tokens,
+        tokens=write(slots.tokens, chosen.tokens),
+        parents=write(slots.parents, chosen.parents),
+        finished=chosen.finished,
+        done=complete | (length >= columns),
+        overflowed=slots.overflowed | (~complete & (length >= columns)),
+    )
+
+
+def run(
+    model: nn.Module,
+    variables: Variables,
+    slots: Slots,
+    choice: Choice,
+    hook: SearchHook,
+    running: int | Int[Array, ""] = 0,
+    steps: int | Int[Array, ""] | None = None,
+) -> Slots:
+    """Steps until no more than `running` slots are not done, and at most `steps` times."""
+
+    def going_on(carry: tuple[Slots, Array]) -> Array:
+        busy = (~carry[0].done).sum() > running
+        return busy if steps is None else busy & (carry[1] < steps)
+
+    def body(carry: tuple[Slots, Array]) -> tuple[Slots, Array]:
+        return step(model, variables, carry[0], choice, hook), carry[1] + 1
+
+    found, _ = jax.lax.while_loop(going_on, body, (slots, jnp.zeros((), jnp.int32)))
+    return found
+
+
+def results(slots: Slots, special: SpecialIds, penalty: LengthPenalty) -> SearchResult:
+    """The finished hypotheses of every slot, best first."""
+    finished, columns = slots.finished, slots.tokens.shape[1]
+    unfilled = finished.scores == NEVER
+    order = (slots.start[:, None] + jnp.arange(columns)) % columns
+
+    def back(beam: Int[Array, "b n"], at: tuple[Array, ...]) -> tuple[Int[Array, "b n"], Int[Array, "b n"]]:
+        step, tokens, parents = at
+        token = jnp.take_along_axis(tokens, beam, axis=1)
+        token = jnp.where(step < finished.step, token, special.pad)
+        token = jnp.where(step == finished.step, special.eos, token)
+        before = jnp.where(step < finished.step, jnp.take_along_axis(parents, beam, axis=1), beam)
+        return before, jnp.where(unfilled, special.pad, token)
+
+    rings = (jnp.take_along_axis(x, order[:, :, None], axis=1) for x in (slots.tokens, slots.parents))
+    steps = (jnp.arange(columns), *(jnp.moveaxis(x, 1, 0) for x in rings))
+    _, tokens = jax.lax.scan(back, finished.beam, steps, reverse=True)
+    tokens = tokens.transpose(1, 2, 0)
+    return in_order(tokens, finished.scores, finished.scores * penalty(lengths(tokens, special.pad)))
+
+
+def search_all(
+    model: nn.Module,
+    params: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    choice: Choice,
+    hook: SearchHook = NO_HOOK,
+    random: Any = (),
+) -> SearchResult:
+    """The search of all rows at once: each fills a slot, and no other takes its place.
+
+    Args:
+      model: as in `transformer.decoding.beam.beam_search`.
+      params: its parameters, or its variables.
+      inputs: the arguments of `encode`.
+      limits: the maximum length of each output. Rows with limit 0 are skipped.
+      choice: of a step.
+      hook: restricts the tokens, see `transformer.decoding.hooks`.
+      random: what the choice reads for each row.
+    """
+    variables = as_variables(params)
+    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, random)
+    return results(run(model, variables, slots, choice, hook), special_ids(model), choice.penalty)
+
+
+def begun(
+    model: nn.Module,
+    variables: Variables,
+    inputs: Inputs,
+    limits: Limits,
+    columns: int,
+    choice: Choice,
+    hook: SearchHook,
+    random: Any,
+) -> Slots:
+    """Slots for the rows of the inputs before their first step, with rings of so many columns."""
+    live, rows = choice.first(), len(limits.each)
+    shape = (rows, len(live))
+    rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
+    return Slots(
+        cache=begin(model, variables, inputs, len(live), columns),
+        hook=States(first_states(hook, inputs, len(live))),
+        column=jnp.zeros((), jnp.int32),
+        start=jnp.zeros(rows, jnp.int32),
+        length=jnp.zeros(rows, jnp.int32),
+        limits=limits.each,
+        live=jnp.broadcast_to(live, shape),
+        newest=jnp.full(shape, special_ids(model).bos, jnp.int32),
+        tokens=rings,
+        parents=rings,
+        finished=Finished.none(*shape),
+        done=limits.each == 0,
+        overflowed=jnp.zeros(rows, bool),
+        random=random,
+    )
