@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import growth
-from benchmarks.__main__ import rows_of
+from benchmarks import growth, slots
+from benchmarks.__main__ import rows_of, sentences
 from benchmarks.command import needs, run
 from benchmarks.decoding import BEAM, agreement, bytes_needed, model, ours
 from benchmarks.endurance import Watched, endure, watch
@@ -145,6 +145,19 @@ def test_errors_are_one_message(error, monkeypatch, capsys):
 def test_the_model_of_a_quick_look_is_small(tmp_path):
     made = model(tmp_path, None, 2000, quick=True)
     assert sum(x.size for x in jax.tree.leaves(model_shapes(Run(made).config))) < 200_000
+
+
+def test_what_slots_hold_over_time(finished, tmp_path):
+    slots.main([str(finished), "--count", "12", "--rows", "4", "--output", str(tmp_path / "slots")])
+    assert (tmp_path / "slots.png").stat().st_size > 5_000
+    parts = json.loads((tmp_path / "slots.json").read_text())["parts"]
+    held = {(part["slot"], step) for part in parts for step in range(part["start"], part["end"])}
+    assert len(held) == sum(part["end"] - part["start"] for part in parts)  # one sentence at a time
+    found = Translator.load(finished).search(sentences(finished, 12))
+    assert len({part["sentence"] for part in parts}) == len(found) == 12
+    for sentence, (best, *_) in enumerate(found):
+        used = sum(part["used"] for part in parts if part["sentence"] == sentence)
+        assert used >= len(best.ids) > 0
 
 
 def test_what_a_gpu_decodes_and_must_read_for_it(finished):

@@ -41,7 +41,7 @@ class Best:
     """As `DecodingConfig.stop`."""
 
     def first(self) -> Float[Array, " n"]:
-        return jnp.full(self.beam_size, NEVER).at[0].set(0.0)  # all beams are equal at first
+        return jnp.full(self.beam_size, NEVER, jnp.float32).at[0].set(0.0)  # all beams are equal at first
 
     def __call__(
         self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int

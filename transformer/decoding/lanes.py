@@ -115,8 +115,10 @@ def begin(job: Job, length: int, columns: int, variables: Variables, inputs: Inp
         more = [(0, wanted - size) for size, wanted in zip(x.shape, like.shape, strict=True)]
         return jnp.pad(x, more) if any(after for _, after in more) else x
 
-    wanted = jax.eval_shape(slots, {name: lengthened(name, x) for name, x in inputs.items()})
-    return jax.tree.map(pad, slots(inputs), wanted)
+    longer = {name: lengthened(name, x) for name, x in inputs.items()}
+    if all(longer[name].shape == x.shape for name, x in inputs.items()):
+        return slots(inputs)
+    return jax.tree.map(pad, slots(inputs), jax.eval_shape(slots, longer))
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -177,10 +179,10 @@ class Lane:
 
     def empty(self) -> list[Request]:
         """Drops its slots, and returns their requests."""
-        dropped = [request for request in getattr(self, "_owners", []) if request]
+        dropped = [request for request in getattr(self, "owners", []) if request]
         dropped += [request for _, request in getattr(self, "_pool", ())]
-        self._slots: Slots | None = None
-        self._owners: list[Request | None] = []
+        self.slots: Slots | None = None
+        self.owners: list[Request | None] = []
         self._encoded: Slots | None = None
         self._pool: deque[tuple[int, Request]] = deque()  # encoded requests: rows of `_encoded`
         return dropped
@@ -188,22 +190,22 @@ class Lane:
     @property
     def busy(self) -> int:
         """How many requests it holds."""
-        return sum(request is not None for request in self._owners) + len(self._pool)
+        return sum(request is not None for request in self.owners) + len(self._pool)
 
     def turn(self) -> None:
         """Fills free slots, steps until some are done, and delivers what these have found."""
         self._resize()
         self._fill()
-        busy = sum(request is not None for request in self._owners)
+        busy = sum(request is not None for request in self.owners)
         if not busy:
             return
-        smaller = [size for size in self.size.slots if size < busy]
+        smaller = [size for size in self.size.slots if 1 < size < busy]
         running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
-        assert self._slots is not None
-        self._slots, seen = advance(self.job, self.variables, self._slots, np.int32(running), np.int32(STEPS))
+        assert self.slots is not None
+        self.slots, seen = advance(self.job, self.variables, self.slots, np.int32(running), np.int32(STEPS))
         self._deliver(jax.tree.map(np.array, seen))  # copies: the slots' own buffers are reused
         if not self.busy:
-            self._slots, self._owners = None, []
+            self.slots, self.owners = None, []
 
     def prepare(self) -> None:
         """Compiles all programs of the lane."""
@@ -218,7 +220,7 @@ class Lane:
             slots = self._begin([], self.size.inputs, columns, count)
             slots, seen = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
             jax.block_until_ready(seen)
-            for other in counts:
+            for other in counts[count > 1 :]:
                 resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
         if self.job.search.named is not as_found:
             found = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), seen.found)
@@ -227,17 +229,17 @@ class Lane:
 
     def _resize(self) -> None:
         """As many slots as are needed now, without those of cancelled requests."""
-        if self._slots is None:
+        if self.slots is None:
             return
-        live = [request and not request.future.cancelled() for request in self._owners]
+        live = [request and not request.future.cancelled() for request in self.owners]
         held = [slot for slot, request in enumerate(live) if request]
-        dropped = any(request and not live[slot] for slot, request in enumerate(self._owners))
+        dropped = any(request and not live[slot] for slot, request in enumerate(self.owners))
         wanted = len(held) + len(self._pool) + self._share
-        count = max(self._count(wanted), self._count(len(held)))
-        if count != len(self._owners) or dropped:
+        count = self._count(max(wanted, min(len(self.owners), 2)))  # narrowing to one slot gains nothing
+        if count != len(self.owners) or dropped:
             rows = np.resize(np.array(held or [0], np.int32), count)
-            self._slots = resized(self._slots, rows, np.arange(count) < len(held))
-            self._owners = [self._owners[slot] for slot in held] + [None] * (count - len(held))
+            self.slots = resized(self.slots, rows, np.arange(count) < len(held))
+            self.owners = [self.owners[slot] for slot in held] + [None] * (count - len(held))
 
     def _count(self, wanted: int) -> int:
         """The number of slots for so many requests."""
@@ -245,26 +247,26 @@ class Lane:
 
     def _fill(self) -> None:
         """Free slots take in requests."""
-        if self._slots is None:
+        if self.slots is None:
             count = self._count(self._share)
             taken = self.queue.take(self.index, min(count, self._share))
-            self._slots = self._begun(taken, self.size.inputs, self.size.columns, count)
-            self._owners = [*taken, *[None] * (count - len(taken))] if self._slots else []
+            self.slots = self._begun(taken, self.size.inputs, self.size.columns, count)
+            self.owners = [*taken, *[None] * (count - len(taken))] if self.slots else []
             return
-        free = [slot for slot, request in enumerate(self._owners) if request is None]
+        free = [slot for slot, request in enumerate(self.owners) if request is None]
         while free:
             if not self._pool:
                 self._encode(self.queue.take(self.index, min(TOGETHER, self._share)))
             if not self._pool:
                 return
-            assert self._slots is not None
+            assert self.slots is not None
             assert self._encoded is not None
             most = len(self._encoded.done)
-            into, rows = np.full(most, len(self._owners), np.int32), np.zeros(most, np.int32)
+            into, rows = np.full(most, len(self.owners), np.int32), np.zeros(most, np.int32)
             for place in range(min(len(free), len(self._pool))):
                 (rows[place], request), into[place] = self._pool.popleft(), free.pop(0)
-                self._owners[into[place]] = request
-            self._slots = insert(self._slots, into, self._encoded, rows)
+                self.owners[into[place]] = request
+            self.slots = insert(self.slots, into, self._encoded, rows)
 
     def _encode(self, taken: list[Request]) -> None:
         """Encodes requests, which then wait for slots."""
@@ -298,7 +300,7 @@ class Lane:
 
     def _deliver(self, seen: Seen) -> None:
         overflowed = []
-        for slot, request in enumerate(self._owners):
+        for slot, request in enumerate(self.owners):
             if request is None or not seen.done[slot]:
                 continue
             if seen.overflowed[slot]:
@@ -311,7 +313,7 @@ class Lane:
                     given = jax.tree.map(jnp.asarray, (found, inputs))
                     found = self.job.search.named(self.job.model, *given)
                 request.deliver(jax.tree.map(lambda x: np.asarray(x)[0], found))
-            self._owners[slot] = None
+            self.owners[slot] = None
         if overflowed:
             self.queue.put(overflowed)
 

@@ -34,7 +34,7 @@ class Finished:
     @classmethod
     def none(cls, rows: int, beams: int) -> "Finished":
         zeros = jnp.zeros((rows, beams), jnp.int32)
-        return cls(jnp.full((rows, beams), NEVER), zeros, zeros)
+        return cls(jnp.full((rows, beams), NEVER, jnp.float32), zeros, zeros)
 
 
 @struct.dataclass
