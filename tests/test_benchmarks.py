@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import agreement as agreement_of
 from benchmarks import growth, slots
 from benchmarks.__main__ import rows_of, sentences
 from benchmarks.command import needs, run
@@ -158,6 +159,17 @@ def test_what_slots_hold_over_time(finished, tmp_path):
     for sentence, (best, *_) in enumerate(found):
         used = sum(part["used"] for part in parts if part["sentence"] == sentence)
         assert used >= len(best.ids) > 0
+
+
+def test_slots_and_batches_agree(finished, capsys):
+    agreement_of.main([str(finished), "--count", "12"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("12 of 12 the same; ties: none" in line for line in lines) == 3
+    one = [[((4, 2), -1.0), ((5, 2), -2.0)], [((4, 2), -1.0)]]
+    swapped = [[((5, 2), -1.000001), ((4, 2), -2.0)], [((4, 2), -1.5)]]
+    assert list(agreement_of.differences(one, one)) == []
+    assert [row for row, gap in agreement_of.differences(one, swapped) if gap < agreement_of.TIE] == [0]
+    assert dict(agreement_of.differences(one, [one[0], []])) == {1: np.inf}
 
 
 def test_what_a_gpu_decodes_and_must_read_for_it(finished):
