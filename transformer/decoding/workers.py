@@ -74,8 +74,8 @@ class Workers:
             needed = -(-len(self.queue) // FEW)
             for worker in range(min(needed, len(self._devices))):
                 if worker not in self._running:
-                    self._running.add(worker)
                     threading.Thread(target=self._work, args=(worker,), name=f"search-{worker}").start()
+                    self._running.add(worker)  # it cannot end before: the queue is locked
 
     def prepare(self) -> None:
         """Compiles all programs, on each device."""
