@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import sys
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,8 @@ from transformer import PRESETS, Config, Run, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.config import flatten
 from transformer.config.json import from_json, to_json
+from transformer.decoding import workers
+from transformer.decoding.queue import SearchThread
 from transformer.interop.folders import import_marian
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
@@ -41,6 +44,13 @@ CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 late_callbacks = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
 )
+
+
+@pytest.fixture(autouse=True)
+def _threads_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "IDLE", 0.0)
+
+
 fuzz = settings(
     max_examples=CASES,
     deadline=None,
@@ -87,6 +97,9 @@ def ended(main: Any, arguments: list[str], stdin: bytes = b"") -> tuple[int, str
     finally:
         sys.argv, sys.stdin, sys.stdout, sys.stderr = streams
         out.flush(), errors.flush()
+        # type checks of lists draw from `random`, and Hypothesis forbids that while it draws
+        for thread in filter(lambda each: isinstance(each, SearchThread), threading.enumerate()):
+            thread.join()
     return status, *(stream.buffer.getvalue().decode() for stream in (out, errors))
 
 

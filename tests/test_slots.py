@@ -23,7 +23,7 @@ from transformer.data.batching import Field
 from transformer.decoding import queue as queue_module
 from transformer.decoding.beam import beam_search
 from transformer.decoding.lanes import Job, Lane, Size, sizes
-from transformer.decoding.queue import Queue, Request
+from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
 from transformer.systems.registry import SYSTEMS
@@ -271,3 +271,65 @@ def test_beam_search_inside_other_transformations() -> None:
 
 def test_futures_are_those_of_the_standard_library(translator: Translator) -> None:
     assert isinstance(translator.submit(LINES[0]), Future)
+
+
+def test_a_callback_cannot_wait_for_the_search_but_may_go_on(translator: Translator) -> None:
+    said: list[Any] = []
+    done = threading.Event()
+
+    def go_on(future: Future[Any]) -> None:
+        said.append(future.result())
+        done.set()
+
+    def wait(future: Future[Any]) -> None:
+        try:
+            translator.translate("red cat")
+        except UserError as error:
+            said.append(str(error))
+        translator.submit("blue dog").add_done_callback(go_on)
+
+    translator.submit("red cat runs").add_done_callback(wait)
+    assert done.wait(60)
+    assert "callback cannot wait" in said[0]
+    assert said[1] == translator.search(["blue dog"])[0]
+
+
+def test_a_callback_that_exits_harms_nobody(translator: Translator) -> None:
+    def leave(future: Future[Any]) -> None:
+        raise SystemExit(3)
+
+    futures = [translator.submit("red cat runs") for _ in range(12)]
+    futures[3].add_done_callback(leave)
+    assert len({future.result()[0].text for future in futures}) == 1
+
+
+def test_the_searching_threads_of_a_daemon_are_none(translator: Translator) -> None:
+    def look() -> None:
+        translator.translate(["red cat", "blue dog"])
+        found.extend(each.daemon for each in threading.enumerate() if isinstance(each, SearchThread))
+
+    found: list[bool] = []
+    while any(isinstance(each, SearchThread) for each in threading.enumerate()):
+        time.sleep(0.05)
+    asker = threading.Thread(target=look, daemon=True)
+    asker.start()
+    asker.join()
+    assert found
+    assert not any(found)
+
+
+def test_what_is_no_sentence_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="sources must be sentences, not int"):
+        list(translator.stream(iter([3])))  # type: ignore[list-item]
+    for everything in (translator.search, translator.stream):
+        with pytest.raises(UserError, match="not one string"):
+            everything("red cat")
+
+
+def test_alignments_follow_the_options_of_the_search(translator: Translator) -> None:
+    source = " ".join(WORDS[index % len(WORDS)] for index in range(30))
+    assert translator.config.decoding.buckets[-1] < 31
+    (best,) = translator.search([source], n_best=1, alignments=True, buckets=(8, 40))[0]
+    assert best.alignment is not None
+    assert best.alignment.shape[1] == len(translator.subwords(source)) + 1
+    np.testing.assert_allclose(best.alignment.sum(axis=1), 1, rtol=1e-5)

@@ -53,7 +53,7 @@ class DecodeArguments:
     """Continue an interrupted --output with the same input and options."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
-    """Print the number of compiled programs, their lengths, and the cache folder."""
+    """Print the folder of compiled programs."""
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
@@ -145,6 +146,8 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
             print(printable(stopped), flush=True)
         return 128 + stopped.signal
     except KeyboardInterrupt as asked:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: None)  # impatience must not disturb what ends the program
         _tell(program, "interrupted")
         return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
     except BrokenPipeError:  # the reader of our output has gone
@@ -173,5 +176,6 @@ def _discard_output() -> None:
 
 def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
-        type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
+        type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+        and any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory"))
     )

@@ -110,7 +110,8 @@ class Translations(Outputs):
                 yield given and (given[0], (given[1], ""))
 
         settings = self.translator.settings(kept, self.options)
-        found = self.translator.outputs(pairs(), settings, kept, alignments=self.given.alignments)
+        aligned = settings if self.given.alignments else None
+        found = self.translator.outputs(pairs(), settings, kept, aligned=aligned)
         for some in _groups(found, TOGETHER if self.judge else 1):
             read = [waiting.popleft() for _ in some]
             if self.judge and some:

@@ -74,8 +74,10 @@ def sizes(job: Job, fields: Fields, rows: int) -> list[Size]:
         inputs: Inputs = batch([], fields, length, 1)
         limits = jax.eval_shape(lambda x: job.search.limits(x, special_ids(job.model), job.options), inputs)
         columns = limits.longest if length == lengths[-1] else min(limits.longest, length * 3 // 2)
-        most = max(1, rows >> index)
-        found.append(Size(length, columns, tuple(sorted({1, -(-most // 4), most}))))
+        slots = [max(1, rows >> index)]
+        while slots[0] > 1:
+            slots.insert(0, -(-slots[0] // 4))
+        found.append(Size(length, columns, tuple(slots)))
     return found
 
 

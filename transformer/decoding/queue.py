@@ -1,6 +1,7 @@
 """Requests that wait to be searched: the longest first, but none is overtaken for ever."""
 
 import heapq
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -9,8 +10,30 @@ from typing import Any
 
 from transformer.config import DecodingConfig
 from transformer.data.plans import Example
+from transformer.errors import UserError
 
+log = logging.getLogger("transformer")
 OVERTAKING = 2048  # requests that may be taken before the one that has waited longest
+
+
+class SearchThread(threading.Thread):
+    """A thread that searches, and delivers what it finds."""
+
+
+class Answer(Future[Any]):
+    """A future. The thread that searches calls its callbacks, so these cannot wait for another answer."""
+
+    def result(self, timeout: float | int | None = None) -> Any:
+        """As `Future.result`.
+
+        Raises:
+          UserError: a callback waits for it.
+        """
+        if not self.done() and isinstance(threading.current_thread(), SearchThread):
+            raise UserError(
+                "a future's callback cannot wait for the search, whose thread it runs in: use submit there"
+            )
+        return super().result(timeout)
 
 
 @dataclass(eq=False)
@@ -27,20 +50,28 @@ class Request:
     """Makes the future's result of what the search found: a row of its arrays."""
     lane: int = 0
     """The lane that searches it."""
-    future: Future[Any] = field(default_factory=Future)
+    future: Answer = field(default_factory=Answer)
 
     def deliver(self, found: Any) -> None:
         """Sets the future's result, unless it was cancelled."""
         if self.future.set_running_or_notify_cancel():
             try:
-                self.future.set_result(self.then(found))
+                result = self.then(found)
             except BaseException as error:
-                self.future.set_exception(error)
+                self._tell(self.future.set_exception, error)
+            else:
+                self._tell(self.future.set_result, result)
 
     def fail(self, error: BaseException) -> None:
         """Sets the future's exception, unless it was cancelled or has a result."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
+            self._tell(self.future.set_exception, error)
+
+    def _tell(self, tell: Callable[[Any], None], what: Any) -> None:
+        try:
+            tell(what)
+        except BaseException:  # such as SystemExit; of others the future itself takes care
+            log.exception("a future's callback failed")
 
 
 class Queue:

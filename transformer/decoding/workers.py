@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 
-from transformer.decoding.queue import Queue, Request
+from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.runtime.sharding import on_one_cpu
 
 IDLE = 2.0  # seconds without requests after which a thread ends and its memory is freed
@@ -74,7 +74,10 @@ class Workers:
             needed = -(-len(self.queue) // FEW)
             for worker in range(min(needed, len(self._devices))):
                 if worker not in self._running:
-                    threading.Thread(target=self._work, args=(worker,), name=f"search-{worker}").start()
+                    # not a daemon, even in a daemon: JAX must not be running when the interpreter ends
+                    SearchThread(
+                        target=self._work, args=(worker,), name=f"search-{worker}", daemon=False
+                    ).start()
                     self._running.add(worker)  # it cannot end before: the queue is locked
 
     def prepare(self) -> None:

@@ -19,7 +19,7 @@ from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
 from transformer.decoding.lanes import Batches, Job, Lane, sizes
-from transformer.decoding.queue import Queue, Request
+from transformer.decoding.queue import Answer, Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Station, Workers, places
 from transformer.errors import UserError, nearest
@@ -207,7 +207,8 @@ class Decoder(Generic[TaskT]):
           options: as in `decode`.
 
         Returns:
-          A future of the outputs, best first. It can be cancelled.
+          A future of the outputs, best first. It can be cancelled. Its callbacks run in the thread that
+          searches: they must be short, and cannot wait for other records.
         """
         (future,) = self._begin([(line, record)], self.settings(n_best, options), n_best)
         return future
@@ -231,7 +232,7 @@ class Decoder(Generic[TaskT]):
                 raise UserError(f"search option {name!r} does not exist{meant}")
         settings = dataclasses.replace(self.config.decoding, **options)
         kept = 1 if settings.method == "greedy" else settings.beam_size
-        if n_best is not None and not 1 <= n_best <= kept:
+        if n_best is not None and not (isinstance(n_best, int) and 1 <= n_best <= kept):
             raise UserError(
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
                 "--decoding.beam-size and --decoding.method"
@@ -268,7 +269,7 @@ class Decoder(Generic[TaskT]):
         return [requests[line].future if line in requests else self._empty() for line, _ in records]
 
     def _empty(self) -> Future[Any]:
-        future: Future[Any] = Future()
+        future = Answer()
         future.set_result([self.task.empty_output()])
         return future
 

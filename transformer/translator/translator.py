@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config, Option
+from transformer.config import Config, DecodingConfig, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
 from transformer.decoding.scores import SearchResult
@@ -105,11 +105,9 @@ class Translator(Decoder[Translation]):
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
             are not finite.
         """
-        if isinstance(sources, str):
-            raise UserError("sources must be a list of sentences, not one string")
-        sources = list(sources)
-        if wrong := [type(source).__name__ for source in sources if not isinstance(source, str)]:
-            raise UserError(f"sources must be sentences, not {wrong[0]}")
+        if not isinstance(sources, Iterable):
+            raise UserError(f"sources must be a list of sentences, not {type(sources).__name__}")
+        sources = list(map(_sentence, sources)) if not isinstance(sources, str) else sources
         return list(
             self.stream(sources, n_best=n_best, alignments=alignments, first_line=first_line, **options)
         )
@@ -132,9 +130,11 @@ class Translator(Decoder[Translation]):
           first_line: as in `search`.
           options: as in `search`.
         """
+        if isinstance(records, str):
+            raise UserError("sources must be a list of sentences, not one string")
         settings = self.settings(n_best, options)
-        pairs = ((line, (source, "")) for line, source in enumerate(records, first_line))
-        return self.outputs(pairs, settings, n_best, alignments=alignments)
+        pairs = ((line, (_sentence(source), "")) for line, source in enumerate(records, first_line))
+        return self.outputs(pairs, settings, n_best, aligned=settings if alignments else None)
 
     def submit(  # type: ignore[override]
         self, record: str, *, n_best: int | None = None, line: int = 1, **options: Option
@@ -148,21 +148,21 @@ class Translator(Decoder[Translation]):
           options: as in `search`.
 
         Returns:
-          A future of the translations, best first. It can be cancelled.
+          A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
+          run in the thread that searches: they must be short, and cannot wait for other sentences.
         """
-        return super().submit((record, ""), n_best=n_best, line=line, **options)
+        return super().submit((_sentence(record), ""), n_best=n_best, line=line, **options)
 
     def finished(
-        self, found: SearchResult, record: Pair, n_best: int | None, alignments: bool = False
+        self, found: SearchResult, record: Pair, n_best: int | None, aligned: DecodingConfig | None = None
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, and if requested their alignments."""
+        """The hypotheses of a sentence, with alignments if `aligned`, the options of the search, is given."""
         several = super().finished(found, record, n_best)
-        if not alignments:
+        if aligned is None:
             return several
-        settings = within_positions(self.config.decoding, self.config.model.longest)
-        (ids,) = self.task.ids([record[0]], self.tokenizers[0], settings.buckets[-1])
+        (ids,) = self.task.ids([record[0]], self.tokenizers[0], aligned.buckets[-1])
         targets = [list(hypothesis.ids) for hypothesis in several]
-        ((_, length),) = of_like_length([len(ids)], settings)
+        ((_, length),) = of_like_length([len(ids)], aligned)
         rows, columns = found.tokens.shape  # as many for every sentence: one program for each bucket
         source = self._padded([ids] * len(several), length, rows)
         target = self._padded(targets, columns, rows)
@@ -229,6 +229,13 @@ class Translator(Decoder[Translation]):
         for row, ids in enumerate(sentences):
             batch[row, : len(ids)] = ids
         return batch
+
+
+def _sentence(source: object) -> str:
+    """A sentence. Raises UserError if it is something else."""
+    if not isinstance(source, str):
+        raise UserError(f"sources must be sentences, not {type(source).__name__}")
+    return source
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
