@@ -206,6 +206,8 @@ def test_a_signal_that_is_swallowed_comes_again(monkeypatch, capsys):
             time.sleep(30)
 
         assert guard.guarded("train.py", command) == 128 + number
+        os.kill(os.getpid(), signal.SIGINT)  # the process ends: impatience no longer disturbs it
+        signal.signal(signal.SIGINT, handlers[1])
     assert capsys.readouterr().err == "train.py: interrupted\n" * 2
     assert handlers == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -126,7 +126,8 @@ def _tell(program: str, message: object) -> None:
 
 def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     """Runs a command and returns its exit status. An error that the user can fix becomes one message and
-    status 2. Handles --version."""
+    status 2. Handles --version. The process is expected to end then: after an interrupt, further SIGINTs
+    are ignored."""
     _open_standard_streams()
     _silence_late_callbacks()
     logging.basicConfig(format="%(message)s")  # before a library chooses another format
