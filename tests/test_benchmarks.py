@@ -117,7 +117,7 @@ def test_endurance_at_a_small_size(tmp_path):
         ("benchmarks", ["dekode"], "no section dekode: there are train-tiny"),
         ("benchmarks.growth", ["--repeats", "0"], "--repeats: 0: must be"),
         ("benchmarks.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
-        ("benchmarks.scaling", ["--devices", "8", "12"], "--devices 12: the layouts need multiples of 8"),
+        ("benchmarks.grid", ["--layouts", "tensors"], "invalid choice: 'tensors'"),
     ],
 )
 def test_commands_refuse_before_they_measure(module, arguments, message, capsys):

@@ -21,7 +21,7 @@ LAYERS = (
     {"runs"},
     {"translator"},
     {"trainer"},
-    {"inspection", "interop"},
+    {"inspection", "interop", "plan"},
     {"cli"},
 )
 """From the bottom to the top: each imports those below, itself, and nothing else of the package."""

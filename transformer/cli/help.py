@@ -53,6 +53,8 @@ def train_help(preset: str = "quickstart") -> str:
         "      resume",
         f"  {train} --init-from runs/transformer-1 --data.train-source ...",
         "      fine-tune a trained or imported model",
+        f"  {train} base --plan v5e:2x4",
+        "      what it needs on accelerators that are not here: memory, time, hours",
         "",
         f"common options [value in preset {preset}]:",
     ]

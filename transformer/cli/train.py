@@ -35,6 +35,15 @@ class TrainArguments:
     run_dir: Path | None = None
     """Run directory. An existing run is resumed. Default: a new one under runs/."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
+    plan: str | None = None
+    """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
+    v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`)."""
+    plan_json: Path | None = None
+    """Also write the plan to this file, as JSON."""
+    plan_minutes: float = 30.0
+    """Limit of each compilation."""
+    plan_gigabytes: float | None = None
+    """Limit of each compilation's memory. None: 80 % of this machine's."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Print the complete configuration first."""
 
@@ -83,6 +92,14 @@ def _train(arguments: list[str]) -> None:
         about = f"Resuming {given.run_dir}"
     elif preset is None and given.run_dir:
         about = f"{given.run_dir} does not exist yet: starting a new run. {about}"
+
+    if given.plan:
+        from transformer.cli.plan import PlanArguments, print_plan
+        from transformer.plan.plan import Limits
+
+        limits = Limits(given.plan_minutes, given.plan_gigabytes)
+        print_plan(given.config, PlanArguments(given.plan, given.plan_json, limits), about)
+        return
 
     from transformer.config.json import to_json
     from transformer.runtime.hosts import join

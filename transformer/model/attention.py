@@ -112,7 +112,11 @@ class DotProductAttention(Mechanism):
         if not weights and bias is None and kernels.runs_in_blocks(queries, mask):
             context = kernels.in_blocks(attention_weights, query, keys, values, mask, drop)
             return context, None, state
-        if not weights and kernels.runs_fused(c, queries, c.attention_dropout > 0 and not deterministic):
+        dropping = c.attention_dropout > 0 and not deterministic
+        if not weights and bias is None and kernels.runs_flash(c, queries, keys.shape[2], mask):
+            dropped = (dropout.key(), c.attention_dropout) if dropping else None
+            return kernels.flash_by_rows(query, keys, values, mask, dropped), None, state
+        if not weights and kernels.runs_fused(c, queries, dropping):
             return kernels.fused(c, query, keys, values, mask, bias), None, state
 
         attended = attention_weights(query, keys, mask.dense(queries, keys.shape[2]), bias)

@@ -6,7 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
+
+from transformer.model.placement import platform
 
 
 class Dropout(nn.Module):
@@ -18,8 +20,12 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
         if deterministic or self.rate == 0:
             return x
-        kept = keep_mask(self.make_rng("dropout"), self.rate, x.shape)
+        kept = keep_mask(self.key(), self.rate, x.shape)
         return jnp.where(kept, x / (1 - self.rate), 0).astype(x.dtype)
+
+    def key(self) -> Array:
+        """The random key."""
+        return self.make_rng("dropout")
 
 
 def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
@@ -29,11 +35,37 @@ def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, ".
     the key). Dropout does not need the guarantees of jax.random's threefry, which is slower.
     """
     first, second = jax.random.key_data(key).astype(jnp.uint32)[-2:]
+    if platform() != "cpu" and shape and shape[-1] % 2 == 0:
+        return _kept_one_by_one(first, second, rate, shape)
     size = math.prod(shape)
-    bits = jnp.arange((size + 1) // 2, dtype=jnp.uint32) * np.uint32(0x9E3779B9) + first
+    bits = hashed(jnp.arange((size + 1) // 2, dtype=jnp.uint32), first, second)
+    halves = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(-1)
+    return halves[:size].reshape(shape) >= round(rate * 2**16)
+
+
+def _kept_one_by_one(
+    first: UInt32[Array, ""], second: UInt32[Array, ""], rate: float, shape: tuple[int, ...]
+) -> Bool[Array, "..."]:
+    """The same mask, for accelerators: each element computes the bits of its pair, which costs them less than
+    to take pairs apart."""
+
+    def iota(axis: int) -> Array:
+        return jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+
+    pair, last = jnp.zeros(shape, jnp.uint32), len(shape) - 1
+    for axis, size in enumerate(shape):
+        pair = pair * np.uint32(size // 2 if axis == last else size) + (iota(axis) >> int(axis == last))
+    bits = hashed(pair, first, second)
+    halves = jnp.where(iota(last) % 2 == 0, bits & np.uint32(0xFFFF), bits >> 16)
+    return halves >= np.uint32(round(rate * 2**16))
+
+
+def hashed(
+    index: UInt32[Array, "..."], first: UInt32[Array, ""], second: UInt32[Array, ""]
+) -> UInt32[Array, "..."]:
+    """Random bits for each index, keyed by two words."""
+    bits = index * np.uint32(0x9E3779B9) + first
     bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15) ^ second) * np.uint32(0x846CA68B)
     bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
-    bits ^= bits >> 15
-    halves = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(-1)
-    return halves[:size].reshape(shape) >= round(rate * 2**16)
+    return bits ^ (bits >> 15)

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
 from transformer.config import TransformerConfig
+from transformer.model import flash
 from transformer.model.masks import Mask
+from transformer.model.placement import platform
 
 Drop = Callable[[Array], Array]
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
@@ -30,7 +34,44 @@ def runs_fused(config: TransformerConfig, queries: int, dropout: bool) -> bool:
 
 def _cudnn_runs(config: TransformerConfig) -> bool:
     shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
-    return shapes_fit and config.dtype == "bfloat16" and jax.default_backend() == "gpu"
+    return shapes_fit and config.dtype == "bfloat16" and platform() == "gpu"
+
+
+def runs_flash(config: TransformerConfig, queries: int, keys: int, mask: Mask) -> bool:
+    """Whether to use the kernel of TPUs (`transformer.model.flash`)."""
+    wanted = config.attention == "fused" or (config.attention == "auto" and config.dtype == "bfloat16")
+    return wanted and platform() == "tpu" and flash.fits(queries, keys, mask)
+
+
+def flash_by_rows(
+    query: Float[Array, "b h q d_k"],
+    keys: Float[Array, "b h k d_k"],
+    values: Float[Array, "b h k d_v"],
+    mask: Mask,
+    dropout: tuple[Array, float] | None,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "b h q d_v"]:
+    """`flash` for the rows and heads of each device: XLA cannot divide a kernel. On a mesh, each device drops
+    other elements."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not mesh.auto_axes:
+        return flash.flash(query, keys, values, mask, dropout, interpret=interpret)
+    axes = dict(nn.get_logical_axis_rules())
+    rows, heads = axes.get("rows") or (), axes.get("heads")
+    spec, by_rows = PartitionSpec(rows, heads), PartitionSpec(rows)
+    key, rate = dropout or (None, 0.0)
+
+    def here(query: Array, keys: Array, values: Array, mask: Mask, key: Array | None) -> Array:
+        if key is None:
+            return flash.flash(query, keys, values, mask, interpret=interpret)
+        key = jax.random.fold_in(key, jax.lax.axis_index((*rows, *((heads,) if heads else ()))))
+        return flash.flash(query, keys, values, mask, (key, rate), interpret=interpret)
+
+    specs = spec, spec, spec, by_rows, PartitionSpec()
+    divided = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
+    found: Array = divided(query, keys, values, mask, key)
+    return found
 
 
 def fused(

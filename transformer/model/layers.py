@@ -15,7 +15,21 @@ from transformer.model.parameters import Axes, Declared, Module, matrix, param
 from transformer.model.placement import by_rows
 from transformer.model.products import linear
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
+
+@jax.custom_vjp
+def relu(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
+    """max(0, x). Its gradient reads its output, which the next product keeps anyway: `jax.nn.relu` would keep
+    its input too, and that is the largest activation of a layer."""
+    return jnp.maximum(x, 0)
+
+
+def _relu_forward(x: Array) -> tuple[Array, Array]:
+    y = jax.lax.optimization_barrier(relu(x))  # otherwise compilers would keep x and compute y again from it
+    return y, y
+
+
+relu.defvjp(_relu_forward, lambda y, gradient: (jnp.where(y > 0, gradient, 0),))
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
 
 class LayerNorm(Module):

@@ -1,6 +1,9 @@
-"""The placement of activations under a mesh."""
+"""Where a program runs: the placement of activations under a mesh, and the kind of device."""
 
+import contextlib
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 import flax.linen as nn
 import jax
@@ -17,3 +20,23 @@ def shards_of_rows() -> int:
     """The number of shards of a batch's rows under the current mesh; 1 without a mesh."""
     mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
     return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
+
+
+_PLATFORM: ContextVar[str | None] = ContextVar("platform", default=None)
+
+
+def platform() -> str:
+    """The kind of device that the program being traced is for: "cpu", "gpu" or "tpu". Where both variants can
+    be traced, `jax.lax.platform_dependent` is the better choice."""
+    return _PLATFORM.get() or jax.default_backend()
+
+
+@contextlib.contextmanager
+def tracing_for(platform: str) -> Iterator[None]:
+    """Programs traced in this context are compiled for another machine than this one
+    (`transformer.plan`)."""
+    token = _PLATFORM.set(platform)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)

@@ -6,7 +6,7 @@ checkpoints and decoding use the same state without gathering, slicing or stacki
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ Tree = Any
 Step = Callable[..., tuple[Tree, Tree]]
 """`step(state, batch, *, axis_name=None) -> (state, metrics)`, where `state.carry` is the memory of the rows
 (`transformer.training.step`)."""
+
+Devices = Sequence[jax.Device] | None
 
 AXIS = "batch"
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
@@ -51,6 +53,11 @@ class Layout(ABC):
     def gather(self, params: S) -> S:
         """The parameters as a step computes with them."""
         return params
+
+    @abstractmethod
+    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+        """What to lower a step with instead of a state and the whole batch: their shapes and places. Rows are
+        appended as by `deal`."""
 
     @abstractmethod
     def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
@@ -86,11 +93,16 @@ class Layout(ABC):
 
 class Replicas(Layout):
     """Every device holds the whole state and processes a part of the batch: `jax.pmap`, with in_axes and
-    out_axes None for the state, except for the rows' memory."""
+    out_axes None for the state, except for the rows' memory.
 
-    def __init__(self) -> None:
-        self.shards = jax.device_count()
-        mesh = _flat_mesh(jax.devices())
+    Args:
+      devices: the devices of all processes. None: all there are.
+    """
+
+    def __init__(self, devices: Devices = None) -> None:
+        self._given, self._devices = devices, list(devices or jax.devices())
+        self.shards = len(self._devices)
+        mesh = _flat_mesh(self._devices)
         self._whole, self._rows = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (AXIS,)))
 
     def place(self, state: S) -> S:
@@ -99,8 +111,7 @@ class Replicas(Layout):
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
     def spread(self, step: Step, donate_state: bool = False) -> Step:
-        devices = jax.device_count()
-        axis = None if devices == 1 else AXIS  # an all-reduce over one device would copy all gradients
+        axis = None if self.shards == 1 else AXIS  # an all-reduce over one device would copy all gradients
 
         def split_step(rest: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
@@ -112,12 +123,20 @@ class Replicas(Layout):
             in_axes=(None, 0, 0),
             out_axes=(None, 0, None),
             donate_argnums=(0,) if donate_state else (),
+            devices=self._given,
         )
 
         return _Spread(spread, self._rows)
 
+    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+        def share(x: Any) -> jax.ShapeDtypeStruct:
+            rows = -(-x.shape[0] // (self.shards * multiple)) * multiple
+            return jax.ShapeDtypeStruct((self.shards, rows, *x.shape[1:]), x.dtype)
+
+        return state, {name: share(x) for name, x in batch.items()}
+
     def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
-        devices = jax.local_device_count()
+        devices = _number_here(self._devices)
         rows = _padded(rows, fill, devices * multiple)
         split = rows.reshape(devices, -1, *rows.shape[1:])
         return jax.make_array_from_process_local_data(self._rows, split)
@@ -127,7 +146,7 @@ class _Spread:
     """A step of `Replicas`, called as `step(state, batch)`."""
 
     def __init__(self, step: Any, rows: NamedSharding) -> None:
-        self._step, devices = step, jax.device_count()
+        self._step, devices = step, rows.mesh.size
         self._deal = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
         self._collect = jax.jit(lambda x: x.reshape(-1, *x.shape[2:]), out_shardings=rows)
 
@@ -151,28 +170,30 @@ class Shards(Layout):
     Args:
       config: sizes of the mesh.
       declared: the declaration of each parameter.
+      devices: the devices of all processes. None: all there are.
 
     Raises:
       UserError: the devices do not fit the mesh.
     """
 
-    def __init__(self, config: MeshConfig, declared: Declarations) -> None:
+    def __init__(self, config: MeshConfig, declared: Declarations, devices: Devices = None) -> None:
         self._axes = {path: each.names for path, each in declared.items()}
-        devices, local = jax.device_count(), jax.local_device_count()
+        self._devices = list(devices or jax.devices())
+        number, local = len(self._devices), _number_here(self._devices)
         size = config.fsdp * config.tensor
-        if devices % size:
+        if number % size:
             raise UserError(
                 f"--mesh.fsdp {config.fsdp} times --mesh.tensor {config.tensor} does not divide the "
-                f"{devices} device(s) here: choose values whose product does"
+                f"{number} device(s) here: choose values whose product does"
             )
         if local % config.tensor:
             raise UserError(
                 f"--mesh.tensor {config.tensor} must divide the {local} device(s) of a process: its shards "
                 "communicate at every layer"
             )
-        shape = (devices // size, config.fsdp, config.tensor)
-        self.shards = devices // config.tensor
-        self.mesh = Mesh(np.array(jax.devices()).reshape(shape), (DATA, FSDP, TENSOR))
+        shape = (number // size, config.fsdp, config.tensor)
+        self.shards = number // config.tensor
+        self.mesh = Mesh(np.array(self._devices).reshape(shape), (DATA, FSDP, TENSOR))
 
     def place(self, state: S) -> S:
         check_rows(_split(state)[1], self.shards)
@@ -219,6 +240,7 @@ class Shards(Layout):
     def spread(self, step: Step, donate_state: bool = False) -> Step:
         def sharded(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             axes: list[tuple[str, str | tuple[str, ...]]] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
+            axes.append(("heads", TENSOR))
             with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(axes):
                 result = step(state, batch)
             state, metrics = result
@@ -226,8 +248,17 @@ class Shards(Layout):
 
         return jax.jit(sharded, donate_argnums=(0,) if donate_state else ())
 
+    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+        def placed(x: Any, sharding: NamedSharding, rows: int | None = None) -> jax.ShapeDtypeStruct:
+            shape = x.shape if rows is None else (rows, *x.shape[1:])
+            return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
+
+        sharding, each = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP))), self.shards * multiple
+        rows = {name: placed(x, sharding, -(-x.shape[0] // each) * each) for name, x in batch.items()}
+        return jax.tree.map(placed, state, self.shardings(state)), rows
+
     def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
-        shards = jax.local_device_count() // self.mesh.shape[TENSOR]
+        shards = _number_here(self._devices) // self.mesh.shape[TENSOR]
         sharding = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
         return jax.make_array_from_process_local_data(sharding, _padded(rows, fill, shards * multiple))
 
@@ -243,17 +274,26 @@ _gathered.defvjp(
 )
 
 
-def layout_of(config: MeshConfig, declared: Declarations = MappingProxyType({})) -> Layout:
+def layout_of(
+    config: MeshConfig, declared: Declarations = MappingProxyType({}), devices: Devices = None
+) -> Layout:
     """`Shards` if fsdp or tensor is more than 1, else `Replicas`.
 
     Args:
       config: sizes of the mesh.
       declared: the declaration of each parameter, by which `Shards` places a state.
+      devices: the devices of all processes. None: all there are.
 
     Raises:
       UserError: as `Shards`.
     """
-    return Shards(config, declared) if config.fsdp * config.tensor > 1 else Replicas()
+    sharded = config.fsdp * config.tensor > 1
+    return Shards(config, declared, devices) if sharded else Replicas(devices)
+
+
+def _number_here(devices: Sequence[jax.Device]) -> int:
+    """How many of them belong to this process."""
+    return sum(device.process_index == jax.process_index() for device in devices)
 
 
 def check_rows(carry: Tree, shards: int, slices: int = 1) -> None:

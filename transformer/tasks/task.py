@@ -95,6 +95,12 @@ class Task(ABC):
         """
         return cls(config)
 
+    @classmethod
+    def without_corpus(cls, config: Config) -> "Task":
+        """A task that knows its fields and batches, but nothing of a corpus: for `--plan`. Its config has the
+        sizes of the model."""
+        return cls(config)
+
     def save(self, folder: Path) -> None:
         """Writes what `load` reads; by default nothing."""
         return

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +105,15 @@ class Translation(Task):
         if separate or os.path.lexists(folder / "target.model"):
             return cls(config, (source, _stored(folder / "target.model", config, model.output_size)))
         return cls(config, (source, source))
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> "Translation":
+        """With the vocabulary size of the options, and without tokenizers."""
+        data, model = text_data(config), config.model
+        if not model.vocab_size:
+            other = None if data.joint_vocabulary else data.vocab_size
+            model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
+        return cls(replace(config, model=model), cast(Tokenizers, ()))
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizers."""

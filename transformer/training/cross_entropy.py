@@ -8,6 +8,8 @@ the table, so nothing is communicated between slices.
 
 import functools
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import flax.linen as nn
 import jax
@@ -16,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.placement import shards_of_rows
 
-SLICE = {"cpu": 2**22}
+SLICE = {"cpu": 2**22, "default": 2**26}
 """Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
 
 
@@ -35,6 +37,7 @@ def cross_entropy(
     return loss - others * logits.sum(axis=-1) if smoothing else loss
 
 
+T = TypeVar("T")
 Sums = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 """Sums over the tokens of a batch: the loss, the unsmoothed loss, and the number of targets that had the
 highest logit (ties count)."""
@@ -53,29 +56,47 @@ def output_cross_entropy(
     The gradient of a slice is computed together with its logits, so nothing is recomputed. Only the first
     of the sums has a gradient, with respect to `hidden` and `table`.
     """
-    table = _at_hand(table, hidden)
-    _, sums = jax.lax.scan(
-        lambda none, slice_: (none, _slice(*slice_, table, smoothing)[0]),
-        None,
-        _time_slices(hidden, targets, weights, table.shape[0]),
-    )
-    return jax.tree.map(jnp.sum, sums)
+
+    def on(platform: str, hidden: Array, table: Array, targets: Array, weights: Array) -> Sums:
+        near = _at_hand(table, hidden)
+        _, sums = jax.lax.scan(
+            lambda none, slice_: (none, _slice(*slice_, near, smoothing, platform)[0]),
+            None,
+            _time_slices(hidden, targets, weights, table.shape[0], platform),
+        )
+        return jax.tree.map(jnp.sum, sums)
+
+    return _by_platform(on, hidden, table, targets, weights)
+
+
+def _by_platform(on: Callable[..., T], *arrays: Array) -> T:
+    """`on(platform, *arrays)` for the platform that the program is compiled for, one of `SLICE`."""
+    variants = {platform: functools.partial(on, platform) for platform in SLICE}
+    found: T = jax.lax.platform_dependent(*arrays, **variants)
+    return found
 
 
 def _forward(
     hidden: Array, table: Array, targets: Array, weights: Array, smoothing: float
 ) -> tuple[Sums, tuple[Array, Array]]:
+    on = functools.partial(_sums_and_gradients, smoothing)
+    return _by_platform(on, hidden, table, targets, weights)
+
+
+def _sums_and_gradients(
+    smoothing: float, platform: str, hidden: Array, table: Array, targets: Array, weights: Array
+) -> tuple[Sums, tuple[Array, Array]]:
     near = _at_hand(table, hidden)
 
     def add(table_gradients: Array, slice_: tuple[Array, Array, Array]) -> tuple[Array, tuple[Sums, Array]]:
-        sums, gradient = _slice(*slice_, near, smoothing)
+        sums, gradient = _slice(*slice_, near, smoothing, platform)
         gradient = gradient.astype(hidden.dtype)
         exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         # the longer axis last, so that a CPU has to transpose the smaller operand
         table_gradients += exact("pbtm,pbtv->pmv", slice_[0], gradient)
         return table_gradients, (sums, exact("pbtv,vm->pbtm", gradient, near))
 
-    slices = _time_slices(hidden, targets, weights, table.shape[0])
+    slices = _time_slices(hidden, targets, weights, table.shape[0], platform)
     zeros = nn.with_logical_constraint(
         jnp.zeros((len(slices[0][0]), *table.T.shape), jnp.float32), ("rows", None, "vocabulary")
     )
@@ -103,12 +124,11 @@ def _at_hand(table: Float[Array, "v m"], hidden: Array) -> Float[Array, "v m"]:
 
 
 def _time_slices(
-    hidden: Array, targets: Array, weights: Array, vocabulary: int
+    hidden: Array, targets: Array, weights: Array, vocabulary: int, platform: str
 ) -> tuple[Array, Array, Array]:
     """The arrays as [slices, shards, b, width, ...]: the rows of each shard, in slices of the time axis."""
     (rows, time), places = targets.shape, shards_of_rows()
-    most = SLICE.get(jax.default_backend(), 2**26)
-    slices = math.ceil(time / max(1, most // (rows // places * vocabulary)))
+    slices = math.ceil(time / max(1, SLICE[platform] // (rows // places * vocabulary)))
     width = math.ceil(time / slices)
 
     def cut(x: Array) -> Array:
@@ -120,16 +140,24 @@ def _time_slices(
 
 
 def _slice(
-    hidden: Array, targets: Array, weights: Array, table: Array, smoothing: float
+    hidden: Array, targets: Array, weights: Array, table: Array, smoothing: float, platform: str
 ) -> tuple[Sums, Float[Array, "p b t v"]]:
-    """The sums of one slice, and the gradient of its logits: weight * (softmax - q)."""
+    """The sums of one slice, and the gradient of its logits: weight * (softmax - q).
+
+    A CPU reads and changes the logits of the targets only. Accelerators compare all ids with the targets,
+    which needs no pass of its own: they are slow to address single elements (a TPU: one after the other).
+    """
     logits = jnp.einsum("pbtm,vm->pbtv", hidden, table, preferred_element_type=jnp.float32)
     others = smoothing / (logits.shape[-1] - 1)
     highest = logits.max(axis=-1)
     exponentials = jnp.exp(logits - highest[..., None])
     total = exponentials.sum(axis=-1)
     normaliser = jnp.log(total) + highest
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    if platform == "cpu":
+        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    else:
+        correct = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1) == targets[..., None]
+        chosen = jnp.where(correct, logits, 0).sum(axis=-1)
     loss = normaliser - (1 - smoothing - others) * chosen
     if smoothing:
         loss -= others * logits.sum(axis=-1)
@@ -140,5 +168,7 @@ def _slice(
     )
 
     gradient = exponentials * (weights / total)[..., None] - (others * weights)[..., None]
-    at = (*jnp.indices(targets.shape), targets)
-    return sums, gradient.at[at].add(-(1 - smoothing - others) * weights)
+    excess = (1 - smoothing - others) * weights
+    if platform == "cpu":
+        return sums, gradient.at[(*jnp.indices(targets.shape), targets)].add(-excess)
+    return sums, gradient - jnp.where(correct, excess[..., None], 0)

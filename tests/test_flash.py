@@ -1,0 +1,81 @@
+"""The kernel of a TPU computes what the einsums do, run without one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.model import flash
+from transformer.model.attention import attention_weights
+from transformer.model.dropout import keep_mask
+from transformer.model.masks import Mask
+from transformer.model.placement import tracing_for
+
+ROWS, HEADS, WIDTH = 2, 3, 8
+KEY = jax.random.key(5)
+
+
+def inputs(queries, keys, values=WIDTH):
+    rng = np.random.default_rng(1)
+    shapes = (queries, WIDTH), (keys, WIDTH), (keys, values)
+    return [jnp.asarray(rng.standard_normal((ROWS, HEADS, *shape)), jnp.float32) for shape in shapes]
+
+
+def segments(queries, keys):
+    drawn = (np.random.default_rng(n).integers(1, 5, (ROWS, n)) for n in (queries, keys))
+    return tuple(jnp.asarray(np.sort(numbers, axis=1)) for numbers in drawn)
+
+
+def padding(keys):
+    return jnp.arange(keys)[None] < jnp.array([[keys], [keys - 50]])
+
+
+def by_einsums(query, keys, values, mask, rate=0.0):
+    weights = attention_weights(query, keys, mask.dense(query.shape[2], keys.shape[2]))
+    if rate:
+        weights = jnp.where(keep_mask(KEY, rate, weights.shape), weights / (1 - rate), 0)
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, values)
+
+
+CASES = {
+    "everything": (128, 128, Mask(), 0.0),
+    "padding": (128, 256, Mask(keys=padding(256)), 0.0),
+    "causal, in blocks of queries": (256, 256, Mask(causal=True), 0.0),
+    "packed": (256, 256, Mask(segments=segments(256, 256), causal=True), 0.0),
+    "packed, other keys, padding": (128, 256, Mask(segments=segments(128, 256), keys=padding(256)), 0.0),
+    "window": (256, 256, Mask(window=9, causal=True), 0.0),
+    "dropout": (256, 256, Mask(keys=padding(256)), 0.3),
+}
+
+
+@pytest.mark.parametrize("values", [WIDTH, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_contexts_and_gradients_are_those_of_the_einsums(case, values, monkeypatch):
+    queries, keys, mask, rate = CASES[case]
+    monkeypatch.setattr(flash, "MOST_SCORES", 128 * 256)  # so that 256 queries are two blocks
+    given = inputs(queries, keys, values)
+    shape = ROWS, HEADS, queries, values
+    weight = jnp.asarray(np.random.default_rng(2).standard_normal(shape), jnp.float32)
+
+    def by_kernel(*given):
+        return flash.flash(*given, mask, (KEY, rate) if rate else None, interpret=True)
+
+    expected, of_expected = jax.vjp(lambda *x: by_einsums(*x, mask, rate), *given)
+    found, of_found = jax.vjp(by_kernel, *given)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    for one, other in zip(of_found(weight), of_expected(weight), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+def test_what_does_not_fit():
+    assert flash.fits(128, 256, Mask())
+    assert not flash.fits(100, 128, Mask())
+    assert not flash.fits(128, 4096, Mask())
+    assert not flash.fits(128, 128, Mask(pairs=jnp.ones((1, 128, 128), bool)))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (6,), (5, 2), (3, 5)])
+def test_accelerators_drop_the_same_elements(shape):
+    expected = keep_mask(KEY, 0.4, shape)
+    with tracing_for("tpu"):
+        np.testing.assert_array_equal(keep_mask(KEY, 0.4, shape), expected)

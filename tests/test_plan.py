@@ -1,0 +1,233 @@
+"""What a job needs on other machines: reading compiled programs, what they cost, and `train.py --plan`."""
+
+import json
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer.cli import train_main
+from transformer.config import MeshConfig
+from transformer.config.presets import PRESETS
+from transformer.errors import UserError
+from transformer.plan.costs import estimate, flops_of
+from transformer.plan.jobs import products, training_flops
+from transformer.plan.machines import CHIPS, machine
+from transformer.plan.plan import Limits, compiled
+from transformer.plan.program import Collective, Program
+from transformer.systems.registry import SYSTEMS, model_shapes
+
+PROGRAM = """HloModule jit_f, num_partitions=16
+
+%body (p: f32[4]) -> f32[4] {
+  %p = f32[8,16]{1,0} parameter(0)
+  %a = f32[8,16]{1,0} all-reduce(%p), channel_id=1, replica_groups=[2,8]<=[16], to_apply=%add
+}
+
+%condition (c: s32[]) -> pred[] {
+  %c = s32[] parameter(0)
+  %n = s32[] constant(3)
+  ROOT %less = pred[] compare(%c, %n), direction=LT
+}
+
+%unknown (c: s32[]) -> pred[] {
+  %c = s32[] parameter(0)
+  ROOT %less = pred[] compare(%c, %c), direction=GT
+}
+
+%all-reduce-scatter.1 (q: f32[32]) -> f32[4] {
+  %q = f32[32]{0} parameter(0)
+  %r = f32[32]{0} all-reduce(%q), channel_id=7, replica_groups=[2,8]<=[16], to_apply=%add
+  ROOT %d = f32[4]{0} dynamic-slice(%r, %q)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %b = bf16[4]{0} parameter(1)
+  %big = f32[80]{0} parameter(2)
+  %w = f32[4]{0} while(%x), condition=%condition, body=%body
+  %v = f32[4]{0} while(%x), condition=%unknown, body=%body
+  %g = (bf16[4]{0}, bf16[8]{0}) all-gather-start(%b), replica_groups={{0,8},{1,9}}, dimensions={0}
+  %s = f32[10]{0} reduce-scatter(%big), replica_groups=mesh['x'=2,'y'=8] {'y'}, dimensions={0}
+  %n = f32[4]{0} all-reduce(%x), replica_groups=[16,1]<=[16], to_apply=%add
+  %f = f32[4]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1
+  ROOT %h = f32[4]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+"""A loop whose length only its condition tells, one of unknown length, and one transfer in two fusions."""
+
+
+def test_collectives_are_read_with_their_groups_and_counts():
+    found = {
+        each.kind: each for each in Program(PROGRAM).collectives(near=8) if each.kind != "reduce-scatter"
+    }
+    assert found["all-reduce"] == Collective("all-reduce", 8, False, 32, (3 + 1) * 8 * 16 * 4, 4)
+    assert found["all-gather"] == Collective("all-gather", 2, True, 16, 2 * 4 * 2, 1)
+    assert len(found) == 2  # a group of one sends nothing
+    scattered = [each for each in Program(PROGRAM).collectives() if each.kind == "reduce-scatter"]
+    assert scattered == [Collective("reduce-scatter", 8, False, 32, 80 * 4 + 32 * 4, 2)]
+
+
+def test_loops_of_known_and_unknown_length():
+    program = Program(PROGRAM)
+    assert [turns for _, turns in program.loops()] == [3, None]
+    assert program.step().times == {"body": 1}
+
+
+def test_time_on_the_links():
+    near = Collective("all-reduce", 8, False, 32, 8_000_000, 1)
+    assert near.sent == 2 * 7 / 8 * 8e6
+    assert near.seconds(450e9, 50e9, 8) == pytest.approx(near.sent / 450e9)
+    # of 64 devices in 8 nodes only an eighth of the bytes leaves a node
+    across = Collective("all-reduce", 64, True, 32, 8_000_000, 1)
+    assert across.seconds(450e9, 50e9, 8) == pytest.approx(near.sent / 450e9 + 2 * 7 / 8 * 1e6 / 50e9)
+
+
+def test_costs_are_the_compilers_or_from_flops_and_bytes():
+    chip, text = (
+        CHIPS["v5e"],
+        """HloModule m
+%sliced (p: f32[100,64], i: s32[]) -> f32[64] {
+  %p = f32[100,64]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %d = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
+}
+
+ENTRY %main (a: bf16[8,32]) -> bf16[8,16] {
+  %a = bf16[8,32]{1,0} parameter(0)
+  %b = bf16[32,16]{1,0} parameter(1)
+  %l = f32[100,64]{1,0} parameter(2)
+  %i = s32[] parameter(3)
+  %told = bf16[8,16]{1,0} fusion(%a), calls=%none, backend_config={"estimated_cycles":"1500"}
+  %slice = f32[1,64]{1,0} fusion(%l, %i), kind=kLoop, calls=%sliced
+  %copy = (f32[100,64]{1,0}, f32[100,64]{1,0:S(1)}, u32[]) copy-start(%l)
+  ROOT %dot = bf16[8,16]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+""",
+    )
+    program = Program(text)
+    found = estimate(program, chip)
+    seconds = {cost.instruction.name: cost.seconds for cost in found.costs}
+    assert seconds["told"] == pytest.approx(1500 / chip.clock)
+    assert seconds["slice"] == pytest.approx((2 * 64 * 4 + 4) / chip.bandwidth)  # not the whole array
+    moved = 2 * (8 * 32 + 32 * 16 + 8 * 16)
+    assert seconds["dot"] == pytest.approx(max(2 * 8 * 16 * 32 / chip.peak, moved / chip.bandwidth))
+    assert found.copying == pytest.approx(100 * 64 * 4 / chip.bandwidth)
+    assert found.estimated == pytest.approx((seconds["slice"] + seconds["dot"]) / sum(seconds.values()))
+    around = program.computations[program.entry]
+    assert flops_of(program, around, around["dot"]) == 2 * 8 * 16 * 32
+
+
+def test_products_are_those_of_the_formula():
+    """A scan's body counts once for each turn, a conditional once."""
+
+    def function(x, w):
+        x, _ = jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=5)
+        return jax.lax.cond(x.sum() > 0, lambda: x @ w, lambda: x)
+
+    x, w = jnp.ones((3, 4)), jnp.ones((4, 4))
+    assert products(jax.make_jaxpr(function)(x, w).jaxpr) == 6 * 2 * 3 * 4 * 4
+
+
+def test_flops_of_the_base_model():
+    """Six for each parameter and target token, and those of attention (section 3.2.1)."""
+    base = PRESETS["base"]
+    config = replace(
+        base,
+        model=replace(base.model, vocab_size=37_000),
+        data=replace(base.data, max_length=128, batch_tokens=1280),
+    )
+    size = sum(x.size for x in jax.tree.leaves(model_shapes(config)["params"]))
+    attention = 3 * 18 * 2 * 2 * 1280 * 128 * 512
+    expected = 6 * 1280 * size + attention
+    assert training_flops(config, None) == pytest.approx(
+        expected, rel=0.01
+    )  # biases and norms are no products
+
+
+def small(system):
+    """A small config of a system, for eight devices."""
+    name = next(name for name in PRESETS if PRESETS[name].system == system and name.startswith(SMALL))
+    preset = PRESETS[name]
+    return replace(preset, data=replace(preset.data, batch_tokens=1024, max_length=32))
+
+
+SMALL = ("quickstart", "tiny", "dialogue", "lstm", "convolutional", "rnn", "conv")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_is_planned(system):
+    config, place = small(system), machine("cpu:8")
+    for what in ("step", "search"):
+        found = compiled(what, config, place, Limits(5))
+        assert found["fits"]
+        assert found["memory"]["total"] > 1e5
+        if what == "step":
+            size = sum(x.size for x in jax.tree.leaves(found_shapes(config))) * 4
+            sent = sum(each["sent"] for each in found["collectives"])
+            assert sent == pytest.approx(2 * 7 / 8 * size, rel=0.02)  # all gradients, once
+
+
+def found_shapes(config):
+    return model_shapes(SYSTEMS[config.system].task.without_corpus(config).config)["params"]
+
+
+def test_parameters_come_to_the_rows_and_not_the_rows_to_the_parameters():
+    """With fsdp a device sends about as much as the parameters are: each is gathered for the forward pass
+    and the backward pass, and its gradient is summed. Activations stay where they are."""
+    config = replace(small("transformer"), mesh=MeshConfig(fsdp=8))
+    config = replace(config, data=replace(config.data, batch_tokens=8 * 64 * 32))
+    found = compiled("step", config, machine("cpu:8"), Limits(5))
+    size = sum(x.size for x in jax.tree.leaves(found_shapes(config))) * 4
+    assert sum(each["sent"] for each in found["collectives"]) < 5 * size
+    assert found["memory"]["state and batch"] < 1.5 * 3 * size / 8
+
+
+def plan(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["train.py", *arguments])
+    return train_main()
+
+
+def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
+    sizes = ("--data.batch-tokens", "1024", "--data.max-length", "32")
+    assert (
+        plan(monkeypatch, "quickstart", *sizes, "--plan", "cpu:2", "--plan-json", str(tmp_path / "p.json"))
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "Plan for cpu:2" in printed
+    assert f"written to {tmp_path / 'p.json'}" in printed
+    found = json.loads((tmp_path / "p.json").read_text())
+    assert found["devices"] == 2
+    assert found["layout"] == {"fsdp": 1, "tensor": 1}
+    assert found["search"]["lane"]["slots"] == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plan", "v9:2x2"], "--plan v9:2x2: no accelerator 'v9'"),
+        (["--plan", "v5e"], "--plan v5e: give the arrangement of the chips of a slice, as in v5e:2x4"),
+        (["--plan", "h100:12"], "--plan h100:12: give the number of devices: 1 to 8, or a multiple of 8"),
+        (["--plan", "cpu:8", "--mesh.fsdp", "3"], "does not divide the 8 device(s)"),
+        (["--plan", "cpu:2", "--plan-minutes", "0.01"], "takes more than 0.01 minutes: raise --plan-minutes"),
+        (["--plan", "cpu:2", "--plan-gigabytes", "0.1"], "takes more than 0.1 GB of memory here: raise"),
+    ],
+)
+def test_what_is_refused(arguments, message, monkeypatch, capsys):
+    assert plan(monkeypatch, "quickstart", *arguments) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setattr("transformer.plan.machines._installed", lambda name: False)
+    monkeypatch.setattr(
+        "jax.experimental.topologies.get_topology_desc", lambda **_: (_ for _ in ()).throw(RuntimeError)
+    )
+    with pytest.raises(UserError, match="compiler is missing: pip install 'jax.tpu.'"):
+        machine("v5e:2x4").devices()
+    assert math.isnan(CHIPS["cpu"].peak)

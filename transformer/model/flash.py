@@ -1,0 +1,263 @@
+"""Eq. 1 as one kernel of a TPU (Pallas), in the manner of FlashAttention (Dao et al. 2022).
+
+The scores of a block of queries stay in the memory on the chip, and the backward pass computes them again. So
+the largest arrays of an attention layer, its scores and its weights, are never written. A block sees all of
+its keys, so the softmax is the ordinary one.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int, UInt32
+
+from transformer.model.dropout import hashed
+from transformer.model.masks import Mask
+
+MOST_SCORES = 2**18  # of a block and head: 1 MB, of which the backward pass has about five
+LANES = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel depends on."""
+
+    heads: int
+    causal: bool
+    window: int | None
+    rate: float
+    """Of attention dropout."""
+    block: int
+    """Queries at a time."""
+    interpret: bool
+    """Whether to run it without a TPU, for tests."""
+
+
+def fits(queries: int, keys: int, mask: Mask) -> bool:
+    """Whether the kernel can compute attention over so many queries and keys: with whole tiles, and no
+    conditions on single pairs."""
+    return queries % LANES == 0 and keys % LANES == 0 and mask.pairs is None and keys <= MOST_SCORES // LANES
+
+
+def flash(
+    query: Float[Array, "b h q d_k"],
+    keys: Float[Array, "b h k d_k"],
+    values: Float[Array, "b h k d_v"],
+    mask: Mask,
+    dropout: tuple[Array, float] | None = None,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "b h q d_v"]:
+    """softmax(Q K^T / sqrt(d_k)) V for every head.
+
+    Args:
+      query: as `keys` and `values`, for which `fits` must hold.
+      keys: of all positions.
+      values: of all positions.
+      mask: without `pairs`.
+      dropout: of the weights: a random key and the rate. The elements that `transformer.model.dropout` drops.
+      interpret: run it without a TPU.
+    """
+    (rows, heads, queries, _), seen = query.shape, keys.shape[2]
+    block = min(queries, MOST_SCORES // seen // LANES * LANES)
+    while queries % block:
+        block -= LANES
+    key, rate = dropout or (None, 0.0)
+    words = jnp.zeros((1, 2), jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)
+    shape = Shape(heads, mask.causal, mask.window, rate, block, interpret)
+    given = (_side_by_side(x) for x in (query, keys, values))
+    context = _attend(shape, *given, *_segments(mask, rows, queries, seen), words.reshape(-1)[-2:][None])
+    return context.reshape(rows, queries, heads, -1).swapaxes(1, 2)
+
+
+def _side_by_side(x: Float[Array, "b h t d"]) -> Float[Array, "b t _"]:
+    """The heads beside each other, as the projection has them: so a TPU need not pad narrow heads."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _segments(
+    mask: Mask, rows: int, queries: int, keys: int
+) -> tuple[Int[Array, "b q 1"], Int[Array, "b 1 k"]]:
+    """Numbers that are equal where a query may attend to a key."""
+    of_queries, of_keys = mask.segments or (
+        jnp.zeros((rows, queries), jnp.int32),
+        jnp.zeros((rows, keys), jnp.int32),
+    )
+    if mask.keys is not None:
+        of_keys = jnp.where(mask.keys, of_keys, -1)
+    return of_queries[:, :, None], of_keys[:, None, :]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    shape: Shape,
+    query: Float[Array, "b q hd"],
+    keys: Float[Array, "b k hd"],
+    values: Float[Array, "b k hv"],
+    of_queries: Int[Array, "b q 1"],
+    of_keys: Int[Array, "b 1 k"],
+    words: UInt32[Array, "1 2"],
+) -> Float[Array, "b q hv"]:
+    out = jax.ShapeDtypeStruct((*query.shape[:2], values.shape[2]), values.dtype)
+    given = (query, keys, values, of_queries, of_keys, words)
+    return _call(_forward, shape, given, ("query",), (out,), products=2)[0]
+
+
+def _attend_forward(shape: Shape, *given: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attend(shape, *given), given
+
+
+def _attend_backward(shape: Shape, given: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
+    whole = shape.block == given[0].shape[1]  # otherwise the blocks' gradients of the keys are added
+    kinds, types = ("query", "keys", "keys"), [x.dtype for x in given[:3]]
+    out = tuple(
+        jax.ShapeDtypeStruct(x.shape, x.dtype if whole or kind == "query" else jnp.float32)
+        for x, kind in zip(given, kinds, strict=False)
+    )
+    found = _call(_backward, shape, (*given, gradient), kinds, out, products=5)
+    return *(x.astype(kind) for x, kind in zip(found, types, strict=True)), None, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _call(
+    kernel: Any,
+    shape: Shape,
+    given: tuple[Array, ...],
+    kinds: tuple[str, ...],
+    out: tuple[Any, ...],
+    products: int,
+) -> tuple[Array, ...]:
+    """Runs a kernel for every row and block of queries."""
+    rows, queries, width = given[0].shape
+    block, seen = shape.block, given[1].shape[1]
+
+    def part(x: Any, kind: str) -> pl.BlockSpec:
+        if kind == "query":
+            return pl.BlockSpec((1, block, x.shape[2]), lambda row, at: (row, at, 0))
+        if kind == "words":
+            return pl.BlockSpec((1, 2), lambda row, at: (0, 0))
+        return pl.BlockSpec((1, *x.shape[1:]), lambda row, at: (row, 0, 0))
+
+    read = ("query", "keys", "keys", "query", "keys", "words", "query")
+    moved = sum(x.size * x.dtype.itemsize for x in (*given, *out))
+    return pl.pallas_call(  # type: ignore[no-any-return]
+        functools.partial(kernel, shape),
+        grid=(rows, queries // block),
+        in_specs=[part(x, kind) for x, kind in zip(given, read, strict=False)],
+        out_specs=[part(x, kind) for x, kind in zip(out, kinds, strict=True)],
+        out_shape=out,
+        interpret=shape.interpret,
+        cost_estimate=pl.CostEstimate(
+            flops=2 * products * rows * queries * seen * width,
+            transcendentals=rows * shape.heads * queries * seen,
+            bytes_accessed=moved,
+        ),
+        name=f"attention{kernel.__name__}",
+    )(*given)
+
+
+def _weights(shape: Shape, head: int, query: Array, keys: Array, allowed: Array) -> Float[Array, "q k"]:
+    """The weights of one head, before dropout."""
+    scores = _product(query, keys, 1, 1) / math.sqrt(query.shape[1])
+    scores = jnp.where(allowed, scores, jnp.finfo(jnp.float32).min)
+    exponentials = jnp.exp(scores - scores.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def _product(a: Array, b: Array, axis_a: int, axis_b: int) -> Float[Array, "_ _"]:
+    """The product summed over these axes, in float32."""
+    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _allowed(shape: Shape, of_queries: Array, of_keys: Array) -> Array:
+    """Where a query of this block may attend to a key."""
+    allowed = of_queries == of_keys
+    if shape.causal or shape.window is not None:
+        first = pl.program_id(1) * shape.block
+        distance = first + _iota(allowed.shape, 0) - _iota(allowed.shape, 1)
+        if shape.causal:
+            allowed &= distance >= 0
+        if shape.window is not None:
+            allowed &= jnp.abs(distance) <= shape.window
+    return allowed
+
+
+def _iota(shape: tuple[int, ...], axis: int) -> Int[Array, "q k"]:
+    return jax.lax.broadcasted_iota(jnp.int32, shape, axis)
+
+
+def _kept(shape: Shape, head: int, words: Any, scores: tuple[int, ...]) -> Array:
+    """Which weights dropout keeps: those of `keep_mask` for all weights of all rows."""
+    queries = pl.num_programs(1) * shape.block
+    place = (pl.program_id(0) * shape.heads + head) * queries + pl.program_id(1) * shape.block
+    index = (place + _iota(scores, 0)) * scores[1] + _iota(scores, 1)
+    bits = hashed((index >> 1).astype(jnp.uint32), words[0, 0], words[0, 1])
+    halves = jnp.where(index % 2 == 0, bits & np.uint32(0xFFFF), bits >> np.uint32(16))
+    return halves.astype(jnp.int32) >= round(shape.rate * 2**16)
+
+
+def _heads(shape: Shape, x: Array) -> list[Array]:
+    """The part of each head."""
+    width = x.shape[1] // shape.heads
+    return [x[:, head * width : (head + 1) * width] for head in range(shape.heads)]
+
+
+def _forward(
+    shape: Shape, query: Any, keys: Any, values: Any, of_queries: Any, of_keys: Any, words: Any, context: Any
+) -> None:
+    allowed, found = _allowed(shape, of_queries[0], of_keys[0]), []
+    heads = zip(*(_heads(shape, x[0]) for x in (query, keys, values)), strict=True)
+    for head, (q, k, v) in enumerate(heads):
+        weights = _weights(shape, head, q, k, allowed)
+        if shape.rate:
+            kept = _kept(shape, head, words, weights.shape)
+            weights = jnp.where(kept, weights / (1 - shape.rate), 0)
+        found.append(_product(weights.astype(v.dtype), v, 1, 0))
+    context[0] = jnp.concatenate(found, axis=1).astype(context.dtype)
+
+
+def _backward(
+    shape: Shape,
+    query: Any,
+    keys: Any,
+    values: Any,
+    of_queries: Any,
+    of_keys: Any,
+    words: Any,
+    gradient: Any,
+    of_query: Any,
+    of_key: Any,
+    of_value: Any,
+) -> None:
+    allowed = _allowed(shape, of_queries[0], of_keys[0])
+    found: tuple[list[Array], ...] = ([], [], [])
+    heads = zip(*(_heads(shape, x[0]) for x in (query, keys, values, gradient)), strict=True)
+    for head, (q, k, v, g) in enumerate(heads):
+        weights = _weights(shape, head, q, k, allowed)
+        dropped, of_weights = weights, _product(g, v, 1, 1)
+        if shape.rate:
+            kept = _kept(shape, head, words, weights.shape)
+            dropped, of_weights = (jnp.where(kept, x / (1 - shape.rate), 0) for x in (weights, of_weights))
+        of_scores = weights * (of_weights - (weights * of_weights).sum(axis=1, keepdims=True))
+        of_scores = (of_scores / math.sqrt(q.shape[1])).astype(q.dtype)
+        found[0].append(_product(of_scores, k, 1, 0))
+        found[1].append(_product(of_scores, q, 0, 0))
+        found[2].append(_product(dropped.astype(g.dtype), g, 0, 0))
+    joined = [jnp.concatenate(each, axis=1) for each in found]
+    of_query[0] = joined[0].astype(of_query.dtype)
+    for total, new in zip((of_key, of_value), joined[1:], strict=True):
+
+        @pl.when(pl.program_id(1) == 0)
+        def _(total: Any = total, new: Array = new) -> None:
+            total[0] = new.astype(total.dtype)
+
+        @pl.when(pl.program_id(1) > 0)
+        def _(total: Any = total, new: Array = new) -> None:
+            total[0] += new.astype(total.dtype)

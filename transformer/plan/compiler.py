@@ -1,0 +1,133 @@
+"""Compiles one program for a machine that is not here, in a process of its own, and describes the result.
+
+`python -m transformer.plan.compiler` reads what to compile from standard input and writes one line of JSON. A
+process of its own, because the compilers read their environment when they start, and so that one that takes
+too long or too much memory can be ended.
+"""
+
+import json
+import math
+import os
+import re
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # even where there is a TPU: it may be in use
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TRANSFORMER_COMPILED": "off",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
+OVER = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def described(given: dict[str, Any]) -> dict[str, Any]:
+    """What a program needs: its memory in bytes by kind, its time in seconds, its transfers.
+
+    Args:
+      given: the machine as `machine`, the config as JSON in `config`, and "step" or "search" as `what`.
+    """
+    from transformer.config.json import from_json
+    from transformer.plan.jobs import lowered_search, lowered_step, training_flops
+    from transformer.plan.machines import machine
+    from transformer.systems.registry import find_system
+    from transformer.translator.translator import Translator
+
+    place, config = machine(given["machine"]), from_json(given["config"])
+    find_system(config.system)
+    devices = place.devices()
+    found: dict[str, Any] = {"devices": len(devices), "device": devices[0].device_kind}
+    start = time.monotonic()
+    if given["what"] == "step":
+        found["flops"] = training_flops(config, Translator.load) / len(devices)
+        lowered = lowered_step(config, devices, place.chip.platform, Translator.load)
+    else:
+        lowered, size = lowered_search(config, devices[0], place.chip.platform)
+        found["lane"] = size and {"slots": size.slots[-1], "inputs": size.inputs, "columns": size.columns}
+    found["lowering_seconds"], start = time.monotonic() - start, time.monotonic()
+    try:
+        compiled = lowered.compile(given.get("options") or None)
+    except Exception as error:
+        if over := OVER.search(str(error)):
+            used, limit = (float(over[n]) * UNITS[over[n + 1]] for n in (1, 3))
+            return found | {"fits": False, "memory": {"total": used}, "limit": limit}
+        raise
+    found["compiling_seconds"] = time.monotonic() - start
+    text = compiled.as_text()
+    if given.get("text"):
+        with open(given["text"], "w", encoding="utf-8") as file:
+            file.write(text)
+    return found | _memory(compiled, place.chip.memory) | _time(text, place.chip, given["what"] == "search")
+
+
+def _memory(compiled: Any, limit: int) -> dict[str, Any]:
+    sizes = compiled.memory_analysis()
+    memory = {
+        "state and batch": sizes.argument_size_in_bytes,
+        "results beside them": sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+        "activations and other temporary arrays": sizes.temp_size_in_bytes,
+        "program": sizes.generated_code_size_in_bytes,
+    }
+    total = sum(memory.values())
+    return {"fits": not limit or total <= limit, "memory": {"total": total, **memory}, "limit": limit}
+
+
+def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
+    from transformer.plan.costs import estimate
+    from transformer.plan.program import Program
+
+    program = Program(text)
+    found = estimate(program.step() if search else program, chip)
+    collectives = [{**asdict(each), "sent": each.sent} for each in found.collectives]
+    if math.isnan(chip.peak):
+        return {"collectives": collectives}
+    costliest = sorted(found.costs, key=lambda cost: -cost.seconds)[:40]
+    return {
+        "seconds": {
+            "computation": found.computation,
+            "communication": found.communication,
+            "copying": found.copying,
+            "fastest": found.fastest,
+            "slowest": found.slowest,
+        },
+        "estimated": found.estimated,
+        "collectives": collectives,
+        "costliest": [
+            {
+                "seconds": cost.seconds,
+                "times": cost.times,
+                "name": cost.instruction.name,
+                "operation": cost.instruction.operation,
+                "shape": cost.instruction.shape[:120],
+                "source": cost.instruction.source[-160:],
+                "estimated": cost.estimated,
+            }
+            for cost in costliest
+        ],
+    }
+
+
+def main() -> int:
+    """Reads, compiles, writes."""
+    given = json.load(sys.stdin)
+    from transformer.errors import UserError
+    from transformer.plan.machines import machine
+
+    os.environ.update(ENVIRONMENT | machine(given["machine"]).environment)
+    try:
+        print(json.dumps(described(given)))
+    except UserError as error:
+        print(json.dumps({"error": str(error)}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,200 @@
+"""Plans a job: compiles its step and its search for a machine that is not here, and reports what it needs.
+
+Each program is compiled in its own process (`transformer.plan.compiler`), with limits of time and memory.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config, MeshConfig
+from transformer.config.json import to_json
+from transformer.errors import UserError
+from transformer.files import Json
+from transformer.plan.machines import Machine
+
+Show = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Shows what is being compiled, in a context."""
+NODE = 8  # devices over which fsdp is tried
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a compilation may take."""
+
+    minutes: float = 30.0
+    gigabytes: float | None = None
+    """None: 80 % of this machine's memory."""
+
+    @property
+    def bytes(self) -> float:
+        """The limit of memory."""
+        if self.gigabytes is not None:
+            return self.gigabytes * 1e9
+        with contextlib.suppress(ValueError, OSError, AttributeError):
+            return 0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return float("inf")
+
+
+def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
+    """What training the config needs on that machine. Times and shares are estimates
+    (`transformer.plan.costs`).
+
+    Raises:
+      UserError: the compiler is missing, fails, or exceeds a limit; the options do not fit the devices.
+    """
+    layout, step = _step(config, machine, limits, show)
+    config = replace(config, mesh=layout)
+    with show("search"):
+        search = compiled("search", config, machine, limits)
+    found: Json = {
+        "machine": str(machine),
+        "devices": step["devices"],
+        "layout": {"fsdp": layout.fsdp, "tensor": layout.tensor},
+        "step": step,
+        "search": search,
+        "largest_batch": _largest_batch(config, step, machine, limits, show),
+        "batch_tokens": config.data.batch_tokens,
+        "updates": config.training.steps,
+        "training_flops": step["flops"] * step["devices"] * config.training.steps,
+    }
+    if "seconds" in step:
+        slowest, fastest = step["seconds"]["slowest"], step["seconds"]["fastest"]
+        found["tokens_per_second"] = [config.data.batch_tokens / slowest, config.data.batch_tokens / fastest]
+        found["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
+        found["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
+    return found
+
+
+def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple[MeshConfig, Json]:
+    """The layout to use, and the step on it. If replicas do not fit and no other layout was asked for, the
+    state is sharded."""
+    with show(f"step, {described(config.mesh)}"):
+        found = compiled("step", config, machine, limits)
+    devices = found["devices"]
+    if found["fits"] or config.mesh != MeshConfig() or devices == 1:
+        return config.mesh, found
+    sharded = replace(config, mesh=MeshConfig(fsdp=min(devices, NODE)))
+    with show(f"step, {described(sharded.mesh)}, since replicas do not fit"):
+        other = compiled("step", sharded, machine, limits)
+    return (sharded.mesh, other) if other["fits"] else (config.mesh, found)
+
+
+def _largest_batch(config: Config, step: Json, machine: Machine, limits: Limits, show: Show) -> int | None:
+    """The largest batch in tokens that fits, extrapolated from two sizes. None: not even one row a device."""
+    given = config.data.batch_tokens
+    if not step["limit"]:
+        return None
+    shortest = config.data.lengths[-1] * step["devices"] * config.training.accumulate
+    other = 2 * given if step["fits"] else max(given // 2, config.data.lengths[-1])
+    with show(f"step, with {other:,} tokens"):
+        changed = replace(config, data=replace(config.data, batch_tokens=other))
+        second = compiled("step", changed, machine, limits)
+    sizes = given, other
+    used = step["memory"]["total"], second["memory"]["total"]
+    slope = (used[1] - used[0]) / (sizes[1] - sizes[0])
+    if slope <= 0:
+        return None
+    most = sizes[0] + (step["limit"] - used[0]) / slope
+    return int(most // shortest * shortest) or None
+
+
+def described(mesh: MeshConfig) -> str:
+    """A layout in words."""
+    if mesh == MeshConfig():
+        return "replicas"
+    sizes = {"fsdp": mesh.fsdp, "tensor": mesh.tensor}
+    return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+
+
+def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more: Any) -> Json:
+    """One program, compiled in a process of its own, as `transformer.plan.compiler.described` describes it.
+
+    Args:
+      what: "step" or "search".
+      config: of the job.
+      machine: to compile for.
+      limits: of the process.
+      more: further arguments of the compiler: `options` of XLA, and `text`, a file for the program.
+
+    Raises:
+      UserError: it failed, or exceeded a limit.
+    """
+    given = json.dumps({"what": what, "machine": str(machine), "config": to_json(config), **more})
+    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as said:
+        with _process(given, said, errors) as process:
+            _wait(process, limits, machine)
+        said.seek(0)
+        errors.seek(0)
+        lines, complaints = said.read().splitlines(), errors.read().strip().splitlines()
+    if process.returncode or not lines:
+        reason = next((line for line in reversed(complaints) if line.strip()), "it said nothing")
+        raise UserError(f"--plan {machine}: the compiler failed: {reason[:500]}")
+    found: Json = json.loads(lines[-1])
+    if "error" in found:
+        raise UserError(found["error"])
+    return found
+
+
+@contextlib.contextmanager
+def _process(given: str, said: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
+    """The compiler's process, which ends with this context."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transformer.plan.compiler"],
+        stdin=subprocess.PIPE,
+        stdout=said,
+        stderr=errors,
+        text=True,
+        env=os.environ | {"PYTHONPATH": _path()},
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the other
+    )
+    try:
+        assert process.stdin
+        process.stdin.write(given)
+        process.stdin.close()
+        yield process
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait(process: "subprocess.Popen[str]", limits: Limits, machine: Machine) -> None:
+    """Waits for the end. Raises UserError if a limit is exceeded."""
+    start = time.monotonic()
+    while process.poll() is None:
+        if time.monotonic() - start > 60 * limits.minutes:
+            raise UserError(
+                f"--plan {machine}: compiling takes more than {limits.minutes:g} minutes: raise "
+                "--plan-minutes"
+            )
+        if _memory(process.pid) > limits.bytes:
+            raise UserError(
+                f"--plan {machine}: compiling takes more than {limits.bytes / 1e9:.1f} GB of memory here: "
+                "raise --plan-gigabytes"
+            )
+        time.sleep(0.2)
+
+
+def _memory(process: int) -> int:
+    """The bytes that a process uses; 0 where the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _path() -> str:
+    """The module search path of the other process, so that it finds what this one has."""
+    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
