@@ -20,6 +20,7 @@ from toy_batches import WORDS, a_batch, state_of
 from transformer.config import MeshConfig, TransformerConfig
 from transformer.model.parameters import declarations
 from transformer.model.transformer import Transformer
+from transformer.runtime import sharding
 from transformer.runtime.sharding import Layout, Shards, layout_of
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Loss, translation_objective
@@ -45,7 +46,7 @@ def network(dropout: float) -> TransformerConfig:
     return TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
 
 
-def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]]:
+def train(layout: Layout, dropout: float, times: int = 1, steps: int = STEPS) -> list[dict[str, Any]]:
     """For each run: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     model, optimizer, rng = (
         Transformer(network(dropout)),
@@ -61,7 +62,7 @@ def train(layout: Layout, dropout: float, times: int = 1) -> list[dict[str, Any]
     found = []
     for _ in range(times):
         state, losses = layout.place(state_of(params, optimizer)), []
-        for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(STEPS)):
+        for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(steps)):
             state, metrics = step(state, batch)
             losses.append(float(metrics["loss"]))
         (batch,) = layout.batches([share(a_batch(rows=ROWS, seed=99))])
@@ -103,6 +104,8 @@ def main(given: dict[str, Any]) -> None:
     found["dropout"], found["again"] = train(layout, 0.3, times=2)
     if not isinstance(layout, Shards) and jax.process_count() == 1:
         found["draws"] = random_numbers(layout)
+        sharding.replicated = sharding.by_shard_map
+        found["by_shard_map"] = train(layout, 0.3, steps=4)[0]["losses"]
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
 
 

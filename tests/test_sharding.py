@@ -118,6 +118,11 @@ def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found
     assert square - mean**2 > 1e-3
 
 
+def test_shard_map_can_take_the_place_of_pmap(found: Callable[[str], Found]) -> None:
+    this = found("8 replicas")
+    assert this["by_shard_map"] == this["dropout"]["losses"][:4]
+
+
 TRAIN = """
 import sys
 from transformer.config.json import from_json

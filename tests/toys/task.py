@@ -37,7 +37,7 @@ class ToyTask(Task):
 
     @classmethod
     def open_corpus(cls, config: Config) -> Corpus:
-        sizes = {"train": (0, config.data.records), "validation": (1, 20), "test": (2, 20)}
+        sizes = {"train": (0, config.data.records), "validation": (1, 8), "test": (2, 8)}
         splits = {name: cls.records(*given) for name, given in sizes.items()}
         return in_memory(cls.__name__, splits, config.data.cache_dir)
 

@@ -44,6 +44,8 @@ class TrainArguments:
     """Limit of each compilation."""
     plan_gigabytes: float | None = None
     """Limit of each compilation's memory. None: 80 % of this machine's."""
+    profile: int = 0
+    """Write a trace of so many updates to the run directory, for TensorBoard or ui.perfetto.dev."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
     """Print the complete configuration first."""
 
@@ -110,7 +112,9 @@ def _train(arguments: list[str]) -> None:
 
     from transformer.trainer.train import train
 
-    train(given.config, given.run_dir, about=about)
+    if given.profile < 0:
+        raise UserError(f"--profile {given.profile}: must be a number of updates")
+    train(given.config, given.run_dir, about=about, profile=given.profile)
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:

@@ -12,6 +12,9 @@ from transformer.errors import UserError
 class OptimizerConfig:
     """Adam and its learning rate (section 5.3)."""
 
+    algorithm: Literal["adam", "adafactor"] = "adam"
+    """adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in place of two
+    for each element (Shazeer and Stern 2018), for big models on small memories. No betas, no epsilon."""
     schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
     """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
     warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay constant."""

@@ -117,16 +117,7 @@ class Replicas(Layout):
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
             return *_split(state), metrics
 
-        spread: Any = jax.pmap(
-            split_step,
-            axis_name=AXIS,
-            in_axes=(None, 0, 0),
-            out_axes=(None, 0, None),
-            donate_argnums=(0,) if donate_state else (),
-            devices=self._given,
-        )
-
-        return _Spread(spread, self._rows)
+        return _Spread(replicated(split_step, self._given, donate_state), self._rows)
 
     def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
@@ -140,6 +131,40 @@ class Replicas(Layout):
         rows = _padded(rows, fill, devices * multiple)
         split = rows.reshape(devices, -1, *rows.shape[1:])
         return jax.make_array_from_process_local_data(self._rows, split)
+
+
+def by_pmap(step: Callable[..., Any], devices: Devices, donate_state: bool) -> Any:
+    """`step(state, carry, batch) -> (state, carry, metrics)` on every device, each with its own part of carry
+    and batch, whose first axis is that of the devices."""
+    return jax.pmap(
+        step,
+        axis_name=AXIS,
+        in_axes=(None, 0, 0),
+        out_axes=(None, 0, None),
+        donate_argnums=(0,) if donate_state else (),
+        devices=devices,
+    )
+
+
+def by_shard_map(step: Callable[..., Any], devices: Devices, donate_state: bool) -> Any:
+    """The same by `jax.shard_map`, for when `jax.pmap`, which JAX calls the old way, is gone."""
+    whole, rows = PartitionSpec(), PartitionSpec(AXIS)
+
+    def here(state: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
+        state, carry, metrics = step(state, *jax.tree.map(lambda x: x[0], (carry, batch)))
+        return state, jax.tree.map(lambda x: x[None], carry), metrics
+
+    mapped = jax.shard_map(
+        here,
+        mesh=_flat_mesh(list(devices or jax.devices())),
+        in_specs=(whole, rows, rows),
+        out_specs=(whole, rows, whole),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=(0,) if donate_state else ())
+
+
+replicated = by_pmap
 
 
 class _Spread:

@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import logging
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 
 import jax
@@ -17,6 +18,14 @@ from transformer.runtime.hosts import gathered, is_main_process
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.events import Events
 
+log = logging.getLogger("transformer")
+Track = Callable[[Json], None]
+"""Given a record: `kind` ("training" or "evaluation"), `step`, and numbers by name."""
+
+
+def untracked(record: Json) -> None:
+    """Tracks nothing."""
+
 
 class Journal:
     """The log of a run, from its checkpoint on. Only the main process writes.
@@ -24,13 +33,14 @@ class Journal:
     Args:
       run: its directory. Records after the checkpoint are removed, since those steps will be repeated.
       step: the step of the checkpoint.
+      track: called with every record of training and of evaluation, for other tools that follow a run.
 
     Attributes:
       evaluations: the records of all evaluations so far.
     """
 
-    def __init__(self, run: Run, step: int) -> None:
-        self._run = run
+    def __init__(self, run: Run, step: int, track: Track = untracked) -> None:
+        self._run, self._track = run, track
         self._events: Events | None = None
         earlier = self._earlier(step) if is_main_process() else ([], 0.0)
         self.evaluations: list[Json]
@@ -68,6 +78,11 @@ class Journal:
         self._run.log.append(record | {"elapsed": round(self.elapsed(), 1)})
         values = {name: value for name, value in record.items() if isinstance(value, float)}
         self._events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
+        try:
+            self._track(record)
+        except Exception as error:  # a tool that is out of reach must not cost the run
+            log.warning("tracking ends: %s: %s", type(error).__name__, error)
+            self._track = untracked
 
     def write_start(self, step: int, data: TrainingData, parameters: int) -> None:
         """Writes the data, devices and versions, for the report page."""

@@ -27,7 +27,8 @@ from transformer.runtime.sharding import check_rows, layout_of
 from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
-from transformer.trainer.journal import Journal, Pace
+from transformer.trainer.journal import Journal, Pace, Track, untracked
+from transformer.trainer.profile import Profile, memory_profiled
 from transformer.trainer.signals import asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
@@ -48,6 +49,8 @@ class Loop:
         data: TrainingData,
         watch: Watch,
         parent: Run | None = None,
+        track: Track = untracked,
+        profile: int = 0,
     ) -> None:
         self.config, self.run, self.data, self.watch = config, run, data, watch
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
@@ -67,7 +70,8 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.journal = Journal(run, self.step)
+        self.journal = Journal(run, self.step, track)
+        self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
     def _first_state(
         self, model: nn.Module, optimizer: optax.GradientTransformation, parent: Run | None
@@ -124,7 +128,8 @@ class Loop:
                 multiple=t.accumulate,
             )
             if not self._patience_is_over():
-                self._take_steps(batches)
+                with self.profile, memory_profiled(run_dir=self.run.path):
+                    self._take_steps(batches)
             self.run.checkpoints.finish_saving()
             if stop := asked(self.stop_request):
                 self._stop(stop)
@@ -134,6 +139,7 @@ class Loop:
         pace = Pace(self.step, t.steps)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
         for batch in batches:
+            self.profile.before(self.step)
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
             if pending:

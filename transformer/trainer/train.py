@@ -18,6 +18,7 @@ from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import check_system, find_system
 from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
+from transformer.trainer.journal import Track, untracked
 from transformer.trainer.loop import Loop
 from transformer.translator.translator import Translator
 
@@ -34,7 +35,13 @@ CHANGEABLE = (
 
 
 def train(
-    config: Config, run_dir: Path | str | None = None, *, watch: Watch | None = None, about: str = ""
+    config: Config,
+    run_dir: Path | str | None = None,
+    *,
+    watch: Watch | None = None,
+    about: str = "",
+    track: Track = untracked,
+    profile: int = 0,
 ) -> Path:
     """Trains a model, and evaluates its best checkpoint on the test set.
 
@@ -43,6 +50,9 @@ def train(
       run_dir: run directory. An existing run is resumed. None: a new directory under runs/.
       watch: shows the progress. None: on the standard output of the main process.
       about: text to print first, after the options have been checked.
+      track: called with every record of the log, for example to send it to another tool. Only in the main
+        process.
+      profile: number of steps of which to write a trace, for TensorBoard or Perfetto.
 
     Returns:
       The run directory.
@@ -87,7 +97,7 @@ def train(
         barrier("run directory")
         run = Run(path)
     with run.claimed():
-        loop = Loop(config, objective, run, data, watch, parent)
+        loop = Loop(config, objective, run, data, watch, parent, track, profile)
         loop.train()
         loop.report()
     return run.path

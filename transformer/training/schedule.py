@@ -33,7 +33,7 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adam, after clipping, with decoupled weight decay on matrices, at the scheduled rate."""
+    """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate."""
     c = config.optimizer
     rate = learning_rate(c, config.model.d_model, config.training.steps)
 
@@ -45,7 +45,13 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     return optax.chain(
         optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity(),
-        optax.scale_by_adam(c.beta1, c.beta2, c.epsilon),
+        optax.scale_by_adam(c.beta1, c.beta2, c.epsilon) if c.algorithm == "adam" else _adafactor(),
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(rate),
     )
+
+
+def _adafactor() -> optax.GradientTransformation:
+    """The updates of Adafactor without momentum (Shazeer and Stern 2018, Algorithm 4), which are about as
+    large as Adam's: the root mean square of each matrix's is at most 1."""
+    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))

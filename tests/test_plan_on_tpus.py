@@ -1,0 +1,84 @@
+"""What the compiler of TPUs makes of the step and the search: nobody should lose what was won there.
+
+`pip install '.[plan]'`, then `pytest -m slow tests/test_plan_on_tpus.py`.
+"""
+
+import importlib.util
+import math
+from dataclasses import replace
+
+import pytest
+
+from transformer.config import Config, MeshConfig
+from transformer.config.presets import PRESETS
+from transformer.plan.machines import machine
+from transformer.plan.plan import Limits, compiled
+from transformer.plan.program import Program, arrays_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install '.[plan]'"
+    ),
+]
+VOCABULARY = 8_192
+LAYOUTS = {
+    "replicas": (MeshConfig(), {"all-reduce"}, 0.0),
+    "fsdp": (MeshConfig(fsdp=8), {"all-gather", "all-reduce", "reduce-scatter"}, 0.0),
+    "fsdp and tensor": (MeshConfig(fsdp=4, tensor=2), {"all-gather", "all-reduce", "reduce-scatter"}, 0.0),
+}
+"""Layouts, the kinds of transfers, and the recorded memory of a device in MB (libtpu 0.0.50, JAX 0.12.0)."""
+
+
+def config(mesh: MeshConfig) -> Config:
+    """One layer of the base model, with packed rows in bfloat16."""
+    base = PRESETS["base"]
+    return replace(
+        base,
+        model=replace(base.model, num_layers=1, vocab_size=VOCABULARY, dtype="bfloat16"),
+        data=replace(base.data, batching="packed", max_length=128, batch_tokens=8 * 16 * 128),
+        mesh=mesh,
+    )
+
+
+def program_of(what: str, given: Config, folder) -> tuple[dict, Program]:
+    file = folder / "program.txt"
+    found = compiled(what, given, machine("v5e:2x4"), Limits(15), text=str(file))
+    return found, Program(file.read_text())
+
+
+def every(program: Program):
+    """All instructions, also those inside fusions."""
+    return [each for body in program.computations.values() for each in body.values()]
+
+
+def is_wide(each) -> bool:
+    """Whether it works on at least as many elements as the vocabulary has words."""
+    return any(math.prod(axes) >= VOCABULARY for _, axes in arrays_of(each.shape))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step(layout, tmp_path):
+    mesh, kinds, recorded = LAYOUTS[layout]
+    found, program = program_of("step", config(mesh), tmp_path)
+    assert {each["kind"] for each in found["collectives"]} <= kinds
+    assert found["memory"]["total"] / 1e6 == pytest.approx(recorded, rel=0.05)
+    sorts = [each for each in every(program) if each.operation == "sort" and each.source.count("loss")]
+    assert not sorts
+    in_loops = {name for name, times in program.times.items() if times > 1}
+    loops = [each for name in in_loops for each in program.computations[name].values()]
+    assert not [each for each in loops if "scatter" in each.name and is_wide(each)]
+    for each in every(program):
+        if each.operation == "convolution" and is_wide(each):
+            body = next(body for body in program.computations.values() if each.name in body)
+            kinds_read = {arrays_of(body[name].shape)[0][0] for name in each.operands}
+            assert kinds_read == {"bf16"}, each.source
+
+
+def test_a_search_never_sorts_the_vocabulary(tmp_path):
+    found, program = program_of("search", config(MeshConfig()), tmp_path)
+    assert found["lane"]["slots"] == 32
+    assert [each for each in every(program) if each.operation == "sort"]
+    for each in every(program):
+        if each.operation == "sort":
+            assert all(axes[-1] < VOCABULARY / 4 for _, axes in arrays_of(each.shape)), each.shape
