@@ -45,17 +45,20 @@ def fits(queries: int, keys: int, mask: Mask) -> bool:
 
 
 def flash(
-    query: Float[Array, "b h q d_k"],
-    keys: Float[Array, "b h k d_k"],
-    values: Float[Array, "b h k d_v"],
+    heads: int,
+    query: Float[Array, "b q hd"],
+    keys: Float[Array, "b k hd"],
+    values: Float[Array, "b k hv"],
     mask: Mask,
     dropout: tuple[Array, float] | None = None,
     *,
     interpret: bool = False,
-) -> Float[Array, "b h q d_v"]:
-    """softmax(Q K^T / sqrt(d_k)) V for every head.
+) -> Float[Array, "b q hv"]:
+    """softmax(Q K^T / sqrt(d_k)) V for every head. The heads are side by side, as projections have them, so
+    that a TPU need not pad narrow heads.
 
     Args:
+      heads: their number.
       query: as `keys` and `values`, for which `fits` must hold.
       keys: of all positions.
       values: of all positions.
@@ -63,21 +66,15 @@ def flash(
       dropout: of the weights: a random key and the rate. The elements that `transformer.model.dropout` drops.
       interpret: run it without a TPU.
     """
-    (rows, heads, queries, _), seen = query.shape, keys.shape[2]
+    (rows, queries, _), seen = query.shape, keys.shape[1]
     block = min(queries, MOST_SCORES // seen // LANES * LANES)
     while queries % block:
         block -= LANES
     key, rate = dropout or (None, 0.0)
     words = jnp.zeros((1, 2), jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)
     shape = Shape(heads, mask.causal, mask.window, rate, block, interpret)
-    given = (_side_by_side(x) for x in (query, keys, values))
-    context = _attend(shape, *given, *_segments(mask, rows, queries, seen), words.reshape(-1)[-2:][None])
-    return context.reshape(rows, queries, heads, -1).swapaxes(1, 2)
-
-
-def _side_by_side(x: Float[Array, "b h t d"]) -> Float[Array, "b t _"]:
-    """The heads beside each other, as the projection has them: so a TPU need not pad narrow heads."""
-    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+    words = words.reshape(-1)[-2:][None]
+    return _attend(shape, query, keys, values, *_segments(mask, rows, queries, seen), words)
 
 
 def _segments(

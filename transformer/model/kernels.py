@@ -54,24 +54,25 @@ def flash_by_rows(
 ) -> Float[Array, "b h q d_v"]:
     """`flash` for the rows and heads of each device: XLA cannot divide a kernel. On a mesh, each device drops
     other elements."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or not mesh.auto_axes:
-        return flash.flash(query, keys, values, mask, dropout, interpret=interpret)
-    axes = dict(nn.get_logical_axis_rules())
-    rows, heads = axes.get("rows") or (), axes.get("heads")
-    spec, by_rows = PartitionSpec(rows, heads), PartitionSpec(rows)
-    key, rate = dropout or (None, 0.0)
+    mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
+    one = mesh.empty or not mesh.auto_axes
+    rows, heads = ((), None) if one else (axes["rows"], axes["heads"])
+    number, (key, rate) = query.shape[1], dropout or (None, 0.0)
 
-    def here(query: Array, keys: Array, values: Array, mask: Mask, key: Array | None) -> Array:
+    def here(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
+        mine = number if one else number // mesh.shape[heads]
         if key is None:
-            return flash.flash(query, keys, values, mask, interpret=interpret)
-        key = jax.random.fold_in(key, jax.lax.axis_index((*rows, *((heads,) if heads else ()))))
-        return flash.flash(query, keys, values, mask, (key, rate), interpret=interpret)
+            return flash.flash(mine, query, keys, values, mask, interpret=interpret)
+        key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, heads)))
+        return flash.flash(mine, query, keys, values, mask, (key, rate), interpret=interpret)
 
-    specs = spec, spec, spec, by_rows, PartitionSpec()
-    divided = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
-    found: Array = divided(query, keys, values, mask, key)
-    return found
+    spec = PartitionSpec(rows, None, heads)
+    specs, run = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec), here
+    if not one:
+        run = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
+    beside = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in (query, keys, values)]
+    context = run(mask, key, *beside)
+    return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)
 
 
 def fused(

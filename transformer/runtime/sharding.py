@@ -36,6 +36,12 @@ AXES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
 state. Parameters and axes without one are replicated, and so are vectors of d_model."""
 
 
+COMPILER = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
+"""Options of XLA for a sharded step, by platform. A TPU's compiler would divide each gradient of a weight
+matrix into as many products as there are shards, to send one while it computes the next: the small products
+take longer than that hides (docs/performance.md)."""
+
+
 class Layout(ABC):
     """Placement of state and batches on the devices, and how a step runs on them."""
 
@@ -271,7 +277,10 @@ class Shards(Layout):
             state, metrics = result
             return jax.lax.with_sharding_constraint(state, self.shardings(state)), metrics
 
-        return jax.jit(sharded, donate_argnums=(0,) if donate_state else ())
+        platform = self._devices[0].platform
+        return jax.jit(
+            sharded, donate_argnums=(0,) if donate_state else (), compiler_options=COMPILER.get(platform)
+        )
 
     def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def placed(x: Any, sharding: NamedSharding, rows: int | None = None) -> jax.ShapeDtypeStruct:

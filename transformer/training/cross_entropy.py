@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.placement import shards_of_rows
 
-SLICE = {"cpu": 2**22, "default": 2**26}
+SLICE = {"cpu": 2**22, "default": 2**25}
 """Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
 
 
