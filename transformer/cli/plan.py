@@ -11,6 +11,7 @@ from transformer.config import Config, MeshConfig
 from transformer.files import Json, write_whole
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, described, plan
+from transformer.runs.report.logged import duration
 from transformer.runtime.console import Watch
 
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
@@ -67,12 +68,13 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
         told.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
     if "seconds" in step:
         seconds = step["seconds"]
+        lasting = [duration(3600 * hours) for hours in found["hours"]]
         told += [
             ("an update (estimate)", span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
             ("tokens/s (estimate)", span(found["tokens_per_second"])),
             ("share of the peak (estimate)", span([100 * x for x in found["share_of_peak"]], "%")),
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
-            ("training (estimate)", f"{found['updates']:,} updates in {span(found['hours'], 'hours')}"),
+            ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(lasting)}"),
         ]
     told.append(("training, FLOPs", f"{found['training_flops']:.2g} ({PAPER})"))
     told.append(("search of one device", searching(config, search)))

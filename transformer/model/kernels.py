@@ -1,6 +1,7 @@
 """Kernels: the ways to compute Eq. 1. All give the same result up to rounding."""
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -56,7 +57,8 @@ def flash_by_rows(
     other elements."""
     mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
     one = mesh.empty or not mesh.auto_axes
-    rows, heads = ((), None) if one else (axes["rows"], axes["heads"])
+    rows: Any = () if one else axes["rows"]
+    heads: Any = None if one else axes["heads"]
     number, (key, rate) = query.shape[1], dropout or (None, 0.0)
 
     def here(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
