@@ -22,10 +22,11 @@ pytestmark = [
     ),
 ]
 VOCABULARY = 8_192
+SHARDED = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
 LAYOUTS = {
-    "replicas": (MeshConfig(), {"all-reduce"}, 0.0),
-    "fsdp": (MeshConfig(fsdp=8), {"all-gather", "all-reduce", "reduce-scatter"}, 0.0),
-    "fsdp and tensor": (MeshConfig(fsdp=4, tensor=2), {"all-gather", "all-reduce", "reduce-scatter"}, 0.0),
+    "replicas": (MeshConfig(), {"all-reduce"}, 266.2),
+    "fsdp": (MeshConfig(fsdp=8), SHARDED, 127.1),
+    "fsdp and tensor": (MeshConfig(fsdp=4, tensor=2), {*SHARDED, "collective-permute"}, 148.4),
 }
 """Layouts, the kinds of transfers, and the recorded memory of a device in MB (libtpu 0.0.50, JAX 0.12.0)."""
 

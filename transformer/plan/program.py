@@ -18,6 +18,7 @@ SIZES = {
 """Bytes of an element. Half bytes count as nothing: no program here has many."""
 ARRAY = re.compile(r"\b([a-z]+[0-9]*\w*)\[([\d,]*)\]")
 INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+UNKNOWN = 2**40  # cycles: a larger number stands for none
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -59,7 +60,8 @@ class Instruction:
     def cycles(self) -> int | None:
         """The compiler's own estimate, if it gives one."""
         found = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
-        return int(found[1]) if found else None
+        cycles = int(found[1]) if found else UNKNOWN
+        return cycles if cycles < UNKNOWN else None
 
     @property
     def source(self) -> str:
