@@ -51,6 +51,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %v = f32[4]{0} while(%x), condition=%unknown, body=%body
   %g = (bf16[4]{0}, bf16[8]{0}) all-gather-start(%b), replica_groups={{0,8},{1,9}}, dimensions={0}
   %s = f32[10]{0} reduce-scatter(%big), replica_groups=mesh['x'=2,'y'=8] {'y'}, dimensions={0}
+  %o = ((f32[4]{0}), f32[4]{0}) all-reduce-start(%x), replica_groups=[4,4]<=[16], to_apply=%add
   %n = f32[4]{0} all-reduce(%x), replica_groups=[16,1]<=[16], to_apply=%add
   %f = f32[4]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1
   ROOT %h = f32[4]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1
@@ -60,12 +61,13 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 
 def test_collectives_are_read_with_their_groups_and_counts():
-    found = {
-        each.kind: each for each in Program(PROGRAM).collectives(near=8) if each.kind != "reduce-scatter"
-    }
+    found = {each.kind: each for each in Program(PROGRAM).collectives(near=8) if each.group != 4}
+    assert found.pop("reduce-scatter")
     assert found["all-reduce"] == Collective("all-reduce", 8, False, 32, (3 + 1) * 8 * 16 * 4, 4)
     assert found["all-gather"] == Collective("all-gather", 2, True, 16, 2 * 4 * 2, 1)
     assert len(found) == 2  # a group of one sends nothing
+    begun = [each for each in Program(PROGRAM).collectives() if each.group == 4]
+    assert begun == [Collective("all-reduce", 4, False, 32, 4 * 4, 1)]
     scattered = [each for each in Program(PROGRAM).collectives() if each.kind == "reduce-scatter"]
     assert scattered == [Collective("reduce-scatter", 8, False, 32, 80 * 4 + 32 * 4, 2)]
 

@@ -198,7 +198,8 @@ class Program:
             given = [self.computations[computation][name].shape for name in each.operands]
             whole = sum(map(sizes_of, given)) * (size if kind == "all-gather" else 1)
             if kind == "all-reduce":
-                whole = max(whole, each.bytes)  # a TPU may add bfloat16 operands in float32
+                if not each.operation.endswith("-start"):  # whose shape also has the operands
+                    whole = max(whole, each.bytes)  # a TPU may add bfloat16 operands in float32
                 if "all-reduce-scatter" in computation:
                     kind = "reduce-scatter"  # every device keeps only its part of the sum
             bits = 8 * SIZES[max(arrays_of(each.shape), key=lambda one: math.prod(one[1]) * SIZES[one[0]])[0]]
