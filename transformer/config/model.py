@@ -120,7 +120,7 @@ class TransformerConfig(ModelConfig):
     """Attention mechanism. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1)."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
     """Kernel that computes it. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere that of
-    jax.nn.dot_product_attention; auto: fused in bfloat16 where one of the first two runs, otherwise einsum."""
+    jax.nn.dot_product_attention; auto: fused in bfloat16 where one of these two runs, else einsum."""
     remat: bool = False
     """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
