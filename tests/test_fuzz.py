@@ -27,6 +27,7 @@ from small_translator import small_translator, stored
 
 from transformer import PRESETS, Config, Run, Translator, UserError
 from transformer.cli import decode_main, train_main
+from transformer.cli import plan as planning
 from transformer.config import flatten
 from transformer.config.json import from_json, to_json
 from transformer.decoding import workers
@@ -126,18 +127,22 @@ def test_a_config_with_anything_anywhere(data: st.DataObject) -> None:
     assert from_json(to_json(config)) == config
 
 
+MORE = ("plan", "plan-json", "plan-minutes", "plan-gigabytes", "profile")
+
+
 @fuzz
 @given(data=st.data())
 def test_any_command_line(data: st.DataObject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Everything up to training, which is replaced by a check of its arguments."""
 
-    def train(config: Config, run_dir: Path | None, about: str) -> None:
+    def enough(config: Config, *_: Any, **__: Any) -> None:
         dataclasses.asdict(config)
         raise UserError("enough")
 
-    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(training, "train", enough)
+    monkeypatch.setattr(planning, "plan", enough)
     monkeypatch.chdir(tmp_path)
-    names = st.sampled_from([*sorted(flatten(Config())), "run-dir", "hosts.process", "init-from"])
+    names = st.sampled_from([*sorted(flatten(Config())), "run-dir", "hosts.process", "init-from", *MORE])
     option = names.map(lambda name: "--" + name.replace("_", "-"))
     value = st.integers().map(str) | st.floats().map(str) | st.text(max_size=10) | st.just("None")
     words = st.lists(option | value | st.sampled_from([*PRESETS, "--help", "-h"]), max_size=5)

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.config import Config, MeshConfig
+from transformer.errors import UserError
 from transformer.files import Json, write_whole
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, described, plan
@@ -29,6 +31,11 @@ class PlanArguments:
 def print_plan(config: Config, given: PlanArguments, about: str) -> None:
     """Compiles, and prints the plan; writes it as JSON if asked to."""
     watch, place = Watch(), machine(given.machine)
+    for name, limit in (("minutes", given.limits.minutes), ("gigabytes", given.limits.gigabytes)):
+        if limit is not None and not limit > 0:
+            raise UserError(f"--plan-{name} {limit:g}: must be positive")
+    if given.json and (given.json.is_dir() or not os.access(given.json.absolute().parent, os.W_OK)):
+        raise UserError(f"--plan-json {given.json}: cannot be written: name a file in a folder that is there")
     watch.message(about)
     watch.message(f"Compiling for {place}. This takes minutes; nothing runs there.")
 
