@@ -212,6 +212,9 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsy
     [
         (["--plan", "v9:2x2"], "--plan v9:2x2: no accelerator 'v9'"),
         (["--plan", "v5e"], "--plan v5e: give the arrangement of the chips of a slice, as in v5e:2x4"),
+        (["--plan", ""], "--plan : no accelerator ''"),
+        (["--plan", "a100:8"], "did you mean h100? Give one with its shape: v5e:2x4"),
+        (["--plan", "cpu:99992"], "--plan cpu:99992: at most 1024 devices"),
         (["--plan", "h100:12"], "--plan h100:12: give the number of devices: 1 to 8, or a multiple of 8"),
         (["--plan", "cpu:2", "--plan-minutes", "nan"], "--plan-minutes nan: must be positive"),
         (["--plan", "cpu:2", "--plan-gigabytes", "-1"], "--plan-gigabytes -1: must be positive"),
@@ -233,6 +236,6 @@ def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setattr(
         "jax.experimental.topologies.get_topology_desc", lambda **_: (_ for _ in ()).throw(RuntimeError)
     )
-    with pytest.raises(UserError, match="compiler is missing: pip install 'jax.tpu.'"):
+    with pytest.raises(UserError, match="compiler is missing: pip install '..plan.', or 'jax.tpu.'"):
         machine("v5e:2x4").devices()
     assert math.isnan(CHIPS["cpu"].peak)

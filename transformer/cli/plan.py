@@ -75,13 +75,14 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
         told.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
     if "seconds" in step:
         seconds = step["seconds"]
+        title = f"an update (estimate{', a lower bound' * (step['estimated'] > 0.5)})"
         lasting = [duration(3600 * hours) for hours in found["hours"]]
         told += [
-            ("an update (estimate)", span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
+            (title, span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
             ("tokens/s (estimate)", span(found["tokens_per_second"])),
             ("share of the peak (estimate)", span([100 * x for x in found["share_of_peak"]], "%")),
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
-            ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(lasting)}"),
+            ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}"),
         ]
     told.append(("training, FLOPs", f"{found['training_flops']:.2g} ({PAPER})"))
     told.append(("search of one device", searching(config, search)))
@@ -91,7 +92,11 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
 def memory(program: Json) -> str:
     """Whether a program fits, and what takes the memory."""
     used, limit = program["memory"]["total"], program["limit"]
-    parts = [f"{gigabytes(size)} {kind}" for kind, size in program["memory"].items() if kind != "total"]
+    parts = [
+        f"{gigabytes(size)} {kind}"
+        for kind, size in program["memory"].items()
+        if kind != "total" and size >= 0.005 * used
+    ]
     inside = f" ({', '.join(parts)})" if parts else ""
     if not limit:
         return gigabytes(used) + inside
@@ -123,6 +128,8 @@ def searching(config: Config, search: Json) -> str:
 
 def gigabytes(size: float) -> str:
     """Bytes for people."""
+    if size < 1e9:
+        return f"{size / 1e6:.1f} MB"
     return f"{size / 1e9:.2f} GB" if size < 1e10 else f"{size / 1e9:.1f} GB"
 
 

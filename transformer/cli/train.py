@@ -37,7 +37,7 @@ class TrainArguments:
     hosts: HostsConfig = field(default_factory=HostsConfig)
     plan: str | None = None
     """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
-    v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`)."""
+    v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`). cpu:8: simulated."""
     plan_json: Path | None = None
     """Also write the plan to this file, as JSON."""
     plan_minutes: float = 30.0
@@ -95,7 +95,7 @@ def _train(arguments: list[str]) -> None:
     elif preset is None and given.run_dir:
         about = f"{given.run_dir} does not exist yet: starting a new run. {about}"
 
-    if given.plan:
+    if given.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
         from transformer.plan.plan import Limits
 

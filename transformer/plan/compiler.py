@@ -10,6 +10,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 from dataclasses import asdict
 from typing import Any
@@ -115,12 +116,20 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
     }
 
 
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent is gone, which enforces its limits."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> int:
     """Reads, compiles, writes."""
     given = json.load(sys.stdin)
     from transformer.errors import UserError
     from transformer.plan.machines import machine
 
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.environ.update(ENVIRONMENT | machine(given["machine"]).environment)
     try:
         print(json.dumps(described(given)))

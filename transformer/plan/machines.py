@@ -52,6 +52,9 @@ CHIPS = {
 }
 
 
+MOST = {"cpu": 1024, "gpu": 16_384}  # devices; a CPU simulates each with threads
+
+
 @dataclass(frozen=True)
 class Machine:
     """Devices of one kind, and how they are arranged."""
@@ -99,13 +102,21 @@ class Machine:
             return list(topologies.get_topology_desc(**given).devices)
         except (RuntimeError, NotImplementedError, ImportError) as error:
             if self.chip.platform == "tpu" and not _installed("libtpu"):
-                raise UserError(f"--plan {self}: the compiler is missing: pip install 'jax[tpu]'") from None
+                raise UserError(
+                    f"--plan {self}: the compiler is missing: pip install '.[plan]', or 'jax[tpu]'"
+                ) from None
             cuda = any(_installed(f"jax_cuda{n}_plugin") for n in (12, 13))
             if self.chip.platform == "gpu" and not cuda:
-                raise UserError(f"--plan {self}: the compiler is missing: pip install {CUDA}") from None
+                raise UserError(
+                    f"--plan {self}: the compiler is missing: pip install '.[plan]', or {CUDA}"
+                ) from None
             reason = str(error).partition("\n")[0].removeprefix("INVALID_ARGUMENT: ")
             if isinstance(error, jax.errors.JaxRuntimeError):
-                raise UserError(f"--plan {self}: no such arrangement of devices. {reason}") from None
+                example = f"{self.chip.name}:{self.chip.example}"
+                raise UserError(
+                    f"--plan {self}: there is no such slice; there is {example}, for example (the compiler "
+                    f"says: {reason})"
+                ) from None
             raise UserError(f"--plan {self}: its compiler does not start: {reason}") from None
 
 
@@ -121,14 +132,19 @@ def machine(text: str) -> Machine:
     Raises:
       UserError: it is none.
     """
-    name, _, shape = text.partition(":")
+    name, _, shape = text.lower().partition(":")
     if name not in CHIPS:
         known = ", ".join(f"{chip.name}:{chip.example}" for chip in CHIPS.values())
-        raise UserError(f"--plan {text}: no accelerator {name!r}{nearest(name, CHIPS)}. Examples: {known}")
+        similar = nearest(name, CHIPS)
+        raise UserError(
+            f"--plan {text}: no accelerator {name!r}{similar or '.'} Give one with its shape: {known}"
+        )
     chip = CHIPS[name]
     if chip.platform != "tpu":
         if not re.fullmatch("[1-9][0-9]{0,4}", shape) or (int(shape) > 8 and int(shape) % 8):
             raise UserError(f"--plan {text}: give the number of devices: 1 to 8, or a multiple of 8")
+        if int(shape) > MOST[chip.platform]:
+            raise UserError(f"--plan {text}: at most {MOST[chip.platform]} devices")
     elif not re.fullmatch("[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}", shape):
         raise UserError(
             f"--plan {text}: give the arrangement of the chips of a slice, as in {name}:{chip.example}"
