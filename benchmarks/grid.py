@@ -2,7 +2,7 @@
 
 `python -m benchmarks.grid` runs the compiler of `train.py --plan` for each combination. Nothing runs on these
 machines: all times are estimates (`transformer.plan.costs`). Each compilation takes minutes; OUTPUT keeps
-what is done, and the same command goes on from there.
+what is done, and the same command continues.
 """
 
 import argparse

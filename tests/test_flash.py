@@ -1,5 +1,10 @@
 """The kernel of a TPU computes what the einsums do, run without one."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +13,7 @@ import pytest
 from transformer.model import flash
 from transformer.model.attention import attention_weights
 from transformer.model.dropout import keep_mask
-from transformer.model.kernels import flash_by_rows
+from transformer.model.kernels import flash_by_rows, runs_flash
 from transformer.model.masks import Mask
 from transformer.model.placement import tracing_for
 
@@ -80,3 +85,55 @@ def test_accelerators_drop_the_same_elements(shape):
     expected = keep_mask(KEY, 0.4, shape)
     with tracing_for("tpu"):
         np.testing.assert_array_equal(keep_mask(KEY, 0.4, shape), expected)
+
+
+def test_only_where_rows_are_known_to_be_divided(tiny):
+    """In a plain `jit`, as in decoding, XLA may have to divide rows over devices, which it cannot for a
+    kernel."""
+    config, found = tiny(dtype="bfloat16"), []
+
+    def asks(x):
+        found.append(runs_flash(config, 128, 128, Mask()))
+        return x
+
+    with tracing_for("tpu"):
+        jax.jit(asks)(1.0)
+        jax.pmap(asks, devices=jax.devices()[:1])(jnp.ones(1))
+    assert found == [False, True]
+
+
+MESH = """
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from test_flash import Mask, flash_by_rows, inputs, padding
+
+query, keys, values = (x[:, :2] for x in inputs(128, 128))
+mask = Mask(keys=padding(128), causal=True)
+mesh = Mesh(np.array(jax.devices()).reshape(1, 1, 2), ("data", "fsdp", "tensor"))
+
+
+@jax.jit
+def on_the_mesh(*given):
+    rules = [("rows", ("data", "fsdp")), ("heads", "tensor")]
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(rules):
+        return flash_by_rows(*given, None, interpret=True)
+
+
+for heads in (2, 1):  # which two devices divide, or not
+    given = (*(x[:, :heads] for x in (query, keys, values)), mask)
+    expected = flash_by_rows(*given, None, interpret=True)
+    found = on_the_mesh(*jax.device_put(given, NamedSharding(mesh, PartitionSpec())))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+"""
+
+
+def test_heads_on_a_mesh():
+    tests = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
+    }
+    subprocess.run([sys.executable, "-c", MESH], env=environment, check=True)

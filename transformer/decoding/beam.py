@@ -137,7 +137,7 @@ def top_k(x: Float[Array, "b n v"], k: int) -> tuple[Float[Array, "b n k"], Int[
 
     if x.shape[-1] < 2 * k * BLOCK:
         return whole(x)
-    # a GPU has a kernel of its own for it
+    # a GPU has its own kernel
     found: tuple[Array, Array] = jax.lax.platform_dependent(
         x, cuda=whole, default=functools.partial(_top_k_of_blocks, k)
     )

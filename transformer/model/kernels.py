@@ -39,9 +39,11 @@ def _cudnn_runs(config: TransformerConfig) -> bool:
 
 
 def runs_flash(config: TransformerConfig, queries: int, keys: int, mask: Mask) -> bool:
-    """Whether to use the kernel of TPUs (`transformer.model.flash`)."""
+    """Whether to use the kernel of TPUs (`transformer.model.flash`): only where it is known how rows are
+    divided over devices, as in training. Elsewhere XLA would divide them, and it cannot divide a kernel."""
     wanted = config.attention == "fused" or (config.attention == "auto" and config.dtype == "bfloat16")
-    return wanted and platform() == "tpu" and flash.fits(queries, keys, mask)
+    divided = not jax.sharding.get_abstract_mesh().empty
+    return wanted and platform() == "tpu" and divided and flash.fits(queries, keys, mask)
 
 
 def flash_by_rows(
@@ -57,15 +59,17 @@ def flash_by_rows(
     other elements."""
     mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
     one = mesh.empty or not mesh.auto_axes
-    rows: Any = () if one else axes["rows"]
-    heads: Any = None if one else axes["heads"]
+    rows: Any = () if one else axes.get("rows") or ()
+    heads: Any = None if one else axes.get("heads")
     number, (key, rate) = query.shape[1], dropout or (None, 0.0)
+    if heads and number % mesh.shape[heads]:
+        heads = None  # they are replicated
 
     def here(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
-        mine = number if one else number // mesh.shape[heads]
+        mine = number // mesh.shape[heads] if heads else number
         if key is None:
             return flash.flash(mine, query, keys, values, mask, interpret=interpret)
-        key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, heads)))
+        key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, *filter(None, [heads]))))
         return flash.flash(mine, query, keys, values, mask, (key, rate), interpret=interpret)
 
     spec = PartitionSpec(rows, None, heads)

@@ -117,7 +117,7 @@ def described(mesh: MeshConfig) -> str:
 
 
 def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more: Any) -> Json:
-    """One program, compiled in a process of its own, as `transformer.plan.compiler.described` describes it.
+    """One program, compiled in its own process, as `transformer.plan.compiler.described` describes it.
 
     Args:
       what: "step" or "search".

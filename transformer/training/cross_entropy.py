@@ -145,7 +145,7 @@ def _slice(
     """The sums of one slice, and the gradient of its logits: weight * (softmax - q).
 
     A CPU reads and changes the logits of the targets only. Accelerators compare all ids with the targets,
-    which needs no pass of its own: they are slow to address single elements (a TPU: one after the other).
+    which needs no separate pass: they are slow to address single elements (a TPU: one after the other).
     """
     logits = jnp.einsum("pbtm,vm->pbtv", hidden, table, preferred_element_type=jnp.float32)
     others = smoothing / (logits.shape[-1] - 1)
