@@ -61,7 +61,7 @@ def test_out_of_memory_says_what_to_lower_and_what_held_it(config, tmp_path, mon
     def fail(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.\nmore")
 
-    monkeypatch.setattr(loop, "make_train_step", lambda *_, **__: fail)
+    monkeypatch.setattr(loop, "configured_step", lambda *_: fail)
     monkeypatch.setattr("transformer.runtime.sharding.Replicas.spread", lambda self, step, **_: step)
     with pytest.raises(UserError, match=r"lower --data.batch-tokens, .*memory.prof") as failed:
         train(config, tmp_path / "run", watch=quiet())

@@ -20,7 +20,7 @@ from transformer.systems.registry import declared_parameters, find_system, model
 from transformer.tasks.task import Task
 from transformer.training.objective import Context
 from transformer.training.schedule import make_optimizer
-from transformer.training.step import init_state, make_train_step
+from transformer.training.step import configured_step, init_state
 
 
 def prepared(config: Config) -> tuple[Config, Task]:
@@ -52,15 +52,7 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
             model, optimizer, t.seed, system.task.example(), average=t.ema > 0, carry=system.carry(config)
         )
     )
-    step = make_train_step(
-        model,
-        objective,
-        optimizer,
-        seed=t.seed,
-        accumulate=t.accumulate,
-        ema=t.ema,
-        gather=layout.gather,
-    )
+    step = configured_step(t, model, objective, optimizer, layout.gather)
     given = layout.described(state, global_batch(task), t.accumulate)
     with tracing_for(platform):
         spread: Any = layout.spread(step, donate_state=True)

@@ -32,7 +32,7 @@ from transformer.trainer.profile import Profile, memory_profiled
 from transformer.trainer.signals import asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.step import Means, Params, TrainState, init_state, make_train_step
+from transformer.training.step import Means, Params, TrainState, configured_step, init_state
 
 NONE_GIVEN: FrozenDict[str, Any] = FrozenDict()
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
@@ -56,15 +56,7 @@ class Loop:
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
         t = config.training
         self.layout = layout_of(config.mesh, declared_parameters(config))
-        step = make_train_step(
-            model,
-            objective,
-            optimizer,
-            seed=t.seed,
-            accumulate=t.accumulate,
-            ema=t.ema,
-            gather=self.layout.gather,
-        )
+        step = configured_step(t, model, objective, optimizer, self.layout.gather)
         self.train_step = self.layout.spread(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)

@@ -12,6 +12,7 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
+from transformer.config import TrainingConfig
 from transformer.errors import UserError
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, Sums
@@ -171,6 +172,25 @@ def make_train_step(
         return TrainState(state.step + 1, params, optimizer_state, statistics, average, carry), metrics
 
     return train_step
+
+
+def configured_step(
+    config: TrainingConfig,
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    gather: Callable[[Params], Params],
+) -> TrainStep:
+    """`make_train_step` with the options of a run."""
+    return make_train_step(
+        model,
+        objective,
+        optimizer,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        ema=config.ema,
+        gather=gather,
+    )
 
 
 def _checked(loss: Any, carry: Carry) -> Loss:
