@@ -19,7 +19,7 @@ from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError
 from transformer.cli.train import parse_train
-from transformer.config import HostsConfig
+from transformer.config import HostsConfig, MeshConfig
 from transformer.config.json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import Watch
@@ -30,7 +30,7 @@ from transformer.trainer.train import train
 ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
-from transformer.config import HostsConfig
+from transformer.config import HostsConfig, MeshConfig
 from transformer.config.json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import guarded
@@ -50,17 +50,19 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start(config: Config, folder: Path, count: int) -> list[subprocess.Popen]:
-    """The processes of a training into `folder/run`, each with a log in `folder`."""
+def start(config: Config, folder: Path, count: int, run_dir: str = "") -> list[subprocess.Popen]:
+    """The processes of a training into `folder/run`, each with a log in `folder`; or into a remote run
+    directory, each with its own disk."""
     (folder / "config.json").write_text(to_json(config))
     port, processes = free_port(), []
     for index in range(count):
-        arguments = [folder / "config.json", folder / "run", port, count, index]
+        arguments = [folder / "config.json", run_dir or folder / "run", port, count, index]
+        own = {"TRANSFORMER_CACHE": str(folder / f"disk-{index}")} if run_dir else {}
         with open(folder / f"{index}.log", "w") as log:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-u", "-c", TRAIN, *map(str, arguments)],
-                    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+                    env={**os.environ, "JAX_PLATFORMS": "cpu"} | own,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
@@ -116,6 +118,23 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
         assert ours[2:] == theirs[2:]
     results = [json.loads((run.path / "results.json").read_text()) for run in (one, two)]
     assert results[0] == results[1]
+
+
+def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> None:
+    train(config, tmp_path / "one", watch=Watch(quiet=True))
+    where = f"file://{tmp_path}/bucket/run"
+    apart = replace(config, data=replace(config.data, cache_dir=None))
+    sharded = replace(apart, mesh=MeshConfig(fsdp=2), training=replace(apart.training, steps=8))
+    assert ended(start(sharded, tmp_path, 2, where)) == [0, 0], log_of(tmp_path, 0)
+    assert ended(start(apart, tmp_path, 2, where)) == [0, 0], log_of(tmp_path, 0)
+    assert f"Resuming {where} from step 8" in log_of(tmp_path, 0)
+    one, two = Run(tmp_path / "one"), Run(where)
+    assert one.checkpoints.steps() == two.checkpoints.steps()
+    shapes = model_shapes(one.config)
+    weights = (jax.tree.leaves(run.checkpoints.variables(12, shapes)) for run in (one, two))
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    assert one.log.records("evaluation")[-1]["step"] == two.log.records("evaluation")[-1]["step"] == 12
 
 
 def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_path: Path) -> None:

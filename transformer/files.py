@@ -27,6 +27,7 @@ Json = dict[str, Any]
 LARGEST_FILE = 256 * MiB  # limit for files that are read at once
 LONGEST_LINE = 4 * MiB  # in a log
 DEEPEST = 32  # nested folders
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)")  # pathlib makes one slash of two
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # part of a surrogate pair, or a lone surrogate
 
 
@@ -35,6 +36,23 @@ class NotRegular(OSError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(errno.EINVAL, reason, os.fspath(path))
+
+
+# Names
+
+
+def address(path: Path | str) -> str | None:
+    """The address that a path was before it was a `Path`; None for a path of this machine."""
+    found = _ADDRESS.fullmatch(os.fspath(path))
+    if not found:
+        return None
+    scheme, rest = found[1].lower(), found[2].rstrip("/")
+    return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
+
+
+def shown(path: Path | str) -> str:
+    """A path or an address as text."""
+    return address(path) or os.fspath(path)
 
 
 # Reading

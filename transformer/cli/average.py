@@ -36,8 +36,8 @@ def _average(arguments: list[str]) -> None:
 
     run = Run(given.run_dir)
     if given.last is not None and given.last > len(run.checkpoints.steps()):
-        raise UserError(f"--last {given.last}: {run.path} has {len(run.checkpoints.steps())} checkpoints")
+        raise UserError(f"--last {given.last}: {run.name} has {len(run.checkpoints.steps())} checkpoints")
     steps = list(given.steps) or run.checkpoints.steps()[-(given.last or run.config.training.keep_last) :]
     place = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
-    print(f"Averaged steps {', '.join(map(str, steps))} into {place}")
-    print(f"Try: {called('decode')} {run.path} --checkpoint average")
+    print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{place.name}")
+    print(f"Try: {called('decode')} {run.name} --checkpoint average")

@@ -14,6 +14,7 @@ from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.errors import UserError
+from transformer.files import address, shown
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 def run_defaults(arguments: list[str]) -> Config:
     """The config of the run that is named in the arguments, for default options."""
     words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
-    run_dir = next((Path(word) for word in words if Path(word, "config.json").exists()), None)
+    run_dir = next((Path(word) for word in words if _is_run(word)), None)
     if run_dir is None:
         return Config()
     from transformer.runs.run import Run
@@ -91,11 +92,21 @@ def run_defaults(arguments: list[str]) -> Config:
     return Run(run_dir).config
 
 
+def _is_run(word: str) -> bool:
+    if word.startswith("-") or address(word) is None:
+        return Path(word, "config.json").exists()
+    from transformer.runs.run import is_run
+
+    return is_run(word)
+
+
 def check_files(given: DecodeArguments) -> int | None:
     """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
     from transformer.data.sources.corpora import read_lines
 
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
+    if output and address(output):
+        raise UserError(f"{option} {shown(output)}: write to a file here, and copy it there")
     if output and not is_device(output):
         if output.is_dir() or not output.name:
             raise UserError(f"{option} {output} is a folder: name a file")

@@ -38,8 +38,8 @@ def import_command(arguments: list[str]) -> None:
     run = import_marian(given.folder, given.run_dir)
     if ignored := ignored_options(given.folder):
         print(f"Ignored, since not supported here: {', '.join(ignored)}")
-    print(f"Written to {run.path}")
-    print(f'Try: echo "..." | {called("decode")} {run.path}')
+    print(f"Written to {run.name}")
+    print(f'Try: echo "..." | {called("decode")} {run.name}')
 
 
 def export_command(arguments: list[str]) -> None:

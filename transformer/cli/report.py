@@ -9,6 +9,7 @@ import tyro
 from transformer.cli.guard import guarded
 from transformer.commands import program
 from transformer.errors import UserError
+from transformer.files import shown
 
 
 @dataclass(frozen=True)
@@ -43,4 +44,4 @@ def _report(arguments: list[str]) -> None:
     except OSError as error:
         where = given.run_dirs[0] if len(given.run_dirs) == 1 else f"--output {page}"
         raise UserError(f"cannot write {where}: {error.strerror}") from error
-    print(f"Written to {page}")
+    print(f"Written to {shown(page)}")

@@ -18,6 +18,7 @@ from transformer.config import Config, DataConfig, HostsConfig, Option, changed,
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points, unknown
 from transformer.errors import UserError, nearest
+from transformer.files import address, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,7 +34,8 @@ class TrainArguments:
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     run_dir: Path | None = None
-    """Run directory. An existing run is resumed. Default: a new one under runs/."""
+    """Run directory, or a remote address such as gs://bucket/run. An existing run is resumed. Default: a new
+    one under runs/."""
     hosts: HostsConfig = field(default_factory=HostsConfig)
     plan: str | None = None
     """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
@@ -89,11 +91,12 @@ def _train(arguments: list[str]) -> None:
     about = announced(given.config, preset or "quickstart")
     if preset in GROUPS["Multi30k"] and not any(word.startswith(TEXT) for word in arguments):
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
-    if preset is None and given.run_dir and (given.run_dir / "config.json").exists():
+    if preset is None and given.run_dir and _is_run(given.run_dir):
+        run_dir = shown(given.run_dir)
         given = _continued(arguments, given.run_dir)
-        about = f"Resuming {given.run_dir}"
+        about = f"Resuming {run_dir}"
     elif preset is None and given.run_dir:
-        about = f"{given.run_dir} does not exist yet: starting a new run. {about}"
+        about = f"{shown(given.run_dir)} does not exist yet: starting a new run. {about}"
 
     if given.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
@@ -115,6 +118,14 @@ def _train(arguments: list[str]) -> None:
     if given.profile < 0:
         raise UserError(f"--profile {given.profile}: must be a number of updates")
     train(given.config, given.run_dir, about=about, profile=given.profile)
+
+
+def _is_run(path: Path) -> bool:
+    if address(path) is None:  # without importing what reaches remote ones
+        return (path / "config.json").exists()
+    from transformer.runs.run import is_run
+
+    return is_run(path)
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transformer.config import Config, DataConfig, flatten
 from transformer.errors import UserError
+from transformer.files import shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,7 +28,7 @@ def locations(config: "DataclassInstance", prefix: str = "") -> dict[str, Path]:
 def as_options(paths: dict[str, Path]) -> str:
     """Paths as options of a command line, quoted for a shell."""
     return "".join(
-        f" --{name.replace('_', '-')} {shlex.quote(str(path))}" for name, path in sorted(paths.items())
+        f" --{name.replace('_', '-')} {shlex.quote(shown(path))}" for name, path in sorted(paths.items())
     )
 
 
@@ -42,8 +43,8 @@ def check_given(given: dict[str, Path], stored: dict[str, Path], run_dir: Path) 
     if missing := wanted.keys() - given.keys():
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
         raise UserError(
-            f"{run_dir}: give {options} again, since paths stored in a run directory are not opened by "
-            f"default. It was started with{as_options(wanted)}"
+            f"{shown(run_dir)}: give {options} again, since paths stored in a run directory are not opened "
+            f"by default. It was started with{as_options(wanted)}"
         )
 
 

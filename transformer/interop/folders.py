@@ -72,7 +72,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
       UserError: a file is missing, damaged or of another kind of model; run_dir exists.
     """
     folder = Path(folder)
-    Run.check_free(Path(run_dir))
+    Run.check_free(run_dir)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     described = _json(folder / CONFIG)
@@ -148,7 +148,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists: name a new folder")
     if run.config.system != "transformer" or not isinstance(config, TransformerConfig):
-        raise UserError(f"{run.path} holds a {run.config.system} model, which Marian does not support")
+        raise UserError(f"{run.name} holds a {run.config.system} model, which Marian does not support")
     models = [_sentencepiece(tokenizer, run.path) for tokenizer in tokenizers]
     kept = [_kept(tokenizer, config.special) for tokenizer in tokenizers]
     size = max(map(len, kept)) + 1

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import absl.logging
@@ -16,17 +17,26 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
+from transformer.data.remote import Mirror
 from transformer.errors import UserError
 from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
 from transformer.model.parameters import Variables
 from transformer.runs.log import merit
 from transformer.runs.sealed import MANIFEST, first_line, read, seal
 from transformer.runtime.hosts import barrier, is_main_process
-from transformer.runtime.sharding import as_global_arrays
+from transformer.runtime.sharding import as_global_arrays, on_host
 from transformer.training.step import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
+_HEAVY = re.compile(
+    r"checkpoints/[^/]+/(?!metrics/|manifest)|(average|damaged|tensorboard|profile)/|report\.html|memory\.prof"
+)
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
+
+
+def is_light(name: str) -> bool:
+    """Whether a file of a run is copied from a remote one at once: what is small and always read."""
+    return not _HEAVY.match(name)
 
 
 class Checkpoints:
@@ -35,13 +45,17 @@ class Checkpoints:
     Args:
       path: the run directory.
       keep_last: how many of the newest are kept, besides the best.
+      name: of the run, for messages.
+      mirror: of a remote run, whose copy is `path`. Then the main process alone saves.
     """
 
-    def __init__(self, path: Path, keep_last: int) -> None:
+    def __init__(self, path: Path, keep_last: int, name: str = "", mirror: Mirror | None = None) -> None:
         # Orbax logs a lot, and a full disk once per array; `not_written` reports it once
         absl.logging.set_verbosity(absl.logging.FATAL)
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        self.path, self.keep_last = path, keep_last
+        self.path, self.keep_last, self.name, self.mirror = path, keep_last, name or str(path), mirror
+        self._sender = ThreadPoolExecutor(1)
+        self._sending: Future[None] | None = None
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
@@ -51,7 +65,14 @@ class Checkpoints:
                 policies.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
             ]
         )
-        options = ocp.CheckpointManagerOptions(best_fn=merit, preservation_policy=keep)
+        saving = {0} if self.mirror else None  # the processes that save; None: all
+        options = ocp.CheckpointManagerOptions(
+            best_fn=merit,
+            preservation_policy=keep,
+            create=not saving,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=saving),
+        )
+        (self.path / "checkpoints").mkdir(exist_ok=True)
         return ocp.CheckpointManager(
             (self.path / "checkpoints").absolute(), options=options, item_names=("model", "training")
         )
@@ -69,9 +90,10 @@ class Checkpoints:
         Raises:
           UserError: it could not be written; earlier checkpoints are unchanged.
         """
+        stored = on_host if self.mirror else as_global_arrays
         items = ocp.args.Composite(
-            model=ocp.args.StandardSave(as_global_arrays(state.best_variables)),
-            training=ocp.args.StandardSave(as_global_arrays(_resume_items(state))),
+            model=ocp.args.StandardSave(stored(state.best_variables)),
+            training=ocp.args.StandardSave(stored(_resume_items(state))),
         )
         step = int(state.step)
         self.finish_saving()
@@ -80,12 +102,28 @@ class Checkpoints:
             return
         if is_main_process():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
+        if self.mirror and not is_main_process():
+            return
         try:
             if there:
                 self._manager.delete(step)
             self._manager.save(step, args=items, metrics=scores)
         except Exception as error:
-            raise not_written(self.path, error) from error
+            raise not_written(self.name, error) from error
+        if self.mirror:
+            self._sending = self._sender.submit(self._send)
+
+    def _send(self) -> None:
+        """Completes a checkpoint, and sends what is new to the remote run."""
+        assert self.mirror
+        self._manager.wait_until_finished()
+        self._seal()
+        self.mirror.push()
+
+    def _seal(self) -> None:
+        for step in self.steps():
+            if not (self._place(step) / MANIFEST).exists():
+                seal(self._place(step))
 
     def store_model(self, step: int, variables: Variables) -> None:
         """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
@@ -94,20 +132,35 @@ class Checkpoints:
         seal(self._place(step))
 
     def finish_saving(self) -> None:
-        """Waits until pending checkpoints are complete, and seals them with the hashes of their files.
+        """Waits until pending checkpoints are complete, sealed with the hashes of their files, and sent.
 
         Raises:
-          UserError: as `save`.
+          UserError: as `save`; another process has taken the remote run over.
         """
         try:
-            self._manager.wait_until_finished()
-            if is_main_process():
-                for step in self.steps():
-                    if not (self._place(step) / MANIFEST).exists():
-                        seal(self._place(step))
-            barrier("checkpoints")
+            if self._sending:
+                sending, self._sending = self._sending, None
+                sending.result()
+            elif not self.mirror:
+                self._manager.wait_until_finished()
+                if is_main_process():
+                    self._seal()
+            self._meet("checkpoints")
+        except UserError:
+            raise
         except Exception as error:
-            raise not_written(self.path, error) from error
+            raise not_written(self.name, error) from error
+
+    def _meet(self, what: str) -> None:
+        """Waits for the other processes. Then all see the same checkpoints."""
+        barrier(what)
+        if self.mirror and not is_main_process():
+            self.mirror.refresh(is_light)
+
+    def _fetch(self, prefix: str) -> None:
+        """Copies what a remote run has under a name."""
+        if self.mirror:
+            self.mirror.pull(prefix)
 
     def _place(self, step: int) -> Path:
         return self.path / "checkpoints" / str(step)
@@ -123,7 +176,7 @@ class Checkpoints:
         """The checkpoint with the best score; the newest one if several are equal or none was measured."""
         scores = {step: self._merit(step) for step in self.steps()}
         if not scores:
-            raise UserError(f"{self.path} holds no checkpoint yet")
+            raise UserError(f"{self.name} holds no checkpoint yet")
         return max(scores, key=lambda step: (scores[step], step))
 
     def _merit(self, step: int) -> float:
@@ -139,6 +192,7 @@ class Checkpoints:
         Raises:
           UserError: the checkpoint is missing or damaged, or belongs to another model.
         """
+        self._fetch(f"checkpoints/{step}/")
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
         model, training = (read(self._place(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
@@ -173,7 +227,9 @@ class Checkpoints:
                     aside.parent.mkdir(exist_ok=True)
                     os.replace(self._place(bad), aside)
                 say(f"{reason}. Moved to {aside}; resuming from step {step}")
-            barrier("moved")
+            if damaged and self.mirror and is_main_process():
+                self.mirror.push()
+            self._meet("moved")
             return state
         if damaged:
             raise damaged[0][1]
@@ -190,9 +246,12 @@ class Checkpoints:
           UserError: there is no such checkpoint, or it is damaged or belongs to another model.
         """
         if checkpoint == "average":
+            self._fetch("average/")
             stored = self.path / "average"
             return read(stored, like) if stored.exists() else self.averaged(None, like)
-        return read(self._place(self.find(checkpoint)), like, "model")
+        step = self.find(checkpoint)
+        self._fetch(f"checkpoints/{step}/model/")
+        return read(self._place(step), like, "model")
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.
@@ -202,7 +261,7 @@ class Checkpoints:
         """
         steps = self.steps()
         if not steps:
-            raise UserError(f"{self.path} holds no checkpoint yet")
+            raise UserError(f"{self.name} holds no checkpoint yet")
         if checkpoint == "best":
             return self.best()
         if checkpoint == "last":
@@ -210,7 +269,7 @@ class Checkpoints:
         if str(checkpoint) in map(str, steps):
             return int(checkpoint)
         raise UserError(
-            f"{self.path} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
+            f"{self.name} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
             f"{', '.join(map(str, steps))}"
         )
 
@@ -219,7 +278,7 @@ class Checkpoints:
         computed in float64, then rounded."""
         chosen = [self.find(step) for step in steps or self.steps()[-self.keep_last :]]
         if not chosen:
-            raise UserError(f"{self.path} holds no checkpoint yet")
+            raise UserError(f"{self.name} holds no checkpoint yet")
         total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), like)
         for step in chosen:
             total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, like))
@@ -245,6 +304,8 @@ class Checkpoints:
         finally:
             for left in self.path.glob(f"{partial.name}*"):
                 shutil.rmtree(left, ignore_errors=True)
+        if self.mirror:
+            self.mirror.push()
         return place
 
 
@@ -258,7 +319,7 @@ def _resume_items(state: TrainState) -> Json:
     return items
 
 
-def not_written(path: Path, error: Exception) -> UserError:
+def not_written(path: Path | str, error: Exception) -> UserError:
     """The error to raise if a run directory cannot be written."""
     reason = first_line(error).rstrip(".")
     remedy = "Is the disk full? If so, make room, then"

@@ -11,7 +11,7 @@
     report.html          all of this as a page
     lock                 held during training
 
-It contains no pickles.
+It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.data.remote`).
 """
 
 import contextlib
@@ -21,53 +21,73 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+
 from transformer.config import Config
 from transformer.config.json import from_json, to_json
+from transformer.data.remote import Mirror
 from transformer.errors import UserError
 from transformer.files import (
     MiB,
+    address,
     append_flags,
     check_name,
     check_plain,
     folder_whole,
     read_text,
+    shown,
     write_whole,
 )
 from transformer.model.parameters import Variables
-from transformer.runs.checkpoints import Checkpoints, not_written
+from transformer.runs.checkpoints import Checkpoints, is_light, not_written
 from transformer.runs.log import Log
 from transformer.runtime.hosts import is_main_process
 from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 
 
+def is_run(path: Path | str) -> bool:
+    """Whether there is a run directory. Raises UserError if a remote address cannot be reached."""
+    where = address(path)
+    return Mirror(where).has("config.json") if where else Path(path, "config.json").exists()
+
+
 class Run:
     """An open run directory.
 
     Args:
-      path: a directory that `create` made.
+      path: a directory that `create` made, or its remote address.
+      writes: to train in it: then a copy of a remote one belongs to this process alone.
 
     Raises:
       UserError: it is missing, or not a run directory.
+
+    Attributes:
+      path: the folder on this machine: of a remote run, the copy.
+      name: the run, as the user names it.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        check_name(self.path)
+    def __init__(self, path: Path | str, writes: bool = False) -> None:
+        check_name(Path(path))
+        self.name, where = shown(path), address(path)
+        self.mirror = Mirror(where, jax.process_index() if writes else None) if where else None
+        if self.mirror:
+            self.mirror.refresh(is_light)
+        self.path = self.mirror.folder if self.mirror else Path(path)
         if not self.path.is_dir():
-            raise UserError(f"{self.path}: no such run directory")
+            raise UserError(f"{self.name}: no such run directory")
         try:
             text = read_text(self.path / "config.json", MiB)
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.path} is not a run directory: it has no readable config.json") from error
+            raise UserError(f"{self.name} is not a run directory: it has no readable config.json") from error
         try:
             self.config = from_json(text)
         except UserError as error:
             foreign = '"model_type"' in text
             hint = "; to use a Marian model, first: transformer import" if foreign else ""
-            raise UserError(f"{self.path / 'config.json'}: {error}{hint}") from error
+            raise UserError(f"{self.name}/config.json: {error}{hint}") from error
         if self.config.model.vocab_size < 1:
-            raise UserError(f"{self.path / 'config.json'}: model.vocab_size is missing")
+            raise UserError(f"{self.name}/config.json: model.vocab_size is missing")
 
     @classmethod
     def create(
@@ -90,10 +110,15 @@ class Run:
         Raises:
           UserError: the path exists already, or cannot be written; the config is invalid.
         """
-        path = Path(path)
         cls.check_free(path)
+        where = address(path)
+        mirror = Mirror(where, jax.process_index()) if where else None
         try:
-            with folder_whole(path) as partial:
+            with contextlib.ExitStack() as open_:
+                if mirror:
+                    open_.callback(mirror.close)
+                    mirror.refresh(is_light)
+                partial = mirror.folder if mirror else open_.enter_context(folder_whole(Path(path)))
                 task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
@@ -101,14 +126,21 @@ class Run:
                 run = cls(partial)  # refuses what could not be opened again
                 if variables is not None:
                     run.checkpoints.store_model(0, variables)
+                if mirror:
+                    mirror.push()
         except OSError as error:
-            raise UserError(f"cannot create {path}: {error.strerror}") from error
+            raise UserError(f"cannot create {shown(path)}: {error.strerror}") from error
         return cls(path)
 
     @staticmethod
-    def check_free(path: Path) -> None:
+    def check_free(path: Path | str) -> None:
         """Raises UserError if a run directory cannot be created."""
+        path = Path(path)
         check_name(path)
+        if where := address(path):
+            if not Mirror(where).is_empty():
+                raise UserError(f"{where} exists already: name a new directory")
+            return
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists already: name a new directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
@@ -122,13 +154,14 @@ class Run:
         """Raises UserError if this model was imported."""
         if not (self.path / "corpus").exists() and self.checkpoints.steps():
             raise UserError(
-                f"{self.path} holds a model that was not trained here: to train it further, give "
-                f"--init-from {self.path} and another --run-dir"
+                f"{self.name} holds a model that was not trained here: to train it further, give "
+                f"--init-from {self.name} and another --run-dir"
             )
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Locks the run directory for training. The lock ends with the process, however it ends.
+        """Locks the run directory for training. The lock ends with the process, however it ends. A remote one
+        is taken over from another process (`transformer.data.remote`).
 
         Raises:
           UserError: another process trains here; the directory contains a link, which could lead outside, or
@@ -142,16 +175,28 @@ class Run:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UserError(
-                    f"{self.path}: another process trains there; wait for it, or choose another --run-dir"
+                    f"{self.name}: another process trains there; wait for it, or choose another --run-dir"
                 ) from error
             except OSError as error:
-                raise UserError(f"cannot write to {self.path}: {error.strerror}") from error
+                raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
+            if self.mirror:
+                held.callback(self.mirror.close)
+                if is_main_process():
+                    self.mirror.claim()
             try:
                 yield
-            except BrokenPipeError:
+            except BaseException as error:
+                with contextlib.suppress(UserError):
+                    self.publish()
+                if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                    raise not_written(self.name, error) from error
                 raise
-            except OSError as error:
-                raise not_written(self.path, error) from error
+            self.publish()
+
+    def publish(self) -> None:
+        """Sends what was changed here to a remote run directory."""
+        if self.mirror and is_main_process():
+            self.mirror.push()
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run was started with."""
@@ -161,7 +206,7 @@ class Run:
             began_with = ""
         if began_with != corpus:
             raise UserError(
-                f"{self.path}: the training data has changed since this run was started; restore the old "
+                f"{self.name}: the training data has changed since this run was started; restore the old "
                 "data, or start another run with another --run-dir"
             )
 
@@ -177,7 +222,7 @@ class Run:
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
         """Its checkpoints."""
-        return Checkpoints(self.path, self.config.training.keep_last)
+        return Checkpoints(self.path, self.config.training.keep_last, self.name, self.mirror)
 
     @functools.cached_property
     def log(self) -> Log:

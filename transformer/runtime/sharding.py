@@ -382,6 +382,19 @@ def as_global_arrays(tree: S) -> S:
     return jax.tree.map(as_global, tree)
 
 
+def on_host(tree: S) -> S:
+    """A tree of arrays in this process's memory, whole. All processes must call it."""
+
+    def whole(x: Any) -> Any:
+        if isinstance(x, jax.Array) and not (x.is_fully_replicated or x.is_fully_addressable):
+            from jax.experimental import multihost_utils
+
+            return multihost_utils.process_allgather(x, tiled=True)
+        return np.asarray(x)
+
+    return jax.tree.map(whole, tree)
+
+
 def on_local_devices(tree: S) -> S:
     """A tree of arrays on the devices of this process: replicated, or still sharded if that is how they are
     on exactly these devices."""
@@ -393,11 +406,7 @@ def on_local_devices(tree: S) -> S:
             return jax.device_put(x, replicated)
         if x.sharding.device_set == set(devices):
             return x
-        if not (x.is_fully_replicated or x.is_fully_addressable):
-            from jax.experimental import multihost_utils
-
-            x = multihost_utils.process_allgather(x, tiled=True)
-        return jax.device_put(np.asarray(x), replicated)
+        return jax.device_put(on_host(x), replicated)
 
     return jax.tree.map(local, tree)
 

@@ -100,10 +100,10 @@ class Loop:
         )
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
-            self.watch.message(f"Training is complete in {self.run.path}: testing step {self.step} again")
+            self.watch.message(f"Training is complete in {self.run.name}: testing step {self.step} again")
             return
         self.watch.message(
-            f"{'Resuming' if self.step else 'Writing to'} {self.run.path}"
+            f"{'Resuming' if self.step else 'Writing to'} {self.run.name}"
             + (f" from step {self.step}" if self.step else "")
         )
         with (
@@ -242,14 +242,14 @@ class Loop:
                 ("steps", f"{self.step:,} (best by validation {criterion}: {step:,})"),
                 ("time", duration(self.journal.elapsed())),
                 *((f"{split} {measure.title}", score.line()) for measure, score in scores.items()),
-                ("written to", str(self.run.path)),
-                ("report", str(self.run.path / REPORT)),
+                ("written to", self.run.name),
+                ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
         example = self.data.task.example_line(records[0])
         if example and find_system(self.config.system).search is not NO_SEARCH:
             self.watch.message(
-                f"Try: echo {shlex.quote(example)} | {called('decode')} {self.run.path}", command=True
+                f"Try: echo {shlex.quote(example)} | {called('decode')} {self.run.name}", command=True
             )
 
     # Stopping
@@ -261,7 +261,7 @@ class Loop:
         return asked(self.stop_request)
 
     def _stop(self, signal: int) -> None:
-        again = f"{called('train')} --run-dir {self.run.path}{as_options(locations(self.config))}"
+        again = f"{called('train')} --run-dir {self.run.name}{as_options(locations(self.config))}"
         raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
 
 

@@ -9,7 +9,7 @@ import jax
 from transformer.config import Config, ModelConfig, check_beam, differences
 from transformer.data.corpus import Corpus
 from transformer.errors import UserError
-from transformer.runs.run import Run
+from transformer.runs.run import Run, is_run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
@@ -55,7 +55,7 @@ def train(
       profile: number of steps of which to write a trace, for TensorBoard or Perfetto.
 
     Returns:
-      The run directory.
+      The run directory, or its address.
 
     Raises:
       UserError: bad input; the run directory belongs to another config; the loss became
@@ -95,12 +95,12 @@ def train(
         if is_main_process():
             Run.create(path, config, task, corpus.folder.name)
         barrier("run directory")
-        run = Run(path)
+        run = Run(path, writes=True)
     with run.claimed():
         loop = Loop(config, objective, run, data, watch, parent, track, profile)
         loop.train()
         loop.report()
-    return run.path
+    return Path(run.name)
 
 
 def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
@@ -119,10 +119,10 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     """The existing run, or None. Raises UserError if it has another config."""
     if run_dir is None:
         return None
-    if not Path(run_dir, "config.json").exists():
-        Run.check_free(Path(run_dir))
+    if not is_run(run_dir):
+        Run.check_free(run_dir)
         return None
-    run = Run(run_dir)
+    run = Run(run_dir, writes=True)
     run.check_resumable()
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
     # every learning rate of a cosine depends on its last step
@@ -156,7 +156,7 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
     system, below = find_system(config.system), find_system(parent.config.system)
     if not issubclass(system.model, below.model):
         raise UserError(
-            f"--init-from {parent.path} holds a {parent.config.system} model, not a {config.system} one: "
+            f"--init-from {parent.name} holds a {parent.config.system} model, not a {config.system} one: "
             "leave out the preset"
         )
     model = _sized_like(config, parent.config)
@@ -167,7 +167,7 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
     changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
-            f"--init-from {parent.path} holds another network: {'; '.join(changed)}. Leave out these "
+            f"--init-from {parent.name} holds another network: {'; '.join(changed)}. Leave out these "
             "options, or the preset"
         )
     return dataclasses.replace(config, model=model)

@@ -99,7 +99,7 @@ class Decoder(Generic[TaskT]):
             declared = declared_parameters(run.config)
             variables = in_int8(variables, {path: each.summed for path, each in declared.items()})
         decoder = cls.of_run(run, variables)
-        decoder.origin = f"{run.path}, checkpoint {checkpoint}" + (", int8" if int8 else "")
+        decoder.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
         return decoder
 
     @classmethod

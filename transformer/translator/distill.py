@@ -50,8 +50,12 @@ def distill(
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
-    about = {"teacher": str(run.path.absolute()), "checkpoint": step, **dataclasses.asdict(decoding)}
-    translator = Translator.load(run.path, checkpoint)
+    about = {
+        "teacher": run.name if run.mirror else str(run.path.absolute()),
+        "checkpoint": step,
+        **dataclasses.asdict(decoding),
+    }
+    translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     _claim(folder, json.loads(json.dumps(about, default=str)))
     corpus = open_corpus(data or text_data(run.config))
@@ -87,7 +91,7 @@ def distill(
         for split in corpus.splits
         for side, language in zip(("source", "target"), languages, strict=True)
     ]
-    tokenizer = f"--data.source-tokenizer {run.path / 'source.model'}"
+    tokenizer = f"--data.source-tokenizer {run.name}/source.model"
     watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
 
 

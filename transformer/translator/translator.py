@@ -34,7 +34,7 @@ def translation_of(run: Run) -> Translation:
       UserError: it is not translation.
     """
     if not isinstance(run.task, Translation):
-        raise UserError(f"{run.path} holds a system that does not translate: {run.config.system}")
+        raise UserError(f"{run.name} holds a system that does not translate: {run.config.system}")
     return run.task
 
 

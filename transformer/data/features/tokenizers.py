@@ -9,6 +9,7 @@ from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.features.vocabulary import train_sentencepiece
 from transformer.data.features.words import KINDS, read_vocabulary
+from transformer.data.remote import fetched
 from transformer.errors import UserError
 from transformer.files import parse_object, read_bytes
 
@@ -40,7 +41,7 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
     Raises UserError if the file is missing, is something else, or has other ids than `special`.
     """
     try:
-        content = read_bytes(path)
+        content = read_bytes(fetched(path))
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus
+from transformer.data.remote import fetched
 from transformer.data.sources import built_in, dialogue
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
@@ -179,7 +180,7 @@ def read_lines(path: Path) -> Iterator[str]:
         long or not UTF-8 (the message names it).
     """
     try:
-        with open_regular(path) as file:
+        with open_regular(fetched(Path(path))) as file:
             lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
             for number, line in enumerate(lines, start=1):
                 if len(line) > LONGEST_LINE:

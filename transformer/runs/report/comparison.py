@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformer.config import flatten
 from transformer.errors import UserError
-from transformer.files import write_whole
+from transformer.files import address, write_whole
 from transformer.runs.report.charts import key, line_chart
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, table
@@ -23,15 +23,16 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
       UserError: one is not a run directory or has no metrics yet.
       OSError: the page cannot be written.
     """
-    runs = [Logged(run_dir) for run_dir in dict.fromkeys(Path(run_dir).resolve() for run_dir in run_dirs)]
+    places = dict.fromkeys(address(run_dir) or Path(run_dir).resolve() for run_dir in run_dirs)
+    runs = [Logged(place) for place in places]
     for run in runs:
         if not run:
             raise UserError(
-                f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged"
+                f"{run.name} has no metrics: it was not trained here, or metrics.jsonl is damaged"
             )
     names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
-        names = [str(run.path) for run in runs]
+        names = [run.name for run in runs]
     title = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     keys = " ".join(key(index, name) for index, name in enumerate(names))
     parts = [

@@ -24,7 +24,7 @@ class Logged:
 
     def __init__(self, run_dir: Path | str) -> None:
         run = Run(run_dir)
-        self.path, self.config = run.path, run.config
+        self.path, self.name, self.config, self.publish = run.path, run.name, run.config, run.publish
         kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": []}
         for record in run.log.records():
             kinds[record["kind"]].append(record)

@@ -25,7 +25,7 @@ def write_report(run_dir: Path | str) -> Path:
     """
     run = Logged(run_dir)
     if not run:
-        raise UserError(f"{run.path} has no metrics: it was not trained here, or metrics.jsonl is damaged")
+        raise UserError(f"{run.name} has no metrics: it was not trained here, or metrics.jsonl is damaged")
     model = run.config.model
     network = f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}"
     parts = [
@@ -39,7 +39,8 @@ def write_report(run_dir: Path | str) -> Path:
         _configuration(run),
     ]
     write_whole(run.path / REPORT, document(run.path.name, parts))
-    return run.path / REPORT
+    run.publish()
+    return Path(run.name) / REPORT
 
 
 def _curves(run: Logged) -> str:

@@ -1,0 +1,223 @@
+"""Run directories and text at remote addresses, in fsspec's file system in memory. Each `machine` has a cache
+of its own."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from small_run import changed, parameters, quiet, same, small_config
+
+from transformer import Config, Run, Translator
+from transformer.data import remote
+from transformer.errors import UserError
+from transformer.files import address, shown
+from transformer.runs.report import write_report
+from transformer.trainer.train import train
+
+RUN = "memory://bucket/run"
+Machine = Callable[[str], None]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Moves this process to another machine, which has nothing of the run."""
+
+    def move(name: str) -> None:
+        monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / name))
+        remote.fetched.cache_clear()
+
+    move("first")
+    return move
+
+
+@pytest.fixture
+def store() -> Iterator[fsspec.AbstractFileSystem]:
+    files = fsspec.filesystem("memory")
+    yield files
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    (tmp_path / "text").mkdir()
+    return changed(small_config(tmp_path / "text"), steps=8)
+
+
+def names(store: fsspec.AbstractFileSystem) -> set[str]:
+    return {path.removeprefix("/bucket/run/") for path in store.find("/bucket/run")}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("gs://bucket/run", "gs://bucket/run"),
+        (Path("gs://bucket/run"), "gs://bucket/run"),
+        ("s3://bucket/run/", "s3://bucket/run"),
+        (Path("file:///tmp/run"), "file:///tmp/run"),
+        ("runs/a", None),
+        ("/runs/a:/b", None),
+        ("C:/runs", None),
+    ],
+)
+def test_addresses(path, expected) -> None:
+    assert address(path) == expected
+    assert shown(path) == expected or expected is None
+
+
+def test_a_run_goes_on_on_another_machine(config, machine, store, tmp_path) -> None:
+    train(config, tmp_path / "here", watch=quiet())
+    assert train(changed(config, steps=4), RUN, watch=quiet()) == Path(RUN)
+    machine("second")
+    train(config, RUN, watch=quiet())
+    found = names(store)
+    assert {"config.json", "metrics.jsonl", "results.json", "report.html"} <= found
+    assert not {name for name in found if "lock" in name or ".orbax" in name}
+    machine("third")
+    assert Run(RUN).checkpoints.steps() == Run(tmp_path / "here").checkpoints.steps()
+    assert same(tmp_path / "here", RUN)
+    here, there = (
+        [(each["step"], each["nll"]) for each in Run(run).log.records("evaluation")]
+        for run in (tmp_path / "here", RUN)
+    )
+    assert here == there
+
+
+def test_only_what_is_read_is_copied(config, machine, store, tmp_path) -> None:
+    train(config, RUN, watch=quiet())
+    machine("second")
+    Translator.load(RUN)
+    best = Run(RUN).checkpoints.best()
+    copied = [path for path in (tmp_path / "second").rglob("*") if "/checkpoints/" in str(path)]
+    assert {path.parts[path.parts.index("checkpoints") + 1] for path in copied if "/model/" in str(path)} == {
+        str(best)
+    }
+    assert not [path for path in copied if "/training/" in str(path)]
+    copies = {path: path.stat().st_mtime_ns for path in copied if path.is_file()}
+    Translator.load(RUN)
+    assert {path: path.stat().st_mtime_ns for path in copies} == copies
+
+
+def test_checkpoints_that_are_deleted_here_are_deleted_there(config, machine, store) -> None:
+    train(changed(config, steps=4, keep_last=1), RUN, watch=quiet())
+    machine("second")
+    train(changed(config, steps=16, keep_last=1), RUN, watch=quiet())
+    steps = {name.split("/")[1] for name in names(store) if name.startswith("checkpoints/")}
+    assert steps == {str(step) for step in Run(RUN).checkpoints.steps()}
+    assert len(steps) <= 2
+    assert "16" in steps
+
+
+def test_a_checkpoint_without_a_manifest_does_not_count(config, machine, store) -> None:
+    train(config, RUN, watch=quiet())
+    store.rm("/bucket/run/checkpoints/8/manifest.json")
+    assert Run(RUN).checkpoints.steps() == [4]
+    train(config, RUN, watch=quiet())
+    machine("second")
+    assert Run(RUN).checkpoints.steps() == [4, 8]
+
+
+def test_who_starts_last_takes_a_run_over(config, machine, store) -> None:
+    train(changed(config, steps=4), RUN, watch=quiet())
+
+    def taken_over() -> None:
+        first = Run(RUN, writes=True)
+        with first.claimed():
+            machine("second")
+            second = Run(RUN, writes=True)
+            with second.claimed():
+                (second.path / "note").write_text("second")
+            (first.path / "note").write_text("first")
+
+    with pytest.raises(UserError, match="has taken this run over"):
+        taken_over()
+    assert store.cat("/bucket/run/note") == b"second"
+
+
+def test_two_trainings_on_one_machine(config, machine, store) -> None:
+    train(changed(config, steps=4), RUN, watch=quiet())
+    with Run(RUN, writes=True).claimed(), pytest.raises(UserError, match="another process trains there"):
+        Run(RUN, writes=True)
+
+
+def test_a_damaged_checkpoint_is_moved_aside(config, machine, store) -> None:
+    train(config, RUN, watch=quiet())
+    part = next(path for path in store.find("/bucket/run/checkpoints/8/training") if "/d/" in path)
+    store.pipe_file(part, b"not it")
+    train(changed(config, steps=12), RUN, watch=quiet())
+    assert any(name.startswith("damaged/8/") for name in names(store))
+    assert 12 in Run(RUN).checkpoints.steps()
+
+
+def test_names_that_lead_outside_are_not_copied(config, machine, store, tmp_path) -> None:
+    train(config, RUN, watch=quiet())
+    for name in ("../escaped", "a/../../escaped", f"/{tmp_path}/escaped"):
+        store.pipe_file(f"/bucket/run/{name}", b"here")
+        store.store[f"/bucket/run/{name}"] = store.store.pop(store._strip_protocol(f"/bucket/run/{name}"))
+    machine("second")
+    Run(RUN)
+    assert not [path for path in tmp_path.rglob("*") if path.name == "escaped"]
+
+
+def test_average_and_report(config, machine, store) -> None:
+    from transformer.systems.registry import model_shapes
+
+    train(config, RUN, watch=quiet())
+    run = Run(RUN)
+    average = run.checkpoints.averaged(None, model_shapes(run.config))
+    run.checkpoints.store_average(average)
+    store.rm("/bucket/run/report.html")
+    assert shown(write_report(RUN)) == f"{RUN}/report.html"
+    assert "report.html" in names(store)
+    machine("second")
+    assert len(parameters(RUN, "average")) == len(parameters(RUN))
+
+
+def test_text_is_read_from_there(config, machine, store, tmp_path) -> None:
+    paths = {}
+    for field in dataclasses.fields(config.data):
+        value = getattr(config.data, field.name)
+        if isinstance(value, Path) and value.is_file():
+            store.pipe_file(f"/text/{value.name}", value.read_bytes())
+            paths[field.name] = Path(f"memory://text/{value.name}")
+    assert len(paths) == 6
+    there = dataclasses.replace(config, data=dataclasses.replace(config.data, **paths))
+    train(config, tmp_path / "here", watch=quiet())
+    train(there, tmp_path / "there", watch=quiet())
+    assert same(tmp_path / "here", tmp_path / "there")
+    assert json.loads((tmp_path / "there" / "config.json").read_text())["data"]["train_source"]
+
+
+def test_mistakes(config, machine, store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="memory://bucket/none is not a run directory"):
+        Run("memory://bucket/none")
+    with pytest.raises(UserError, match="nowhere:// is not known"):
+        Run("nowhere://bucket/none")
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(UserError, match="pip install gcsfs"):
+        Run("gs://bucket/none")
+    text = dataclasses.replace(config.data, train_source=Path("memory://text/none"))
+    with pytest.raises(UserError, match="memory://text/none: no such file"):
+        train(dataclasses.replace(config, data=text), RUN, watch=quiet())
+    kept = dataclasses.replace(config.data, cache_dir=Path("memory://cache"))
+    with pytest.raises(UserError, match="--data.cache-dir memory://cache: .* mounted disk"):
+        train(dataclasses.replace(config, data=kept), RUN, watch=quiet())
+    assert not store.exists("/bucket")
+    store.pipe_file("/bucket/run/other", b"not a run")
+    with pytest.raises(UserError, match="exists already"):
+        train(config, RUN, watch=quiet())
+
+
+def test_a_store_that_fails(config, machine, store, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(changed(config, steps=4), RUN, watch=quiet())
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("quota exceeded\nmore")
+
+    monkeypatch.setattr(type(store), "pipe_file", fail)
+    with pytest.raises(UserError, match=r"memory://bucket/run: cannot be reached: quota exceeded$"):
+        train(config, RUN, watch=quiet())
+    monkeypatch.undo()
