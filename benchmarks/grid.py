@@ -2,10 +2,12 @@
 
 `python -m benchmarks.grid` runs the compiler of `train.py --plan` for each combination. Nothing runs on these
 machines: all times are estimates (`transformer.plan.costs`). Each compilation takes minutes; OUTPUT keeps
-what is done, and the same command continues.
+what is done, and the same command continues. `--search` asks for a step of beam search on one device instead,
+beside the time to read the decoder's weights and the cache once.
 """
 
 import argparse
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +50,33 @@ def row(name: str, place: str, layout: str, rows: int) -> dict[str, Any]:
     return found
 
 
+def search_row(name: str, place: str, sentences: int) -> dict[str, Any]:
+    """A step of beam search for so many sentences."""
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
+
+    where, config = machine(place), config_of(name, ROWS * LENGTH, MeshConfig())
+    config = replace(config, decoding=replace(config.decoding, rows=sentences))
+    search, m = compiled("search", config, where, Limits(minutes=60)), config.model
+    lane, d, half = search["lane"], m.d_model, 2  # bytes of a bfloat16
+    weights = m.decoder_depth * (6 * d * d + 2 * d * m.d_ff) + m.vocab_size * d
+    columns = lane["slots"] * (lane["columns"] * config.decoding.beam_size + lane["inputs"])
+    cache = 2 * m.decoder_depth * d * columns
+    floor = half * (weights + cache) / where.chip.bandwidth
+    return {"model": name, "machine": place, "sentences": sentences, "floor": floor, "search": search}
+
+
+def print_search(found: dict[str, Any]) -> None:
+    """The step beside its floor."""
+    lane, took = found["search"]["lane"], found["search"]["seconds"]["computation"]
+    print(
+        f"{found['model']}, {found['machine']}, {found['sentences']} sentences, sources to {lane['inputs']}, "
+        f"{lane['columns']} columns: a step {took * 1e3:.2f} ms, {took / found['floor']:.1f} times the floor "
+        f"of {found['floor'] * 1e3:.2f} ms (estimates)",
+        flush=True,
+    )
+
+
 def cells(found: dict[str, Any]) -> list[str]:
     """The row of the table."""
     step = found["step"]
@@ -73,6 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--machines", nargs="+", default=MACHINES, help="as for train.py --plan")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS)
     parser.add_argument("--rows", type=positive, default=ROWS, help=f"rows of {LENGTH} tokens on each device")
+    parser.add_argument("--search", action="store_true", help="beam search for 32 and 256 sentences")
     given = parser.parse_args(arguments)
 
     from rich.console import Console
@@ -84,6 +114,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     for place in given.machines:
         machine(place)
+    if given.search:
+        rows = []
+        for name, place, count in itertools.product(given.models, given.machines, (32, 256)):
+            rows.append(search_row(name, place, count))
+            print_search(rows[-1])
+        save(str(given.output), {"about": here(), "rows": rows})
+        print(f"written to {given.output}")
+        return
     done = json.loads(given.output.read_text())["rows"] if given.output.exists() else []
     names = ("model", "machine", "layout", "rows")
     known = {tuple(found[name] for name in names) for found in done}

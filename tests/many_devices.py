@@ -46,7 +46,9 @@ def network(dropout: float) -> TransformerConfig:
     return TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
 
 
-def train(layout: Layout, dropout: float, times: int = 1, steps: int = STEPS) -> list[dict[str, Any]]:
+def train(
+    layout: Layout, dropout: float, times: int = 1, steps: int = STEPS, reduce_dtype: str = "float32"
+) -> list[dict[str, Any]]:
     """For each run: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     model, optimizer, rng = (
         Transformer(network(dropout)),
@@ -56,7 +58,9 @@ def train(layout: Layout, dropout: float, times: int = 1, steps: int = STEPS) ->
     shapes = jax.eval_shape(model.init, jax.random.key(0), *Translation.example())["params"]
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
     objective = translation_objective(0.1)
-    step = make_train_step(model, objective, optimizer, seed=5, gather=layout.gather)
+    step = make_train_step(
+        model, objective, optimizer, seed=5, gather=layout.gather, reduce_dtype=reduce_dtype
+    )
     step = layout.spread(step, donate_state=True)
     measure = layout.spread(make_eval_step(model, objective))
     found = []
@@ -104,6 +108,7 @@ def main(given: dict[str, Any]) -> None:
     found["dropout"], found["again"] = train(layout, 0.3, times=2)
     if not isinstance(layout, Shards) and jax.process_count() == 1:
         found["draws"] = random_numbers(layout)
+        found["rounded"] = train(layout, 0.0, reduce_dtype="bfloat16")[0]["losses"]
         sharding.replicated = sharding.by_shard_map
         found["by_shard_map"] = train(layout, 0.3, steps=4)[0]["losses"]
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")

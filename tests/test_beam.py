@@ -20,7 +20,7 @@ from reference_search import (
 )
 
 from transformer.config import SpecialIds, TransformerConfig
-from transformer.decoding.beam import beam_search, top_k
+from transformer.decoding.beam import _top_k_of_strides, beam_search, top_k
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import SearchResult, wu_penalty
 from transformer.model.transformer import Transformer
@@ -240,6 +240,23 @@ def test_top_k_is_exact(width: int, k: int) -> None:
         x = jnp.asarray(values, jnp.float32)
         for found, expected in zip(top_k(x, k), jax.lax.top_k(x, k), strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("width", [5000, 16001, 37000])
+@pytest.mark.parametrize("k", [1, 8, 16])
+def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
+    rng = np.random.default_rng(width + k)
+    distinct = rng.normal(size=(2, 3, width))
+    tied = rng.integers(0, 4, (2, 3, width)) / 4
+    rare = np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf)
+    only_last = np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf)
+    for values in (distinct, tied, rare, only_last):
+        x = jnp.asarray(values, jnp.float32)
+        best, places = _top_k_of_strides(k, x)
+        np.testing.assert_array_equal(best, jax.lax.top_k(x, k)[0])
+        np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(places), -1))
+        assert all(len(set(row)) == k for row in np.asarray(places).reshape(-1, k))
+    np.testing.assert_array_equal(places[..., 0], width - 1)
 
 
 def test_top_k_of_fewer_is_all_of_them() -> None:

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 from small_run import small_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, UserError
-from transformer.config import MeshConfig
+from transformer.config import MeshConfig, TrainingConfig
 from transformer.config.json import to_json
 from transformer.runtime.sharding import AXES, Shards, check_rows, layout_of
 from transformer.systems.registry import SYSTEMS, declared_parameters, model_shapes
@@ -116,6 +116,14 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str], Found], nam
 def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found]) -> None:
     mean, square = found("8 replicas")["draws"]
     assert square - mean**2 > 1e-3
+
+
+def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str], Found]) -> None:
+    this = found("8 replicas")
+    assert this["rounded"] != this["losses"]
+    # a sum of eight rounds to 8 bits at most eight times; the losses fall by more than half
+    np.testing.assert_allclose(this["rounded"], this["losses"], rtol=8 * 2**-8)
+    assert found("one device")["rounded"] == found("one device")["losses"]  # nothing is sent
 
 
 def test_shard_map_can_take_the_place_of_pmap(found: Callable[[str], Found]) -> None:
@@ -216,6 +224,11 @@ def test_memory_that_the_devices_cannot_share_is_refused() -> None:
         check_rows({"memory": np.zeros((8, 16))}, 3)
     with pytest.raises(UserError, match=r"2 shard\(s\) of rows times --training.accumulate 8 cannot share"):
         check_rows({"memory": np.zeros((8, 16))}, 2, 8)
+
+
+def test_the_type_of_sums_is_for_replicas() -> None:
+    with pytest.raises(UserError, match="--training.reduce-dtype bfloat16 is for replicas"):
+        Config(mesh=MeshConfig(fsdp=2), training=TrainingConfig(reduce_dtype="bfloat16"))
 
 
 def test_meshes_that_cannot_be() -> None:

@@ -48,6 +48,11 @@ class Config:
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
                 "two vocabularies cannot share one matrix"
             )
+        if self.training.reduce_dtype != "float32" and self.mesh.fsdp * self.mesh.tensor > 1:
+            raise UserError(
+                f"--training.reduce-dtype {self.training.reduce_dtype} is for replicas: with --mesh.fsdp or "
+                "--mesh.tensor gradients are added as they are computed, in --model.dtype. Leave it out"
+            )
         if self.model.longest is not None and self.model.longest < self.data.max_length:
             raise UserError(
                 f"--model.max-positions {self.model.longest} is less than --data.max-length "

@@ -58,6 +58,9 @@ class TrainingConfig:
     parameters randomly. Short: `--init-from RUN`."""
     accumulate: int = 1
     """Gradient accumulation: slices per update. Same result, less memory."""
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which replicas add their gradients. bfloat16: half the traffic, sums rounded to 8 bits. With
+    --mesh.fsdp or --mesh.tensor it is always that of the computation, --model.dtype."""
     label_smoothing: float = 0.1
     """epsilon_ls, distributed over the other K-1 classes (section 5.4)."""
     ema: float = 0.0

@@ -1,6 +1,7 @@
 """The training step, as a pure function for one replica: summed gradients divided by summed weights."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -113,14 +114,15 @@ def make_train_step(
     seed: int,
     accumulate: int = 1,
     ema: float = 0.0,
+    reduce_dtype: str = "float32",
     gather: Callable[[Params], Params] = lambda params: params,
 ) -> TrainStep:
     """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
     The metrics are `loss` and those of the objective, as means over the whole batch, `gradient_norm`, and
-    `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`. Random
-    numbers depend only on (seed, step, replica, slice). `gather` is that of the layout
-    (`transformer.runtime.sharding`).
+    `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`; gradients
+    are sent as `reduce_dtype`. Random numbers depend only on (seed, step, replica, slice). `gather` is that
+    of the layout (`transformer.runtime.sharding`).
     """
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
@@ -159,8 +161,11 @@ def make_train_step(
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
         sums, carry = (summed if accumulate == 1 else accumulated)(state, batch, state.carry, key)
         if axis_name:
-            sums = jax.lax.psum(sums, axis_name)
-        gradients = jax.tree.map(lambda x: _mean(x, sums.weight), sums.gradients)
+            sent = jax.tree.map(lambda x: x.astype(reduce_dtype), sums.gradients)
+            sums = jax.lax.psum(replace(sums, gradients=sent), axis_name)
+        gradients = jax.tree.map(
+            lambda x, like: _mean(x.astype(like.dtype), sums.weight), sums.gradients, state.params
+        )
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         average = state.average
@@ -189,6 +194,7 @@ def configured_step(
         seed=config.seed,
         accumulate=config.accumulate,
         ema=config.ema,
+        reduce_dtype=config.reduce_dtype,
         gather=gather,
     )
 
