@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,8 +34,13 @@ def print_plan(config: Config, given: PlanArguments, about: str) -> None:
     for name, limit in (("minutes", given.limits.minutes), ("gigabytes", given.limits.gigabytes)):
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
-    if given.json and (given.json.is_dir() or not os.access(given.json.absolute().parent, os.W_OK)):
-        raise UserError(f"--plan-json {given.json}: cannot be written: name a file in a folder that is there")
+    if given.json:
+        try:  # permission bits are not enough on every file system
+            tempfile.TemporaryFile(dir=given.json.absolute().parent).close()
+        except OSError:
+            raise _unwritable(given.json) from None
+        if given.json.is_dir():
+            raise _unwritable(given.json)
     watch.message(about)
     watch.message(f"Compiling for {place}. This takes minutes; nothing runs there.")
 
@@ -51,6 +56,10 @@ def print_plan(config: Config, given: PlanArguments, about: str) -> None:
     if given.json:
         write_whole(given.json, json.dumps(found, indent=2) + "\n")
         watch.message(f"written to {given.json}")
+
+
+def _unwritable(path: Path) -> UserError:
+    return UserError(f"--plan-json {path}: cannot be written: name a file in a folder that is there")
 
 
 def rows(config: Config, found: Json) -> list[tuple[str, str]]:
