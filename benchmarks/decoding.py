@@ -23,7 +23,7 @@ Said = list[list[str]]
 def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -> Path:
     """A run with a 6+6-layer network of width 512: the given one, or one trained on the built-in corpus just
     long enough to end its sentences. With `quick`, a small network after two updates."""
-    from transformer import PRESETS, DecodingConfig, TransformerConfig, train
+    from transformer import PRESETS, BeamConfig, TransformerConfig, train
 
     if run_dir:
         return run_dir
@@ -35,7 +35,7 @@ def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -
         data=replace(preset.data, vocab_size=2000, batch_tokens=1024),
         optimizer=replace(preset.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
         training=replace(preset.training, steps=steps, evaluate_every=every, label_smoothing=0.1),
-        decoding=DecodingConfig(extra_length=10),
+        decoding=BeamConfig(extra_length=10),
     )
     if quick:
         small = replace(config.model, num_layers=1, d_model=32, d_ff=64, num_heads=2)

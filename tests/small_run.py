@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from transformer import Config, DataConfig, DecodingConfig, OptimizerConfig, Run, TransformerConfig
+from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
 from transformer.runtime.console import Watch
 from transformer.systems.registry import model_shapes
@@ -41,7 +41,7 @@ def small_config(folder: Path) -> Config:
         ),
         optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=1e-2, warmup_steps=4),
         training=TrainingConfig(**ORDINARY),
-        decoding=DecodingConfig(beam_size=2, buckets=(8,), rows=16, extra_length=4),
+        decoding=BeamConfig(beam_size=2, buckets=(8,), rows=16, extra_length=4),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from reference_search import random_variables
 from small_run import WORDS
 
-from transformer import Config, DecodingConfig, Run, TransformerConfig, Translator
+from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
 from transformer.config.baselines import RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
@@ -15,7 +15,7 @@ from transformer.data.features.tokenizers import train_tokenizer
 from transformer.systems.registry import find_system
 
 SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-DECODING = DecodingConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
+DECODING = BeamConfig(beam_size=3, rows=2, buckets=(8,), extra_length=3)
 
 
 def small_translator(

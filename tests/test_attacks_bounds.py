@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_run import WORDS, changed, quiet
 
-from transformer import Config, DecodingConfig, Run, Translator, UserError
+from transformer import BeamConfig, Config, Run, Translator, UserError
 from transformer.config import DataConfig
 from transformer.config.json import from_json
 from transformer.data.features.tokenizers import load_tokenizer
@@ -28,7 +28,7 @@ from transformer.trainer.train import train
 )
 def test_decoding_beyond_all_bounds(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        DecodingConfig(**changes)
+        BeamConfig(**changes)
 
 
 @pytest.mark.parametrize(

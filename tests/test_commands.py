@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import Config, DataConfig, DecodingConfig, Run, Transformer, TransformerConfig, UserError
+from transformer import BeamConfig, Config, DataConfig, Run, Transformer, TransformerConfig, UserError
 from transformer.cli import average_main, decode_main, train_main
 from transformer.cli.train import announced
 from transformer.config import differences, flatten
@@ -38,7 +38,7 @@ def run_dir(tmp_path_factory) -> Path:
     config = Config(
         model=model,
         data=DataConfig(max_length=16, batch_tokens=64),
-        decoding=DecodingConfig(beam_size=2, rows=8, buckets=(8, 16), extra_length=3),
+        decoding=BeamConfig(beam_size=2, rows=8, buckets=(8, 16), extra_length=3),
     )
     task = Translation(config, (tokenizer, tokenizer))
     run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, task, "corpus")
@@ -173,7 +173,7 @@ def test_checkpoints_and_search_options(run_dir, command):
     assert out("--method", "greedy") == out("--beam-size", "1", "--length-penalty", "0")
     assert out("--int8", "--format", "scores") != out("--format", "scores")
     assert out("--method", "sample", "--seed", "1") == out("--method", "sample", "--seed", "1")
-    drawn = out("--method", "sample", "--beam-size", "1").splitlines()
+    drawn = out("--method", "sample", "--samples", "1").splitlines()
     assert len(set(drawn)) > 1  # identical lines have different samples
 
 
@@ -401,7 +401,7 @@ def test_configs_that_cannot_work_are_refused():
     with pytest.raises(UserError, match="--data.subword-sampling needs --data.tokenizer unigram or bpe"):
         DataConfig(tokenizer="char", subword_sampling=0.1)
     with pytest.raises(UserError, match="--decoding.top-p"):
-        dataclasses.replace(DecodingConfig(), top_p=0.0)
+        dataclasses.replace(BeamConfig(), top_p=0.0)
 
 
 def test_every_preset_is_announced_beside_every_other() -> None:

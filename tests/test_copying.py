@@ -254,8 +254,8 @@ def test_unseen_names_come_out_as_they_went_in(trained):
     scores = translator.score(sources, [several[0].text for several in found])
     assert (scores > np.log(0.5)).all()
     assert scores[0] == pytest.approx(translator.search(sources, length_penalty=0.0)[0][0].score, abs=1e-3)
-    for method in ("greedy", "sample"):
-        assert translator.translate(sources[:1], method=method, top_k=1) == [found[0][0].text]
+    for options in ({"method": "greedy"}, {"method": "sample", "top_k": 1}):
+        assert translator.translate(sources[:1], **options) == [found[0][0].text]
 
 
 @pytest.mark.parametrize(

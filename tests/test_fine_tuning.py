@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_run import small_config
 
-from transformer import PRESETS, Run, UserError, train
+from transformer import PRESETS, GreedyConfig, Run, UserError, train
 from transformer.cli import train_main
 from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
@@ -35,7 +35,7 @@ def config(parent, tmp_path_factory):
         data=replace(small.data, max_length=40, buckets=(40,), batch_tokens=512),
         optimizer=replace(small.optimizer, peak=1e-3),
         training=replace(small.training, steps=8, init_from=parent.path, evaluate_sentences=4),
-        decoding=replace(parent.config.decoding, method="greedy", buckets=(40,), rows=4, extra_length=0),
+        decoding=GreedyConfig(buckets=(40,), rows=4, extra_length=0),
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from transformer.cli.interop import export_command, import_command
-from transformer.config import Config, DataConfig, DecodingConfig, TransformerConfig
+from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
@@ -123,7 +123,7 @@ def ours(request, tmp_path_factory, tiny, random_variables):
     whole = Config(
         model=config,
         data=DataConfig(joint_vocabulary=joint),
-        decoding=DecodingConfig(rows=4, buckets=(20,)),
+        decoding=BeamConfig(rows=4, buckets=(20,)),
     )
     task = Translation(whole, (tokenizers[0], tokenizers[0] if joint else tokenizers[1]))
     run = Run.create(run_dir, whole, task)
@@ -177,7 +177,7 @@ def test_commands(tmp_path, capsys):
 
 
 def test_the_makers_search_is_the_default(imported):
-    meant = replace(DecodingConfig(), penalty="power")
+    meant = replace(BeamConfig(), penalty="power")
     if imported.folder.name == "marian-renormalized":
         meant = replace(meant, beam_size=4, length_penalty=0.5, stop="exact", max_length=39)
     else:  # not given, so it is the default of transformers

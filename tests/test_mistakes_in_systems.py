@@ -15,7 +15,7 @@ from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM, Waves
 
 from transformer import Config, Loss, System, Transformer, TransformerConfig, UserError, register
-from transformer.config import DecodingConfig
+from transformer.config import BeamConfig, changed_search
 from transformer.config.presets import PRESETS
 from transformer.data.batching import Field, fixed_batches
 from transformer.data.corpus import Corpus
@@ -154,7 +154,7 @@ class Narrow(NoHook):
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
 def test_hooks_that_forbid_too_much(method: str) -> None:
     options, variables = (
-        DecodingConfig(method=method, beam_size=2, extra_length=3),
+        changed_search(BeamConfig(extra_length=3), {"method": method}),
         random_variables(MODEL, 0),
     )
     given = MODEL, variables, {"source": jnp.asarray(SOURCES)}, jnp.arange(len(SOURCES)), options

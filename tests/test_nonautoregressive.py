@@ -10,7 +10,7 @@ import optax
 import pytest
 from reference_search import random_variables
 
-from transformer.config import Config
+from transformer.config import Config, changed_search
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.errors import UserError
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
@@ -57,6 +57,9 @@ def find(name, source=SOURCE, lines=None, seed=1, **options):
         MODELS[name], variables_of(name, seed), {"source": source}, lines, settings
     )
     return np.asarray(found.tokens), np.asarray(found.scores)
+
+
+SAMPLE = {"method": "sample"}
 
 
 def lengths_of(tokens):
@@ -297,7 +300,12 @@ def test_attention_is_over_the_words_of_the_source(name):
         (lambda: find("length", iterations=3), "decoder-input length predicts all tokens in one iteration"),
         (lambda: find("bos", length_scale=2.0), "decoder-input bos predicts no length"),
         (lambda: NonAutoregressiveDecodingConfig(length_scale=0.0), "length-scale must be"),
-        (lambda: NonAutoregressiveDecodingConfig(method="sample"), "all tokens at once"),
+        (lambda: NonAutoregressiveDecodingConfig(method="sample"), "choose beam or greedy"),
+        (
+            lambda: changed_search(NonAutoregressiveDecodingConfig(), {"method": "sample"}),
+            "all tokens at once",
+        ),
+        (lambda: NonAutoregressiveDecodingConfig(min_length=3), "min-length needs an autoregressive model"),
         (lambda: NonAutoregressiveConfig(**SIZES, length_weight=-1.0), "must not be negative"),
         (
             lambda: NonAutoregressiveConfig(

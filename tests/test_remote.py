@@ -194,18 +194,24 @@ def test_text_is_read_from_there(config, machine, store, tmp_path) -> None:
 def test_mistakes(config, machine, store, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="memory://bucket/none is not a run directory"):
         Run("memory://bucket/none")
-    with pytest.raises(UserError, match="nowhere:// is not known"):
+    with pytest.raises(UserError, match="nowhere:// is unknown"):
         Run("nowhere://bucket/none")
+    for nothing in ("gs://", Path("file://"), "memory:///"):
+        with pytest.raises(UserError, match="names no bucket"):
+            train(config, nothing, watch=quiet())
+    with pytest.raises(UserError, match="must not contain ::"):
+        train(config, "memory://bucket/a::b", watch=quiet())
+    with pytest.raises(UserError, match="cannot be written to"):
+        train(config, "file:///proc/none/run", watch=quiet())
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(UserError, match="pip install gcsfs"):
         Run("gs://bucket/none")
     text = dataclasses.replace(config.data, train_source=Path("memory://text/none"))
     with pytest.raises(UserError, match="memory://text/none: no such file"):
         train(dataclasses.replace(config, data=text), RUN, watch=quiet())
-    kept = dataclasses.replace(config.data, cache_dir=Path("memory://cache"))
-    with pytest.raises(UserError, match="--data.cache-dir memory://cache: .* mounted disk"):
-        train(dataclasses.replace(config, data=kept), RUN, watch=quiet())
-    assert not store.exists("/bucket")
+    with pytest.raises(UserError, match="--data.cache-dir memory://cache: must be on this machine"):
+        dataclasses.replace(config.data, cache_dir=Path("memory://cache"))
+    assert not store.find("/bucket")
     store.pipe_file("/bucket/run/other", b"not a run")
     with pytest.raises(UserError, match="exists already"):
         train(config, RUN, watch=quiet())
@@ -217,7 +223,19 @@ def test_a_store_that_fails(config, machine, store, monkeypatch: pytest.MonkeyPa
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("quota exceeded\nmore")
 
-    monkeypatch.setattr(type(store), "pipe_file", fail)
-    with pytest.raises(UserError, match=r"memory://bucket/run: cannot be reached: quota exceeded$"):
-        train(config, RUN, watch=quiet())
-    monkeypatch.undo()
+    sent = type(store).pipe_file
+
+    def fail_later(self: object, path: str, *rest: object, **more: object) -> None:
+        if "checkpoints/8" in path or "results" in path:
+            fail()
+        sent(self, path, *rest, **more)
+
+    with monkeypatch.context() as out_of_reach:
+        out_of_reach.setattr(type(store), "pipe_file", fail_later)
+        with pytest.raises(UserError, match=r"quota exceeded. What was not sent is in .*: the same command"):
+            train(config, RUN, watch=quiet())
+    assert not any(name.startswith("checkpoints/8/manifest") for name in names(store))
+    Run(RUN, writes=True)  # sends it
+    assert "checkpoints/8/manifest.json" in names(store)
+    train(config, RUN, watch=quiet())
+    assert Run(RUN).checkpoints.steps()[-1] == 8

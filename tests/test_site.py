@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from transformer.config import Config, HostsConfig, SpecialIds, baselines
+from transformer.config import (
+    Config,
+    GreedyConfig,
+    HostsConfig,
+    MbrConfig,
+    SampleConfig,
+    SpecialIds,
+    baselines,
+)
 from transformer.config.copying import CopyingConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.presets import PRESETS
@@ -23,7 +31,10 @@ CONFIGS = [
     *(type(getattr(Config(), item.name)) for item in dataclasses.fields(Config) if item.name != "system"),
     *(
         Config,
+        GreedyConfig,
         HostsConfig,
+        MbrConfig,
+        SampleConfig,
         SpecialIds,
         CopyingConfig,
         NonAutoregressiveConfig,

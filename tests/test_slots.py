@@ -17,7 +17,7 @@ from small_run import WORDS
 from small_translator import small_translator
 
 from transformer import Translator, UserError
-from transformer.config import DecodingConfig
+from transformer.config import BeamConfig, changed_search
 from transformer.config.registry import types_of
 from transformer.data.batching import Field
 from transformer.decoding import queue as queue_module
@@ -30,7 +30,7 @@ from transformer.systems.registry import SYSTEMS
 from transformer.translator import decoder as module
 
 STEPWISE = [name for name, system in SYSTEMS.items() if isinstance(system.search, AutoregressiveSearch)]
-OPTIONS = DecodingConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
+OPTIONS = BeamConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
 FIELDS = {"source": Field()}
 WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
 
@@ -48,14 +48,14 @@ def sources(count: int) -> list[list[int]]:
     return [[*rng.integers(4, 11, rng.integers(0, 7)).tolist(), 2] for _ in range(count)]
 
 
-def requests_of(given: Sequence[list[int]], options: DecodingConfig, lane: int = 0) -> list[Request]:
+def requests_of(given: Sequence[list[int]], options: BeamConfig, lane: int = 0) -> list[Request]:
     return [
         Request({"source": ids}, len(ids), line, options, lambda found: found, lane)
         for line, ids in enumerate(given)
     ]
 
 
-def in_lanes(name: str, options: DecodingConfig, each: list[Size], order: Sequence[int], given: list) -> list:
+def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[int], given: list) -> list:
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
     job, queue = Job(SYSTEMS[name].search, model, options.static(), ("source",)), Queue(len(each))
@@ -71,7 +71,7 @@ def in_lanes(name: str, options: DecodingConfig, each: list[Size], order: Sequen
     return [request.future.result() for request in requests]
 
 
-def at_once(name: str, options: DecodingConfig, given: list[list[int]]) -> Any:
+def at_once(name: str, options: BeamConfig, given: list[list[int]]) -> Any:
     model, variables = model_of(name)
     padded = np.zeros((len(given), 8), np.int32)
     for row, ids in zip(padded, given, strict=True):
@@ -84,7 +84,7 @@ def at_once(name: str, options: DecodingConfig, given: list[list[int]]) -> Any:
 @pytest.mark.parametrize("name", STEPWISE)
 def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
     given = sources(17)
-    options = DecodingConfig(**{**vars(OPTIONS), "method": method})
+    options = changed_search(OPTIONS, {"method": method} | ({"samples": 3} if method == "sample" else {}))
     expected = at_once(name, options, given)
     overflowing = [Size(8, 4, (1, 2, 3)), Size(8, 7, (2,)), Size(8, 13, (1, 3))]
     orders = [range(17), np.random.default_rng(1).permutation(17).tolist()]
@@ -107,14 +107,14 @@ def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
 
 def test_sizes_of_lanes() -> None:
     model, _ = model_of("transformer")
-    options = DecodingConfig(rows=16)
+    options = BeamConfig(rows=16)
     job = Job(SYSTEMS["transformer"].search, model, options.static(), ("source",))
     assert sizes(job, FIELDS, 16) == [
         Size(32, 48, (1, 4, 16)),
         Size(96, 144, (1, 2, 8)),
         Size(256, 306, (1, 4)),
     ]
-    short = Job(job.search, model, DecodingConfig(max_length=10, buckets=(8,)).static(), ("source",))
+    short = Job(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), ("source",))
     assert sizes(short, FIELDS, 1) == [Size(8, 10, (1,))]
 
 

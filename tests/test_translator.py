@@ -15,7 +15,7 @@ import pytest
 from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
 
-from transformer.config import Config, DecodingConfig, TransformerConfig
+from transformer.config import BeamConfig, Config, TransformerConfig
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
@@ -26,7 +26,7 @@ from transformer.translator.translator import Hypothesis, Translator
 
 SIZE = 300
 MODEL = TransformerConfig(vocab_size=SIZE, num_layers=1, d_model=16, d_ff=32, num_heads=2)
-DECODING = DecodingConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
+DECODING = BeamConfig(beam_size=3, length_penalty=0.0, extra_length=2, rows=4, buckets=(8, 16))
 WORDS = ["größe", "日本語", "👩‍👩‍👧", "שלום", "</s>", *(f"w{index}ß語" for index in range(SIZE))]
 SENTENCES = ["Bas", "dag", "", "größe", "  rot rot", "  ", "👩", *(line[:10] for line in LINES[:5])]
 
@@ -301,10 +301,17 @@ def test_options_stand_in_for_those_of_the_run(translator: Translator) -> None:
         {"n_best": 4},
         {"n_best": 0},
         {"n_best": 2, "method": "greedy"},
-        {"temperature": 0.0},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"top_k": -1},
+        {"method": "sample", "temperature": 0.0},
+        {"method": "sample", "top_p": 0.0},
+        {"method": "sample", "top_p": 1.5},
+        {"method": "sample", "top_k": -1},
+        {"method": "sample", "beam_size": 3},
+        {"temperature": 0.5},
+        {"method": "greedy", "stop": "full"},
+        {"groups": 2},
+        {"min_length": 9, "max_length": 9},
+        {"repetition_penalty": 0.0},
+        {"forbidden": ("dag", " ")},
         {"max_length": 0},
         {"extra_length": -1},
         {"rows": 0},

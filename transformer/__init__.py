@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from transformer.config import BeamConfig as BeamConfig
     from transformer.config import Config as Config
     from transformer.config import DataConfig as DataConfig
     from transformer.config import DecodingConfig as DecodingConfig
+    from transformer.config import GreedyConfig as GreedyConfig
+    from transformer.config import MbrConfig as MbrConfig
     from transformer.config import OptimizerConfig as OptimizerConfig
+    from transformer.config import SampleConfig as SampleConfig
     from transformer.config import SpecialIds as SpecialIds
     from transformer.config import TrainingConfig as TrainingConfig
     from transformer.config import TransformerConfig as TransformerConfig
@@ -43,10 +47,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": (
+        "BeamConfig",
         "Config",
         "DataConfig",
         "DecodingConfig",
+        "GreedyConfig",
+        "MbrConfig",
         "OptimizerConfig",
+        "SampleConfig",
         "SpecialIds",
         "TrainingConfig",
         "TransformerConfig",

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 LARGEST_FILE = 256 * MiB  # limit for files that are read at once
 LONGEST_LINE = 4 * MiB  # in a log
 DEEPEST = 32  # nested folders
-_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)")  # pathlib makes one slash of two
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?:/+(.*))?")  # pathlib drops slashes
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # part of a surrogate pair, or a lone surrogate
 
 
@@ -46,13 +46,19 @@ def address(path: Path | str) -> str | None:
     found = _ADDRESS.fullmatch(os.fspath(path))
     if not found:
         return None
-    scheme, rest = found[1].lower(), found[2].rstrip("/")
+    scheme, rest = found[1].lower(), (found[2] or "").rstrip("/")
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
 
 
 def shown(path: Path | str) -> str:
     """A path or an address as text."""
     return address(path) or os.fspath(path)
+
+
+def check_local(path: Path | str, option: str) -> None:
+    """Raises UserError if a path is a remote address."""
+    if where := address(path):
+        raise UserError(f"{option} {where}: must be on this machine, not at a remote address")
 
 
 # Reading

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
@@ -71,7 +72,9 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
     return tyro.cli(
         DecodeArguments,
         args=arguments,
-        default=DecodeArguments(tyro.MISSING_NONPROP, run_defaults(arguments).decoding),
+        default=DecodeArguments(
+            tyro.MISSING_NONPROP, with_method(run_defaults(arguments).decoding, arguments, "--")
+        ),
         prog=program("decode"),
         description=(
             f"Translate text with a trained model: {called('decode')} RUN < in > out. One line in, one line "
@@ -123,5 +126,7 @@ def check_files(given: DecodeArguments) -> int | None:
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))
         if total is not None and references != total:
-            raise UserError(f"{given.input} has {total} lines but {given.reference} has {references}")
+            raise UserError(
+                f"{shown(given.input or '')} has {total} lines but {shown(given.reference)} has {references}"
+            )
     return total

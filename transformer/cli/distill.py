@@ -8,9 +8,11 @@ import tyro
 
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import guarded
+from transformer.cli.methods import with_method
 from transformer.commands import program
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import without_locations
+from transformer.files import check_local
 from transformer.translator.distill import distill
 
 
@@ -41,7 +43,7 @@ def _distill(arguments: list[str]) -> None:
         default=DistillArguments(
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
-            run_defaults(arguments).decoding,
+            with_method(run_defaults(arguments).decoding, arguments, "--"),
             without_locations(text_data(run_defaults(arguments))),
         ),
         prog=program("distill"),
@@ -50,5 +52,6 @@ def _distill(arguments: list[str]) -> None:
             "the teacher's translations instead of the originals. If interrupted, the same command continues."
         ),
     )
+    check_local(given.folder, "the folder")
     with short_options():
         distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)

@@ -7,6 +7,7 @@ import tyro
 
 from transformer.cli.guard import guarded
 from transformer.commands import called, program
+from transformer.files import check_local
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Export:
 
 def import_command(arguments: list[str]) -> None:
     given = tyro.cli(Import, args=arguments, prog=program("import"))
+    check_local(given.folder, "the folder")
     from transformer.interop.folders import ignored_options, import_marian
 
     run = import_marian(given.folder, given.run_dir)
@@ -44,6 +46,7 @@ def import_command(arguments: list[str]) -> None:
 
 def export_command(arguments: list[str]) -> None:
     given = tyro.cli(Export, args=arguments, prog=program("export"))
+    check_local(given.folder, "the folder")
     from transformer.interop.folders import CTRANSLATE2, export_marian
 
     folder = export_marian(given.run_dir, given.folder, given.checkpoint)

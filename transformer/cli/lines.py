@@ -14,6 +14,7 @@ from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.outputs import Numbered, Outputs, Written, outputs_of
+from transformer.data.remote import fetched
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import open_regular
@@ -96,7 +97,7 @@ def _lines(given: DecodeArguments) -> Iterator[Numbered]:
 
 def _digest(path: Path) -> str:
     """A hash of a file's content."""
-    with open_regular(path) as file:
+    with open_regular(fetched(path)) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 

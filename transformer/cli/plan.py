@@ -131,7 +131,7 @@ def searching(config: Config, search: Json) -> str:
     took = f"{search['seconds']['slowest'] * 1e3:.2g} ms (estimate), {gigabytes(search['memory']['total'])}"
     if not lane:
         return f"{config.decoding.rows} sentences at once: {took}"
-    beams = f"{lane['slots']} sentences x beam {config.decoding.beam_size}"
+    beams = f"{lane['slots']} sentences x beam {config.decoding.kept}"
     return f"{beams}, sources to {lane['inputs']}: a step {took}"
 
 

@@ -9,7 +9,7 @@ import tyro
 from transformer.cli.guard import guarded
 from transformer.commands import program
 from transformer.errors import UserError
-from transformer.files import shown
+from transformer.files import check_local, shown
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def _report(arguments: list[str]) -> None:
     if len(given.run_dirs) == 1 and given.output:
         raise UserError("--output is for several runs: the page of one is RUN/report.html")
     page = given.output or Path("comparison.html")
+    check_local(page, "--output")
     try:
         if len(given.run_dirs) == 1:
             page = write_report(given.run_dirs[0])

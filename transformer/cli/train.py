@@ -13,6 +13,7 @@ import tyro
 
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
+from transformer.cli.methods import with_method
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
 from transformer.config.presets import GROUPS, PRESETS
@@ -176,6 +177,9 @@ def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
 
 def parse_train(arguments: list[str], default: Config) -> TrainArguments:
     """Parses the command line, with defaults from a config."""
+    decoding = with_method(default.decoding, arguments, "--decoding.")
+    if decoding is not default.decoding:
+        default = dataclasses.replace(default, decoding=decoding)
     return tyro.cli(
         TrainArguments,
         args=arguments,

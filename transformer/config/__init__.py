@@ -1,7 +1,15 @@
 """Configuration: options, presets, their JSON, and the types of every system. Imports nothing above."""
 
 from transformer.config.corpus import CorpusConfig, DataConfig
-from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.decoding import (
+    BeamConfig,
+    DecodingConfig,
+    GreedyConfig,
+    MbrConfig,
+    SampleConfig,
+    changed_search,
+    check_beam,
+)
 from transformer.config.devices import HostsConfig, MeshConfig
 from transformer.config.model import ModelConfig, SpecialIds, TransformerConfig
 from transformer.config.options import Config, changed, differences, flatten, text_data
@@ -11,20 +19,25 @@ from transformer.config.training import OptimizerConfig, TrainingConfig
 __all__ = [
     "COUNTS",
     "LONGEST",
+    "BeamConfig",
     "Config",
     "CorpusConfig",
     "DataConfig",
     "DecodingConfig",
+    "GreedyConfig",
     "HostsConfig",
+    "MbrConfig",
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
     "Option",
     "Ranges",
+    "SampleConfig",
     "SpecialIds",
     "TrainingConfig",
     "TransformerConfig",
     "changed",
+    "changed_search",
     "check_beam",
     "differences",
     "flatten",

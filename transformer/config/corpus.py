@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, Ranges, check_ranges
 from transformer.errors import UserError
+from transformer.files import check_local
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         check_ranges("data", self, self._RANGES)
+        if self.cache_dir:
+            check_local(self.cache_dir, "--data.cache-dir")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--data.buckets must be ascending positive lengths")
         if self.batch_tokens < self.lengths[-1]:

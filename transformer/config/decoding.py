@@ -1,82 +1,270 @@
-"""Options of searches."""
+"""Options of searches: those of all, and those of each method."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import COUNTS, IDS, LONGEST, Ranges, check_ranges
-from transformer.errors import UserError
+from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges
+from transformer.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """Search options (section 6.1)."""
+    """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`)."""
 
-    method: Literal["beam", "greedy", "sample"] = "beam"
-    """Beam search, greedy search, or sampling."""
-    beam_size: int = 4
-    """Number of hypotheses in the beam; for sampling, number of samples."""
+    method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
+    """Beam search, greedy search, sampling, or minimum Bayes risk: each has options of its own."""
     length_penalty: float = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
     """wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as Marian and Hugging
     Face have it. |Y| counts <eos>."""
-    stop: Literal["exact", "present", "full"] = "exact"
-    """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
-    present: none beats it at its current length (Hugging Face's default); full: there are beam_size
-    finished hypotheses (early_stopping=True there)."""
     extra_length: int = 50
     """Maximum length of a translation relative to its source, in tokens including <eos>."""
     max_length: int | None = None
     """Absolute maximum length. None: no limit."""
-    temperature: float = 1.0
-    """sample: softmax temperature; lower values give more likely, higher ones more diverse translations."""
-    top_k: int = 0
-    """sample: restrict to the k most likely tokens. 0: all."""
-    top_p: float = 1.0
-    """sample: restrict to the most likely tokens with this total probability."""
-    seed: int = 0
-    """sample: seed, combined with the line number."""
+    min_length: int = 0
+    """Minimum length in tokens, without <eos>."""
+    repetition_penalty: float = 1.0
+    """Factor on the log-probability of tokens that the output has already: more than 1 makes them less likely
+    (Keskar et al. 2019)."""
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens occurs twice in an output. 0: they may."""
+    forbidden: tuple[str, ...] = ()
+    """Words and phrases that must not occur, in any division into subwords."""
+    suppress: tuple[int, ...] = ()
+    """Ids of tokens that never occur."""
+    suppress_first: tuple[int, ...] = ()
+    """Ids of tokens that do not begin an output."""
     rows: int = 32
     """Sentences searched at once. When one is done, the next takes its place."""
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
 
+    METHOD: ClassVar[str] = ""
     _RANGES: ClassVar[Ranges] = {
-        **dict.fromkeys(("beam_size", "rows", "max_length", "buckets"), (1, LONGEST)),
-        **dict.fromkeys(("extra_length", "top_k"), (0, LONGEST)),
-        "seed": (0, COUNTS),
+        **dict.fromkeys(("rows", "max_length", "buckets"), (1, LONGEST)),
+        **dict.fromkeys(("extra_length", "min_length", "no_repeat_ngram"), (0, LONGEST)),
+        **dict.fromkeys(("suppress", "suppress_first"), (0, IDS)),
     }
+
+    @property
+    def kept(self) -> int:
+        """How many outputs a search keeps for each input."""
+        return 1
 
     def __post_init__(self) -> None:
         check_ranges("decoding", self, self._RANGES)
-        if self.method not in ("beam", "greedy", "sample"):
-            raise UserError(f"--decoding.method {self.method}: choose beam, greedy or sample")
+        methods = methods_of(type(self))
+        if self.method not in methods:
+            raise UserError(f"--decoding.method {self.method}: choose {' or '.join(methods)}")
+        if methods[self.method] is not type(self):
+            kind = methods[self.method].__name__
+            raise UserError(f"--decoding.method {self.method}: its options are a {kind}")
         if not abs(self.length_penalty) <= 10:
             raise UserError("--decoding.length-penalty must be from -10 to 10; 0 for no penalty")
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise UserError("--decoding.repetition-penalty must be from 0.01 to 100; 1 for none")
+        if self.max_length is not None and self.min_length >= self.max_length:
+            raise UserError(
+                f"--decoding.min-length {self.min_length} leaves no room below --decoding.max-length "
+                f"{self.max_length}, which counts <eos>"
+            )
+        if any(not phrase.strip() for phrase in self.forbidden):
+            raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
+        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
+            raise UserError("--decoding.buckets must be ascending positive lengths")
+        if self.rows * self.kept * self.buckets[-1] > IDS:
+            raise UserError(
+                f"--decoding.rows {self.rows:,} times {self.kept:,} outputs of each (--decoding.beam-size or "
+                f"--decoding.samples) times the longest of --decoding.buckets, {self.buckets[-1]:,}, must be "
+                f"at most {IDS:,}"
+            )
+
+    def static(self) -> Self:
+        """The options that a compiled program depends on, with the others at their defaults."""
+        return self
+
+    @property
+    def steered(self) -> list[str]:
+        """The options in use that need a search of one token after another."""
+        return [name for name in RULES if getattr(self, name) != getattr(DecodingConfig, name)]
+
+
+RULES = (
+    *("min_length", "repetition_penalty", "no_repeat_ngram"),
+    *("forbidden", "suppress", "suppress_first"),
+)
+"""The options that forbid tokens, or make them less likely."""
+
+
+@dataclass(frozen=True)
+class BeamConfig(DecodingConfig):
+    """Beam search."""
+
+    beam_size: int = 4
+    """Number of hypotheses in the beam."""
+    stop: Literal["exact", "present", "full"] = "exact"
+    """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
+    present: none beats it at its current length (Hugging Face's default); full: there are beam_size
+    finished hypotheses (early_stopping=True there)."""
+    groups: int = 1
+    """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
+    diversity: float = 0.5
+    """groups: what a token loses in log-probability for each earlier group that chose it at the same step."""
+    coverage: float = 0.0
+    """beta of the coverage penalty, for source words that got little attention (Wu et al. 2016, Eq. 14).
+    0: none."""
+
+    METHOD: ClassVar[str] = "beam"
+    _RANGES: ClassVar[Ranges] = {
+        **DecodingConfig._RANGES,
+        **dict.fromkeys(("beam_size", "groups"), (1, LONGEST)),
+    }
+
+    @property
+    def kept(self) -> int:
+        return self.beam_size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beam_size % self.groups:
+            raise UserError(
+                f"--decoding.groups {self.groups} must divide --decoding.beam-size {self.beam_size}"
+            )
+        if not 0 <= self.diversity <= 100:
+            raise UserError("--decoding.diversity must be from 0 to 100")
+        if not 0 <= self.coverage <= 100:
+            raise UserError("--decoding.coverage must be from 0 to 100; 0 for no penalty")
+
+
+@dataclass(frozen=True)
+class GreedyConfig(DecodingConfig):
+    """Greedy search: the most probable token at every step."""
+
+    method: Literal["beam", "greedy", "sample", "mbr"] = "greedy"
+
+    METHOD: ClassVar[str] = "greedy"
+
+
+@dataclass(frozen=True)
+class SampleConfig(DecodingConfig):
+    """Sampling."""
+
+    method: Literal["beam", "greedy", "sample", "mbr"] = "sample"
+    samples: int = 4
+    """Number of samples of each sentence."""
+    temperature: float = 1.0
+    """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
+    top_k: int = 0
+    """Restrict to the k most likely tokens. 0: all."""
+    top_p: float = 1.0
+    """Restrict to the most likely tokens with this total probability."""
+    seed: int = 0
+    """Combined with the line number."""
+
+    METHOD: ClassVar[str] = "sample"
+    _RANGES: ClassVar[Ranges] = {
+        **DecodingConfig._RANGES,
+        "samples": (1, LONGEST),
+        "top_k": (0, LONGEST),
+        "seed": (0, COUNTS),
+    }
+
+    @property
+    def kept(self) -> int:
+        return self.samples
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1e-3 <= self.temperature <= 1e3:
             raise UserError(
                 "--decoding.temperature must be positive, from 0.001 to 1000; for none, use method greedy"
             )
         if not 1e-6 <= self.top_p <= 1:
             raise UserError("--decoding.top-p must be in (0, 1], and no less than 0.000001")
-        if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
-            raise UserError("--decoding.buckets must be ascending positive lengths")
-        if self.rows * self.beam_size * self.buckets[-1] > IDS:
-            raise UserError(
-                f"--decoding.rows {self.rows:,} times --decoding.beam-size {self.beam_size:,} times the "
-                f"longest of --decoding.buckets, {self.buckets[-1]:,}, must be at most {IDS:,}"
-            )
 
     def static(self) -> Self:
-        """The options that a compiled program depends on, with the others (seed, temperature) at their
-        defaults."""
         return replace(self, seed=0, temperature=1.0)
+
+
+@dataclass(frozen=True)
+class MbrConfig(SampleConfig):
+    """Minimum Bayes risk: of many candidates, the one that is most like all of them, by chrF."""
+
+    method: Literal["beam", "greedy", "sample", "mbr"] = "mbr"
+    samples: int = 64
+    """Number of candidates of each sentence."""
+    candidates: Literal["sample", "beam"] = "sample"
+    """Where they come from: sampling, or beam search with a beam of that size."""
+
+    METHOD: ClassVar[str] = "mbr"
+
+
+METHODS: dict[str, type[DecodingConfig]] = {
+    kind.METHOD: kind for kind in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
+}
+"""The options of each method."""
+
+
+def methods_of(kind: type[DecodingConfig]) -> dict[str, type[DecodingConfig]]:
+    """The methods of a system by its type of search options, and the type of each. A type that is not in
+    `METHODS` is for all its methods."""
+    if kind is DecodingConfig or kind in METHODS.values():
+        return METHODS
+    return dict.fromkeys(get_args(get_type_hints(kind)["method"]), kind)
+
+
+def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> DecodingConfig:
+    """The options of a search with others. A new method keeps the options that all methods have.
+
+    Raises:
+      UserError: there is no such method or option, it belongs to another method, or its value is wrong.
+    """
+    kinds = methods_of(type(current))
+    method = values.get("method", current.method)
+    if method not in kinds:
+        needs = ""
+        if method in METHODS:
+            needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
+        raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
+    kind = kinds[method]
+    for name in values:
+        check_option(kinds, method, name)
+    shared = names_of(kind) & names_of(type(current))
+    if kind is not type(current):
+        shared &= names_of(DecodingConfig) - {"method"}
+    kept = {name: getattr(current, name) for name in shared}
+    return kind(**{"method": method} | kept | dict(values))
+
+
+def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: str) -> None:
+    """Raises UserError if a method does not have an option of that name."""
+    if name in names_of(kinds[method]):
+        return
+    owners = [other for other, kind in METHODS.items() if name in names_of(kind)]
+    if owners:
+        usable = [owner for owner in owners if owner in kinds]
+        remedy = f"--decoding.method {usable[0]}, or leave it out" if usable else "leave it out"
+        raise UserError(
+            f"--decoding.{name.replace('_', '-')} is an option of {' and '.join(owners)}, and this method is "
+            f"{method}: {remedy}"
+        )
+    known = sorted(names_of(kinds[method]))
+    meant = nearest(name, known) or f"; there are {', '.join(known)}"
+    raise UserError(f"search option {name!r} does not exist{meant}")
+
+
+def names_of(kind: type[Any]) -> set[str]:
+    """The names of a type's options."""
+    return {item.name for item in dataclasses.fields(kind)}
 
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
     """Raises UserError if the vocabulary is too small for the beam size."""
-    if decoding.method == "beam" and 2 * decoding.beam_size > model.output_size:
+    if isinstance(decoding, BeamConfig) and 2 * decoding.beam_size > model.output_size:
         raise UserError(
             f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "
             f"{model.output_size}"

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.config import Config
+from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
 from transformer.config.registry import types_of
 from transformer.errors import UserError
-from transformer.files import parse_object
+from transformer.files import parse_object, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def to_json(config: "DataclassInstance") -> str:
     """A config dataclass as indented JSON text; `from_json` is its inverse."""
-    return json.dumps(dataclasses.asdict(config), indent=2, default=str) + "\n"
+    return json.dumps(dataclasses.asdict(config), indent=2, default=shown) + "\n"
 
 
 def from_json(text: str) -> Config:
@@ -31,7 +32,8 @@ def from_json(text: str) -> Config:
         values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
         for name, kind in types_of(values["system"])._asdict().items():
             if isinstance(values.get(name), dict):
-                values[name] = _build(kind, values[name])
+                search = issubclass(kind, DecodingConfig)
+                values[name] = _search(kind, values[name]) if search else _build(kind, values[name])
         return _build(Config, values)
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"not a config of this version: {error}") from error
@@ -41,6 +43,17 @@ def from_json(text: str) -> Config:
 _GONE = {"baseline_decay"}
 _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
 _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
+
+
+def _search(kind: type[DecodingConfig], values: dict[str, Any]) -> Any:
+    """The options of a search. Earlier versions stored those of all methods, and the number of samples as
+    the beam size."""
+    kinds = methods_of(kind)
+    own = kinds.get(values.get("method", "beam"), kind)
+    others = set().union(*map(names_of, METHODS.values())) - names_of(own)
+    if issubclass(own, SampleConfig) and "beam_size" in values:
+        values = {"samples": values["beam_size"]} | values
+    return _build(own, {name: value for name, value in values.items() if name not in others})
 
 
 def _build(cls: type, values: dict[str, Any]) -> Any:

@@ -1,10 +1,10 @@
 """Options of non-autoregressive models and of their search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from transformer.config import LONGEST, DecodingConfig, Ranges, TransformerConfig
+from transformer.config import COUNTS, LONGEST, DecodingConfig, Ranges, TransformerConfig
 from transformer.errors import UserError
 
 
@@ -50,6 +50,8 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     sampled fertilities. They are ranked by the model's own mean log-probability, or re-ranked by another
     model (decode.py --rescore)."""
 
+    method: Literal["beam", "greedy"] = "beam"  # type: ignore[assignment]
+    """beam: the best of the candidates; greedy: one candidate."""
     beam_size: int = 1
     """Number of candidates, decoded in parallel: of the most likely lengths, or of sampled fertilities."""
     iterations: int = 1
@@ -62,14 +64,30 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     penalty: Literal["wu", "power"] = "power"
     """As for other systems. Default power: candidates are ranked by their mean log-probability per token."""
 
-    _RANGES: ClassVar[Ranges] = {**DecodingConfig._RANGES, "iterations": (1, 1000)}
+    seed: int = 0
+    """fertility: of the sampled candidates, combined with the line number."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **DecodingConfig._RANGES,
+        "iterations": (1, 1000),
+        "beam_size": (1, LONGEST),
+        "seed": (0, COUNTS),
+    }
+
+    @property
+    def kept(self) -> int:
+        return 1 if self.method == "greedy" else self.beam_size
+
+    def static(self) -> Self:
+        return replace(self, seed=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.05 <= self.length_scale <= 20:
             raise UserError("--decoding.length-scale must be from 0.05 to 20")
-        if self.method == "sample":
+        if self.steered:
+            option = self.steered[0].replace("_", "-")
             raise UserError(
-                "--decoding.method sample needs an autoregressive model, and this one predicts all tokens at "
-                "once: choose beam or greedy"
+                f"--decoding.{option} needs an autoregressive model, and this one predicts all tokens at "
+                "once: leave it out"
             )

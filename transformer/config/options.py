@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transformer.config.corpus import CorpusConfig, DataConfig
-from transformer.config.decoding import DecodingConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.devices import MeshConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.ranges import Option
@@ -33,8 +33,9 @@ class Config:
     """Adam and its learning rate."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """Training length, evaluations and checkpoints."""
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Search options, for evaluations and as defaults of decode.py. The type depends on the system."""
+    decoding: DecodingConfig = field(default_factory=BeamConfig)
+    """Search options, for evaluations and as defaults of decode.py. The type depends on the system and on the
+    method."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     """Sharding."""
 

@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from transformer.config import (
+    BeamConfig,
     Config,
     DataConfig,
-    DecodingConfig,
     ModelConfig,
     OptimizerConfig,
     TrainingConfig,
@@ -15,6 +15,7 @@ from transformer.config import (
 )
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
+from transformer.config.decoding import names_of
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 
 
@@ -33,7 +34,7 @@ def _quickstart() -> Config:
         training=TrainingConfig(
             steps=1260, label_smoothing=0.0, evaluate_every=315, evaluate_sentences=128, log_every=25
         ),
-        decoding=DecodingConfig(buckets=(48,), extra_length=10, rows=64),
+        decoding=BeamConfig(buckets=(48,), extra_length=10, rows=64),
     )
 
 
@@ -51,7 +52,7 @@ def _tiny() -> Config:
         training=TrainingConfig(
             steps=12_000, evaluate_every=400, evaluate_sentences=500, keep_last=10, bleu_tokenize="none"
         ),
-        decoding=DecodingConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
+        decoding=BeamConfig(beam_size=5, length_penalty=1.0, buckets=(10, 14, 18, 24, 32, 48, 64)),
     )
 
 
@@ -94,7 +95,8 @@ def _recurrent(attention: Any) -> Config:
 def _nonautoregressive(base: Config, decoder_input: Any) -> Config:
     """A non-autoregressive model with the sizes and the training of `base`."""
     shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
-    search = {item.name: getattr(base.decoding, item.name) for item in fields(DecodingConfig)}
+    shared_search = names_of(BeamConfig) & names_of(NonAutoregressiveDecodingConfig)
+    search = {name: getattr(base.decoding, name) for name in shared_search}
     masked = decoder_input == "masked"
     search |= {"beam_size": 3 if masked else 1, "iterations": 4 if masked else 1}
     return replace(
@@ -138,7 +140,7 @@ def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
             evaluate_sentences=200,
             bleu_tokenize="zh" if language == "zh" else "13a",
         ),
-        decoding=DecodingConfig(buckets=(12, 16, 20, 28), extra_length=10),
+        decoding=BeamConfig(buckets=(12, 16, 20, 28), extra_length=10),
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.corpus import CorpusConfig, DataConfig
-from transformer.config.decoding import DecodingConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.errors import UserError
@@ -21,7 +21,7 @@ class Types(NamedTuple):
     """The types of `Config.model`, `Config.decoding` and `Config.data`."""
 
     model: type[ModelConfig]
-    decoding: type[DecodingConfig] = DecodingConfig
+    decoding: type[DecodingConfig] = BeamConfig
     data: type[CorpusConfig] = DataConfig
 
 

@@ -84,6 +84,7 @@ class Mirror:
             self._store, self._root = _opened(where)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shared = writer is None
+        self._kept = self.folder.parent / WRITER  # this writer's mark, until all is sent
         lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_WRONLY)
         self._lock, self._unlock = lock, weakref.finalize(self, os.close, lock)
         if not self._shared:
@@ -93,16 +94,18 @@ class Mirror:
                 raise UserError(
                     f"{where}: another process trains there; wait for it, or choose another --run-dir"
                 ) from error
+            self._send_the_rest()
 
-    def has(self, name: str) -> bool:
-        """Whether there is such a file."""
-        with _reaching(self.where):
-            return bool(self._store.exists(f"{self._root}/{name}"))
-
-    def is_empty(self) -> bool:
-        """Whether nothing is there."""
-        with _reaching(self.where):
-            return not self._listing()
+    def _send_the_rest(self) -> None:
+        """Sends what an earlier process of this machine could not, unless another one has written since."""
+        if not self._kept.exists():
+            return
+        self._mark = self._kept.read_bytes()
+        try:
+            self.push()
+        except TakenOver:
+            self._kept.unlink()
+        self._mark = None
 
     def refresh(self, wanted: Wanted) -> None:
         """Copies the files that are wanted, and deletes here what is gone there, and checkpoints without a
@@ -147,6 +150,7 @@ class Mirror:
         self._mark = about.encode()
         with _reaching(self.where):
             self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
+        write_whole(self._kept, self._mark)
 
     def push(self) -> None:
         """Makes the folder equal to the copy, for all files that were changed, added or deleted here.
@@ -179,10 +183,18 @@ class Mirror:
             there = _whole(self._listing())
             self._remember({name: _version(there[name]) for name in self._sent if name in there})
 
-    def close(self) -> None:
-        """Removes a writer's copy, which others may use from now on."""
-        if not self._shared:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Messages of errors name the address in place of the copy."""
+        try:
+            yield
+        except UserError as error:
+            raise type(error)(str(error).replace(str(self.folder), self.where)) from error
+
+    def close(self, keep: bool = False) -> None:
+        """Lets others use the copy, and removes a writer's unless it is to be kept."""
+        if not self._shared and not keep:
+            shutil.rmtree(self.folder.parent, ignore_errors=True)
         self._unlock()
 
     def _check_claim(self) -> None:
@@ -194,17 +206,10 @@ class Mirror:
             mark = b"somebody who deleted it"
         if mark != self._mark:
             who = mark.decode(errors="replace").rpartition(",")[0] or "another process"
-            raise UserError(f"{self.where}: {who} has taken this run over; this process ends")
+            raise TakenOver(f"{self.where}: {who} has taken this run over; this process ends")
 
     def _listing(self) -> dict[str, dict[str, Any]]:
-        """What the store says about each file of the folder, by name."""
-        self._store.invalidate_cache()
-        try:
-            found = self._store.find(self._root, detail=True)
-        except FileNotFoundError:
-            return {}
-        start = len(self._store._strip_protocol(self._root).rstrip("/")) + 1
-        return {path[start:]: about for path, about in found.items() if path[start:] != WRITER}
+        return _listed(self._store, self._root)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -225,19 +230,59 @@ class Mirror:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
+class TakenOver(UserError):
+    """Another process writes to the folder."""
+
+
+def has(where: str, name: str) -> bool:
+    """Whether there is such a file at an address. Raises UserError if it cannot be reached."""
+    with _reaching(where):
+        store, root = _opened(where)
+        return bool(store.exists(f"{root}/{name}"))
+
+
+def check_new(where: str) -> None:
+    """Raises UserError if there is something at an address, or if nothing can be written there."""
+    with _reaching(where):
+        store, root = _opened(where)
+        if _listed(store, root):
+            raise UserError(f"{where} exists already: name a new directory")
+    try:
+        store.makedirs(root, exist_ok=True)
+        store.pipe_file(f"{root}/{WRITER}", b"")
+        store.rm_file(f"{root}/{WRITER}")
+    except Exception as error:
+        raise UserError(f"{where} cannot be written to: {_first_line(error)}") from error
+
+
+def _listed(store: Any, root: str) -> dict[str, dict[str, Any]]:
+    """What a store says about each file of a folder, by name."""
+    store.invalidate_cache()
+    try:
+        found = store.find(root, detail=True)
+    except FileNotFoundError:
+        return {}
+    start = len(store._strip_protocol(root).rstrip("/")) + 1
+    return {path[start:]: about for path, about in found.items() if path[start:] != WRITER}
+
+
 def _opened(where: str) -> tuple[Any, str]:
     """fsspec's file system, and the path in it."""
     import fsspec
 
-    scheme = where.partition(":")[0]
+    scheme, _, rest = where.partition("://")
+    if not rest.strip("/"):
+        raise UserError(f"{where} names no bucket and no folder")
+    if "::" in rest:
+        raise UserError(f"{where}: an address must not contain ::")
     try:
         store, name = fsspec.core.url_to_fs(where)
     except ValueError as error:
-        raise UserError(f"{where}: {scheme}:// is not known here: gs://, s3://, file://, ...") from error
+        raise UserError(f"{where}: {scheme}:// is unknown; there are gs://, s3://, file://, ...") from error
     except ImportError as error:
         package = PACKAGES.get(scheme)
-        needs = f"pip install {package}" if package else str(error)
-        raise UserError(f"{where}: {scheme}:// needs a package: {needs}") from error
+        needs = f"pip install {package}" if package else str(error).partition("\n")[0]
+        raise UserError(f"{where}: a package is missing for {scheme}://: {needs}") from error
     return store, name
 
 
@@ -250,9 +295,14 @@ def _reaching(where: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise UserError(f"{where}: no such file or folder") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{where} is a folder: name a file") from error
     except Exception as error:  # each store raises errors of its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{where}: cannot be reached: {reason[:200]}") from error
+        raise UserError(f"{where}: cannot be reached: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _checkpoint(name: str) -> str:

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from transformer.errors import UserError
-from transformer.files import address
 
 Pair = tuple[str, str]
 """A sentence and its translation."""
@@ -25,8 +24,6 @@ def cache_root(given: Path | None) -> Path:
     Raises:
       UserError: none is given, and this user has no home directory.
     """
-    if given and (where := address(given)):
-        raise UserError(f"--data.cache-dir {where}: prepared text must be on this machine or a mounted disk")
     default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
     try:
         return Path(given or default).expanduser()

@@ -1,7 +1,8 @@
 """Hooks, which steer a search: forbidden or forced tokens, constraints, control of repetition.
 
 A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
-forbids has no probability; scores stay those of the model.
+forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
+log-probabilities, and what it returns is what the search adds up; it must not be positive.
 """
 
 from collections.abc import Mapping
@@ -51,6 +52,32 @@ class NoHook:
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
         """No state."""
         return state
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Several hooks, one after another."""
+
+    each: tuple[SearchHook, ...]
+
+    @property
+    def penalises(self) -> bool:
+        """Whether one of them does."""
+        return any(getattr(hook, "penalises", False) for hook in self.each)
+
+    def init(self, inputs: Mapping[str, Array]) -> HookState:
+        """Their states."""
+        return tuple(hook.init(inputs) for hook in self.each)
+
+    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+        """What all of them leave."""
+        for hook, own in zip(self.each, state, strict=True):
+            logits = filtered(hook, logits, own)
+        return logits
+
+    def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
+        """Their states after these tokens."""
+        return tuple(hook.advance(tokens, own) for hook, own in zip(self.each, state, strict=True))
 
 
 NO_HOOK = NoHook()

@@ -11,7 +11,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config import BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
 from transformer.decoding.beam import Best
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.hooks import NO_HOOK, SearchHook
@@ -30,13 +30,15 @@ def length_penalty(options: DecodingConfig) -> LengthPenalty:
 def choice_of(options: DecodingConfig) -> Choice:
     """The choice of the options: beam search, greedy search or sampling."""
     penalty = length_penalty(options)
-    match options.method:
-        case "greedy":
-            return Greedy(penalty)
-        case "sample":
-            return Sampled(penalty, options.beam_size, options.top_k, options.top_p)
-        case _:
+    match options:
+        case MbrConfig(candidates="beam"):
+            return Best(penalty, options.samples)
+        case SampleConfig():
+            return Sampled(penalty, options.samples, options.top_k, options.top_p)
+        case BeamConfig():
             return Best(penalty, options.beam_size, options.stop)
+        case _:
+            return Greedy(penalty)
 
 
 @struct.dataclass
@@ -51,15 +53,15 @@ class Draws:
     @classmethod
     def of(cls, options: Sequence[DecodingConfig], lines: Sequence[int], rows: int) -> "Draws":
         """Those of the first rows; the others repeat them."""
-        seeds = np.array([each.seed for each in options], np.int64).astype(np.int32)
-        temperatures = np.array([each.temperature for each in options], np.float32)
+        seeds = np.array([getattr(each, "seed", 0) for each in options], np.int64).astype(np.int32)
+        temperatures = np.array([getattr(each, "temperature", 1.0) for each in options], np.float32)
         each = np.array(lines, np.int32), seeds, temperatures
         return cls(*(np.resize(x, rows) for x in each))
 
 
 def randomness(options: DecodingConfig, draws: Draws) -> Any:
     """What the choice reads for each row."""
-    if options.method != "sample":
+    if not isinstance(choice_of(options), Sampled):
         return ()
     return Randomness.of(jax.vmap(jax.random.key)(draws.seeds), draws.lines, draws.temperatures)
 

@@ -129,6 +129,8 @@ def predict(
     cache."""
     logits, cache = advance(model, variables, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    if getattr(hook, "penalises", False):
+        logits, log_normaliser = logits - log_normaliser, jnp.zeros_like(log_normaliser)
     last = slots.length + 1 >= slots.limits
     return allowed(hook, logits, slots.hook.value, special_ids(model), last), log_normaliser, cache
 

@@ -83,7 +83,7 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
     choice: Any = choice_of(settings)
     if not isinstance(choice, Best):
         raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
-    search: Any = translator.system.search
+    search: Any = translator.steered(settings)
     penalty: Any = choice.penalty  # numpy in, numpy out
     inputs = {"source": jnp.asarray(translator.source_row(source, **options))}
     job = translator.model, search, settings.static(), translator.variables

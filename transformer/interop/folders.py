@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig, text_data
+from transformer.config import BeamConfig, Config, DataConfig, SpecialIds, TransformerConfig, text_data
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
@@ -154,7 +154,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     size = max(map(len, kept)) + 1
     orders = tuple(ids + [-1] * (size - len(ids)) for ids in kept)  # <pad> is the last one
     described = config_to_marian(config, size, POSITIONS)
-    described |= {"num_beams": run.config.decoding.beam_size, "max_length": POSITIONS // 2}
+    described |= {"num_beams": run.config.decoding.kept, "max_length": POSITIONS // 2}
     params = run.checkpoints.variables(checkpoint, model_shapes(run.config))["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
 
@@ -257,7 +257,7 @@ def _generation(folder: Path) -> Json:
     return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
 
 
-def _decoding(folder: Path, meant: Json) -> DecodingConfig:
+def _decoding(folder: Path, meant: Json) -> BeamConfig:
     """The model's own search options, with the penalty and the stopping criterion of Hugging Face."""
     with _naming(folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)):
         early = meant.get("early_stopping") or False
@@ -266,7 +266,7 @@ def _decoding(folder: Path, meant: Json) -> DecodingConfig:
         length = (
             meant.get("max_new_tokens") or int(meant.get("max_length") or 512) - 1
         )  # <pad> is counted there
-        return DecodingConfig(
+        return BeamConfig(
             beam_size=int(meant.get("num_beams") or 1),
             length_penalty=float(meant.get("length_penalty", 1.0)),
             penalty="power",

@@ -1,5 +1,6 @@
 """The checkpoints of a run: saved in the background, sealed, kept or deleted, found, restored, averaged."""
 
+import contextlib
 import errno
 import functools
 import logging
@@ -194,7 +195,8 @@ class Checkpoints:
         """
         self._fetch(f"checkpoints/{step}/")
         shapes = {"model": like.best_variables, "training": _resume_items(like)}
-        model, training = (read(self._place(step), shapes[name], name) for name in shapes)
+        with self._named():
+            model, training = (read(self._place(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
         return TrainState(
             step=training["step"],
@@ -248,10 +250,15 @@ class Checkpoints:
         if checkpoint == "average":
             self._fetch("average/")
             stored = self.path / "average"
-            return read(stored, like) if stored.exists() else self.averaged(None, like)
+            with self._named():
+                return read(stored, like) if stored.exists() else self.averaged(None, like)
         step = self.find(checkpoint)
         self._fetch(f"checkpoints/{step}/model/")
-        return read(self._place(step), like, "model")
+        with self._named():
+            return read(self._place(step), like, "model")
+
+    def _named(self) -> contextlib.AbstractContextManager[None]:
+        return self.mirror.named() if self.mirror else contextlib.nullcontext()
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.

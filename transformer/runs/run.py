@@ -25,7 +25,7 @@ import jax
 
 from transformer.config import Config
 from transformer.config.json import from_json, to_json
-from transformer.data.remote import Mirror
+from transformer.data.remote import Mirror, TakenOver, check_new, has
 from transformer.errors import UserError
 from transformer.files import (
     MiB,
@@ -49,7 +49,7 @@ from transformer.tasks.task import Task
 def is_run(path: Path | str) -> bool:
     """Whether there is a run directory. Raises UserError if a remote address cannot be reached."""
     where = address(path)
-    return Mirror(where).has("config.json") if where else Path(path, "config.json").exists()
+    return has(where, "config.json") if where else Path(path, "config.json").exists()
 
 
 class Run:
@@ -138,8 +138,7 @@ class Run:
         path = Path(path)
         check_name(path)
         if where := address(path):
-            if not Mirror(where).is_empty():
-                raise UserError(f"{where} exists already: name a new directory")
+            check_new(where)
             return
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"{path} exists already: name a new directory")
@@ -179,19 +178,36 @@ class Run:
                 ) from error
             except OSError as error:
                 raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
-            if self.mirror:
-                held.callback(self.mirror.close)
-                if is_main_process():
-                    self.mirror.claim()
+            if self.mirror and is_main_process():
+                self.mirror.claim()
             try:
                 yield
             except BaseException as error:
-                with contextlib.suppress(UserError):
-                    self.publish()
+                self._close(error)
                 if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                     raise not_written(self.name, error) from error
                 raise
-            self.publish()
+            self._close()
+
+    def _close(self, error: BaseException | None = None) -> None:
+        """Sends what a remote run does not have yet, and removes the copy. If that fails, it is kept."""
+        if not self.mirror:
+            return
+        try:
+            if not isinstance(error, TakenOver):
+                self.publish()
+        except TakenOver:
+            self.mirror.close()
+            if error is None:
+                raise
+        except UserError as failed:
+            self.mirror.close(keep=True)
+            raise UserError(
+                f"{failed}. What was not sent is in {self.path}: the same command with --run-dir {self.name} "
+                "sends it"
+            ) from failed
+        else:
+            self.mirror.close()
 
     def publish(self) -> None:
         """Sends what was changed here to a remote run directory."""
@@ -217,7 +233,8 @@ class Run:
         Raises:
           UserError: a file is missing or damaged.
         """
-        return find_system(self.config.system).task.load(self.config, self.path)
+        with self.mirror.named() if self.mirror else contextlib.nullcontext():
+            return find_system(self.config.system).task.load(self.config, self.path)
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:

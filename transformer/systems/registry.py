@@ -14,6 +14,7 @@ import jax
 import transformer.systems.convolutional.model as convolutional
 import transformer.systems.recurrent.model as recurrent
 from transformer.config import (
+    BeamConfig,
     Config,
     CorpusConfig,
     DataConfig,
@@ -21,6 +22,7 @@ from transformer.config import (
     ModelConfig,
     TransformerConfig,
 )
+from transformer.config.decoding import methods_of
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import TYPES, Types, types_of
 from transformer.decoding.forced import forced_alignment, forced_scores
@@ -124,7 +126,7 @@ def register(
     name: str,
     system: System,
     model_config: type[ModelConfig] = TransformerConfig,
-    decoding_config: type[DecodingConfig] = DecodingConfig,
+    decoding_config: type[DecodingConfig] = BeamConfig,
     data_config: type[CorpusConfig] = DataConfig,
     presets: Mapping[str, tuple[Config, str]] = MappingProxyType({}),
 ) -> None:
@@ -134,7 +136,7 @@ def register(
       name: for `--system` and config.json.
       system: what training and decoding need.
       model_config: type of its model options.
-      decoding_config: type of its search options.
+      decoding_config: type of its search options. A type of its own is for all its methods.
       data_config: type of its corpus options.
       presets: configurations by name, each with its description.
 
@@ -186,7 +188,9 @@ def declared_parameters(config: Config) -> Declarations:
 def check_system(config: Config) -> None:
     """Raises UserError if parts of a config belong to another system."""
     system = find_system(config.system)
-    if (type(config.model), type(config.decoding), type(config.data)) != types_of(config.system):
+    types, decodings = types_of(config.system), methods_of(types_of(config.system).decoding)
+    as_declared = (type(config.model), type(config.data)) == (types.model, types.data)
+    if not as_declared or type(config.decoding) not in decodings.values():
         raise UserError(
             f"--system {config.system}: start from one of its presets; these options belong to another system"
         )

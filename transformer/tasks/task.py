@@ -188,6 +188,14 @@ class Task(ABC):
                         log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
         return list(found)
 
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """The sequences of output ids that spell a phrase; empty if the output cannot have it.
+
+        Raises:
+          UserError: outputs have no words.
+        """
+        raise UserError(f"a phrase, {text!r}: the outputs of {type(self).__name__} have no words")
+
     def truncated(self, records: Sequence[Record], longest: int) -> str:
         """A warning if inputs of a split are longer than the search reads, with %s for its name; or empty."""
         return ""

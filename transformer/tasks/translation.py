@@ -24,6 +24,7 @@ from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.rules import segmentations
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
@@ -187,6 +188,15 @@ class Translation(Task):
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [source for source, _ in records]
         return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
+
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """All divisions of a phrase into subwords, at the beginning of a word."""
+        tokenizer = self.tokenizers[1]
+        spelled = tokenizer.spelled(one_line(text).strip())
+        if spelled is None:
+            ids = tuple(tokenizer.encode(one_line(text)))
+            return [] if self.special.unk in ids else [ids]
+        return segmentations(spelled, tokenizer.by_piece)
 
     def ids(
         self, texts: Sequence[str], tokenizer: Tokenizer, longest: int, lines: Sequence[int] = ()

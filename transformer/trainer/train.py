@@ -131,7 +131,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
-            f"{run_dir} was made with another config: " + "; ".join(changed) + ". Leave these options "
+            f"{run.name} was made with another config: " + "; ".join(changed) + ". Leave these options "
             "out to resume it, or choose another --run-dir"
         )
     return run

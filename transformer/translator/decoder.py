@@ -14,15 +14,17 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, Option, check_beam
+from transformer.config import Config, DecodingConfig, Option, changed_search, check_beam
 from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
+from transformer.decoding.hooks import NO_HOOK, Hooks
 from transformer.decoding.lanes import Batches, Job, Lane, sizes
 from transformer.decoding.queue import Answer, Queue, Request
+from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Station, Workers, places
-from transformer.errors import UserError, nearest
+from transformer.errors import UserError
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -225,17 +227,12 @@ class Decoder(Generic[TaskT]):
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
         for this model."""
-        known = [item.name for item in dataclasses.fields(self.config.decoding)]
-        for name in options:
-            if name not in known:
-                meant = nearest(name, known) or f"; there are {', '.join(known)}"
-                raise UserError(f"search option {name!r} does not exist{meant}")
-        settings = dataclasses.replace(self.config.decoding, **options)
-        kept = 1 if settings.method == "greedy" else settings.beam_size
+        settings = changed_search(self.config.decoding, options)
+        kept = settings.kept
         if n_best is not None and not (isinstance(n_best, int) and 1 <= n_best <= kept):
             raise UserError(
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
-                "--decoding.beam-size and --decoding.method"
+                "--decoding.beam-size, --decoding.samples and --decoding.method"
             )
         check_beam(settings, self.config.model)
         return within_positions(settings, self.config.model.longest)
@@ -291,7 +288,7 @@ class Decoder(Generic[TaskT]):
     def _new_search(self, settings: DecodingConfig) -> "Search":
         whole = all(x.is_fully_replicated for x in jax.tree.leaves(self.variables))
         devices = places() if whole else [None]  # a model may be too large for one device
-        rows, method = -(-settings.rows // len(devices)), self.system.search
+        rows, method = -(-settings.rows // len(devices)), self.steered(settings)
         variables = [self._on(device) for device in devices]
         if not isinstance(method, AutoregressiveSearch):
             queue = Queue(1)
@@ -313,6 +310,20 @@ class Decoder(Generic[TaskT]):
             ]
 
         return Search(Workers(queue, lanes, devices), [size.inputs for size in each])
+
+    def steered(self, settings: DecodingConfig) -> Any:
+        """The system's search, with the rules of the options.
+
+        Raises:
+          UserError: a rule is about words, and outputs have none.
+        """
+        search = self.system.search
+        if not isinstance(search, AutoregressiveSearch) or not settings.steered:
+            return search
+        phrases = tuple(ids for text in settings.forbidden for ids in self.task.phrases(text))
+        rules = Rules(settings.static(), self.config.model.special, search.limits, phrases)
+        hook = rules if search.hook == NO_HOOK else Hooks((search.hook, rules))
+        return dataclasses.replace(search, hook=hook)
 
     def _on(self, device: jax.Device | None) -> Variables:
         """The variables on one of the devices that have them all; None: as they are."""

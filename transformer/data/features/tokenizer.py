@@ -6,9 +6,11 @@ share them.
 """
 
 import contextlib
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,17 @@ class Tokenizer(ABC):
 
         Raises ValueError for an id outside the vocabulary.
         """
+
+    def spelled(self, text: str) -> str | None:
+        """The text as pieces spell it, such as with a mark for each space. None: pieces are whole words."""
+        return None
+
+    @functools.cached_property
+    def by_piece(self) -> dict[str, int]:
+        """The id of each piece of text."""
+        special = set(astuple(self.special))
+        ids = [index for index in range(self.vocab_size) if index not in special]
+        return dict(zip(self.pieces(ids), ids, strict=True))
 
     def for_source(self, source: str) -> "Tokenizer":
         """This tokenizer, able to decode the out-of-vocabulary words of a source sentence."""
@@ -153,6 +166,9 @@ class SentencePieceTokenizer(Tokenizer):
         # A space without its own piece is spelled in bytes: replace it only now.
         text = surfaces.decode(errors="replace").replace(SPACE, " ")
         return unescape(text.removeprefix(" ") if self._adds_space else text)
+
+    def spelled(self, text: str) -> str | None:
+        return str(self._processor.Normalize(self._prepared(text).decode()))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         pieces: list[str] = self._processor.IdToPiece(self._checked(ids))
