@@ -23,7 +23,7 @@ from transformer.trainer.train import train
         ({"buckets": (10**11,)}, "--decoding.buckets must be"),
         ({"rows": 10_000, "buckets": (8, 100_000)}, "times the longest of --decoding.buckets"),
         ({"max_length": 10**10}, "--decoding.max-length must be"),
-        ({"seed": 2**31}, "--decoding.seed must be"),
+        ({"min_length": 2**31}, "--decoding.min-length must be"),
     ],
 )
 def test_decoding_beyond_all_bounds(changes: dict, message: str) -> None:

@@ -15,7 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer import BeamConfig, Config, DataConfig, Run, Transformer, TransformerConfig, UserError
+from transformer import (
+    BeamConfig,
+    Config,
+    DataConfig,
+    Run,
+    SampleConfig,
+    Transformer,
+    TransformerConfig,
+    UserError,
+)
 from transformer.cli import average_main, decode_main, train_main
 from transformer.cli.train import announced
 from transformer.config import differences, flatten
@@ -232,11 +241,12 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
             "--n-best 3: must be at least 1 and at most 2, which this search keeps",
         ),
         (["RUN", "--beam-size", "0"], b"", "--beam-size must be at least 1"),
-        (["RUN", "--temperature", "0"], b"", "--temperature must be positive"),
+        (["RUN", "--method", "sample", "--temperature", "0"], b"", "--temperature must be positive"),
         (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),
         (["RUN", "--bleu-tokenize", "char"], b"x\n", "--bleu-tokenize needs --reference"),
         (["RUN", "--output", "."], b"x\n", "--output . is a folder: name a file"),
-        (["RUN", "--temperature", "nan"], b"x\n", "--temperature must be positive"),
+        (["RUN", "--method=sample", "--temperature", "nan"], b"x\n", "--temperature must be positive"),
+        (["RUN", "--temperature", "0.5"], b"x\n", "--temperature is an option of sample and mbr, and this"),
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be at least 0"),
         (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),
         (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
@@ -401,7 +411,7 @@ def test_configs_that_cannot_work_are_refused():
     with pytest.raises(UserError, match="--data.subword-sampling needs --data.tokenizer unigram or bpe"):
         DataConfig(tokenizer="char", subword_sampling=0.1)
     with pytest.raises(UserError, match="--decoding.top-p"):
-        dataclasses.replace(BeamConfig(), top_p=0.0)
+        dataclasses.replace(SampleConfig(), top_p=0.0)
 
 
 def test_every_preset_is_announced_beside_every_other() -> None:

@@ -19,7 +19,7 @@ from reference_search import (
 )
 from small_translator import small_translator
 
-from transformer import BeamConfig, Translator, UserError
+from transformer import BeamConfig, UserError
 from transformer.config import changed_search
 from transformer.decoding.hooks import Hooks, NoHook
 from transformer.decoding.rules import Rules, segmentations
@@ -100,11 +100,6 @@ def test_segmentations_are_all_there_are() -> None:
     assert segmentations("aba", pieces, most=1) == [(5,)]
 
 
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return small_translator(tokenizer=("char", 40))
-
-
 STEERED: list[dict[str, Any]] = [
     {"min_length": 9},
     {"no_repeat_ngram": 2},
@@ -137,18 +132,23 @@ def test_in_slots_and_with_every_method(system: str, method: str) -> None:
                 assert len(pairs) == len(set(pairs))
 
 
-def test_forbidden_words_do_not_occur(translator: Translator) -> None:
-    sources = ["red green blue", "cat dog", "bird runs sings sleeps"]
-    free = translator.search(sources, extra_length=20)
-    text = " ".join(each.text for several in free for each in several)
-    words = {word for word in text.split() if len(translator.task.phrases(word)) > 0}
-    assert words
-    for word in sorted(words)[:3]:
-        for several in translator.search(sources, extra_length=20, forbidden=(word,)):
-            assert all(word not in hypothesis.text.split() for hypothesis in several)
+def test_forbidden_words_do_not_occur() -> None:
+    translator, sources = small_translator(), ["red green blue", "cat dog", "bird runs sings sleeps"]
+    free = [each.text.split() for several in translator.search(sources) for each in several]
+    pairs = sorted({pair for words in free for pair in itertools.pairwise(words)})
+    assert len(pairs) > 3
+    for phrase in (pairs[0][:1], *pairs[:3]):
+        found = translator.search(sources, forbidden=(" ".join(phrase),))
+        for words in (hypothesis.text.split() for several in found for hypothesis in several):
+            assert not [at for at in range(len(words)) if tuple(words[at : at + len(phrase)]) == phrase]
+    characters = small_translator(tokenizer=("char", 300)).task
+    (spelled,) = characters.phrases("red cat")
+    assert characters.tokenizers[1].pieces(spelled) == list("▁red▁cat")
+    assert translator.task.phrases("unheard") == []
 
 
-def test_combinations_that_make_no_sense_are_refused(translator: Translator) -> None:
+def test_combinations_that_make_no_sense_are_refused() -> None:
+    translator = small_translator()
     with pytest.raises(UserError, match="temperature is an option of sample and mbr, and this"):
         translator.search(["red"], temperature=0.5)
     with pytest.raises(UserError, match="beam-size is an option of beam, and this method is greedy"):

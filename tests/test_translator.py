@@ -236,7 +236,7 @@ def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_pa
         word_translator.translate(given for given in (sentence, 3))  # type: ignore[misc]
     with pytest.raises(UserError, match="search option 'beamsize' does not exist: did you mean beam_size?"):
         word_translator.translate(sentence, beamsize=3)
-    with pytest.raises(UserError, match="search option 'zzz' does not exist; there are method, beam_size"):
+    with pytest.raises(UserError, match="search option 'zzz' does not exist; there are method, length"):
         word_translator.translate(sentence, zzz=3)
     with pytest.raises(UserError, match="cannot be pickled.*Translator.load there"):
         pickle.dumps(word_translator)

@@ -252,7 +252,7 @@ def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: s
             f"--decoding.{name.replace('_', '-')} is an option of {' and '.join(owners)}, and this method is "
             f"{method}: {remedy}"
         )
-    known = sorted(names_of(kinds[method]))
+    known = [item.name for item in dataclasses.fields(kinds[method])]
     meant = nearest(name, known) or f"; there are {', '.join(known)}"
     raise UserError(f"search option {name!r} does not exist{meant}")
 
