@@ -114,9 +114,6 @@ class BeamConfig(DecodingConfig):
     """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
     diversity: float = 0.5
     """groups: what a token loses in log-probability for each earlier group that chose it at the same step."""
-    coverage: float = 0.0
-    """beta of the coverage penalty, for source words that got little attention (Wu et al. 2016, Eq. 14).
-    0: none."""
 
     METHOD: ClassVar[str] = "beam"
     _RANGES: ClassVar[Ranges] = {
@@ -136,8 +133,6 @@ class BeamConfig(DecodingConfig):
             )
         if not 0 <= self.diversity <= 100:
             raise UserError("--decoding.diversity must be from 0 to 100")
-        if not 0 <= self.coverage <= 100:
-            raise UserError("--decoding.coverage must be from 0 to 100; 0 for no penalty")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,11 @@ class Best:
     def __call__(
         self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
     ) -> Extended:
-        n, found = self.beam_size, self.candidates(slots, logits, log_normaliser)
+        return self.chosen(slots, self.candidates(slots, logits, log_normaliser), eos)
+
+    def chosen(self, slots: Slots, found: Candidates, eos: int) -> Extended:
+        """What becomes of the candidates: the first of them, in their order, go on or end."""
+        n = self.beam_size
         ended, length = found.token == eos, (slots.length + 1).astype(jnp.float32)
         # <eos> counts only among the n best candidates
         complete = ended & (jnp.arange(ended.shape[1]) < n) & ~slots.done[:, None]
@@ -57,8 +61,9 @@ class Best:
         step = jnp.broadcast_to(slots.length[:, None], ended.shape)
         finished = _merge(slots.finished, Finished(normalised, step, found.parent))
 
-        live, going_on = jax.lax.top_k(jnp.where(ended, NEVER, found.log_p), n)
+        going_on = jnp.argsort(ended, axis=1, stable=True)[:, :n]
         parent, token = (jnp.take_along_axis(x, going_on, axis=1) for x in (found.parent, found.token))
+        live = jnp.take_along_axis(jnp.where(ended, NEVER, found.log_p), going_on, axis=1)
         return Extended(token, parent, live, finished, self._enough(finished, live, length, slots.limits))
 
     def candidates(

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int
 from transformer.config import BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
 from transformer.decoding.beam import Best
 from transformer.decoding.calls import Inputs, special_ids
+from transformer.decoding.diverse import Diverse
 from transformer.decoding.hooks import NO_HOOK, SearchHook
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
@@ -35,6 +36,8 @@ def choice_of(options: DecodingConfig) -> Choice:
             return Best(penalty, options.samples)
         case SampleConfig():
             return Sampled(penalty, options.samples, options.top_k, options.top_p)
+        case BeamConfig() if options.groups > 1:
+            return Diverse(penalty, options.beam_size, options.groups, options.diversity, options.stop)
         case BeamConfig():
             return Best(penalty, options.beam_size, options.stop)
         case _:

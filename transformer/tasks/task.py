@@ -188,6 +188,14 @@ class Task(ABC):
                         log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
         return list(found)
 
+    def consensus(self, outputs: list[Output]) -> list[Output]:
+        """The outputs, those first that are most like all (minimum Bayes risk).
+
+        Raises:
+          UserError: outputs of this task cannot be compared.
+        """
+        raise UserError(f"--decoding.method mbr: outputs of {type(self).__name__} cannot be compared")
+
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The sequences of output ids that spell a phrase; empty if the output cannot have it.
 

@@ -27,6 +27,7 @@ from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.rules import segmentations
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
+from transformer.evaluation.consensus import expected_chrf
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments
 from transformer.tasks.task import Evaluation, Task
@@ -256,6 +257,14 @@ class Translation(Task):
         if not hypotheses:
             raise UserError(NO_OUTPUT)
         return hypotheses
+
+    def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
+        """The different hypotheses by expected chrF, which becomes their score. One that was found several
+        times counts as often."""
+        utilities = expected_chrf([hypothesis.text for hypothesis in outputs]).tolist()
+        rated = [replace(each, score=utility) for each, utility in zip(outputs, utilities, strict=True)]
+        ordered = sorted(rated, key=lambda each: (-each.score, -each.log_probability))
+        return list({each.text: each for each in reversed(ordered)}.values())[::-1]
 
     def scored(self, output: Hypothesis) -> str:
         """The translation."""

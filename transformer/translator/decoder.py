@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, Option, changed_search, check_beam
+from transformer.config import Config, DecodingConfig, MbrConfig, Option, changed_search, check_beam
 from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
@@ -239,8 +239,12 @@ class Decoder(Generic[TaskT]):
 
     # Searching
 
-    def finished(self, found: Any, record: Record, n_best: int | None) -> list[Output]:
+    def finished(
+        self, found: Any, record: Record, n_best: int | None, *, consensus: bool = False
+    ) -> list[Output]:
         """The outputs for a record, given what the search found."""
+        if consensus:
+            return self.task.consensus(self.task.outputs(found, record, None))[:n_best]
         return self.task.outputs(found, record, n_best)
 
     def _begin(
@@ -253,6 +257,8 @@ class Decoder(Generic[TaskT]):
         """Adds records to the search, and returns the futures of their outputs."""
         refuse_forked()
         search = self._search(settings)
+        if isinstance(settings, MbrConfig):
+            then["consensus"] = True
         there = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(there) if self._warns else ()
         examples = self.task.input_examples(list(there.values()), settings.buckets[-1], warned)

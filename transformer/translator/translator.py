@@ -154,10 +154,16 @@ class Translator(Decoder[Translation]):
         return super().submit((_sentence(record), ""), n_best=n_best, line=line, **options)
 
     def finished(
-        self, found: SearchResult, record: Pair, n_best: int | None, aligned: DecodingConfig | None = None
+        self,
+        found: SearchResult,
+        record: Pair,
+        n_best: int | None,
+        aligned: DecodingConfig | None = None,
+        *,
+        consensus: bool = False,
     ) -> list[Hypothesis]:
         """The hypotheses of a sentence, with alignments if `aligned`, the options of the search, is given."""
-        several = super().finished(found, record, n_best)
+        several = super().finished(found, record, n_best, consensus=consensus)
         if aligned is None:
             return several
         (ids,) = self.task.ids([record[0]], self.tokenizers[0], aligned.buckets[-1])

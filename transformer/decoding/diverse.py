@@ -1,0 +1,59 @@
+"""Diverse beam search (Vijayakumar et al. 2018): groups of beams that avoid what earlier groups choose."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer.decoding.beam import Best, Candidates
+from transformer.decoding.scores import LengthPenalty
+from transformer.decoding.slots import Extended, Finished, Slots
+
+
+@dataclass(frozen=True)
+class Diverse:
+    """The choice of diverse beam search. At each step the groups choose one after another, each as a beam
+    search of its own; a token loses `diversity` for every beam of earlier groups that has just chosen it
+    (Hamming diversity, section 4). Only the choice is affected: scores stay those of the model."""
+
+    penalty: LengthPenalty
+    beam_size: int
+    groups: int
+    diversity: float
+    stop: str = "exact"
+
+    @property
+    def _group(self) -> Best:
+        return Best(self.penalty, self.beam_size // self.groups, self.stop)
+
+    def first(self) -> Float[Array, " n"]:
+        return jnp.tile(self._group.first(), self.groups)
+
+    def __call__(
+        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
+    ) -> Extended:
+        best, size = self._group, self.beam_size // self.groups
+        rows = jnp.arange(len(slots.live))[:, None]
+        taken = jnp.zeros((len(slots.live), logits.shape[-1]), logits.dtype)
+        parts: list[Extended] = []
+        for start in range(0, self.beam_size, size):
+            mine = slice(start, start + size)
+            finished = jax.tree.map(lambda x, mine=mine: x[:, mine], slots.finished)
+            finished = replace(finished, beam=finished.beam - start)
+            group = replace(slots, live=slots.live[:, mine], finished=finished)
+            wanted = logits[:, mine] - self.diversity * taken[:, None]
+            found = best.candidates(group, wanted, log_normaliser[:, mine])
+            lost = self.diversity * jnp.take_along_axis(taken, found.token, axis=1)
+            chosen = best.chosen(group, Candidates(found.log_p + lost, found.parent, found.token), eos)
+            taken = taken.at[rows, chosen.tokens].add((chosen.live > -jnp.inf).astype(taken.dtype))
+            ended = replace(chosen.finished, beam=chosen.finished.beam + start)
+            parts.append(replace(chosen, parents=chosen.parents + start, finished=ended))
+
+        def joined(name: str) -> Array:
+            return jnp.concatenate([getattr(part, name) for part in parts], axis=1)
+
+        ends = jax.tree.map(lambda *each: jnp.concatenate(each, axis=1), *(part.finished for part in parts))
+        kept: Finished = ends
+        enough = jnp.stack([part.enough for part in parts]).all(axis=0)
+        return Extended(joined("tokens"), joined("parents"), joined("live"), kept, enough)
