@@ -23,13 +23,18 @@ class History:
     """The tokens of each beam so far."""
 
     tokens: Int[Array, "b n h"]
-    """In order; -1 after the last."""
+    """In order. What follows the last has no meaning: slots are padded with zeros."""
     length: Int[Array, "b n"]
 
     @classmethod
     def empty(cls, rows: int, longest: int) -> "History":
         """Before the first token, for one beam of each row: arrays `[b, ...]`."""
-        return cls(jnp.full((rows, longest), NONE, jnp.int32), jnp.zeros(rows, jnp.int32))
+        return cls(jnp.zeros((rows, longest), jnp.int32), jnp.zeros(rows, jnp.int32))
+
+    @property
+    def said(self) -> Int[Array, "b n h"]:
+        """The tokens; -1 after the last."""
+        return jnp.where(jnp.arange(self.tokens.shape[-1]) < self.length[..., None], self.tokens, NONE)
 
     def append(self, tokens: Int[Array, "b n"]) -> "History":
         """With a token more."""
@@ -73,8 +78,8 @@ class Rules:
         """The logits that the rules leave. With a repetition penalty they are log-probabilities."""
         o, vocabulary = self.options, jnp.arange(logits.shape[-1])
         if o.repetition_penalty != 1:  # of log-probabilities, which are negative
-            there = jnp.take_along_axis(logits, jnp.maximum(state.tokens, 0), axis=-1)
-            logits = _put(logits, state.tokens, there * o.repetition_penalty)
+            there = jnp.take_along_axis(logits, jnp.maximum(state.said, 0), axis=-1)
+            logits = _put(logits, state.said, there * o.repetition_penalty)
         never = jnp.isin(vocabulary, jnp.array(o.suppress, jnp.int32))
         first = never | jnp.isin(vocabulary, jnp.array(o.suppress_first, jnp.int32))
         banned = jnp.where((state.length == 0)[..., None], first, never)
