@@ -29,6 +29,9 @@ class DecodeArguments:
     """Text to translate, one sentence per line. Default: standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
+    tsv: bool = False
+    """After each sentence of the input follow a tab and what its translation must begin with, which may be
+    empty. A last word may be a part of one; a space after it completes it."""
     reference: Path | None = None
     """Reference translations. Prints BLEU and chrF with their signatures at the end."""
     bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None

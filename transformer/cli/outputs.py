@@ -19,7 +19,7 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.translator import Translator
 
-FOR_TRANSLATION = ("reference", "bleu_tokenize", "rescore", "alignments")
+FOR_TRANSLATION = ("tsv", "reference", "bleu_tokenize", "rescore", "alignments")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -96,7 +96,7 @@ class Translations(Outputs):
     @property
     def job(self) -> list[str]:
         given, judge = self.given, self.judge and self.judge.fingerprint()
-        settings = repr([self.n_best, given.format, given.alignments, given.decoding])
+        settings = repr([self.n_best, given.format, given.alignments, given.decoding, given.tsv])
         return [self.translator.fingerprint(), str(judge), settings]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
@@ -105,9 +105,13 @@ class Translations(Outputs):
 
         def pairs() -> Iterator[tuple[int, Any] | None]:
             for given in lines:
-                if given:
-                    waiting.append(given)
-                yield given and (given[0], (given[1], ""))
+                if given is None:
+                    yield None
+                    continue
+                number, line = given
+                source, prefix = self._columns(number, line) if self.given.tsv else (line, "")
+                waiting.append((number, source))
+                yield number, (source, "", prefix)
 
         settings = self.translator.settings(kept, self.options)
         aligned = settings if self.given.alignments else None
@@ -122,6 +126,13 @@ class Translations(Outputs):
                 yield self._text(number, line, best), best[0].text
             if not some:
                 yield None
+
+    def _columns(self, number: int, line: str) -> tuple[str, str]:
+        """The sentence, and what its translation must begin with. Raises UserError for more columns."""
+        columns = line.split("\t")
+        if len(columns) > 2:
+            raise UserError(f"line {number}: {len(columns)} columns; --tsv reads a sentence, a tab, a prefix")
+        return columns[0], "".join(columns[1:])
 
     def _text(self, number: int, line: str, hypotheses: list[Hypothesis]) -> str:
         if self.given.format == "json":

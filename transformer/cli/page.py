@@ -12,7 +12,7 @@ from transformer.errors import UserError
 def write_page(given: DecodeArguments) -> None:
     """Writes the page of `transformer.inspection.explorer`."""
     assert given.explore
-    for option in ("output", "reference", "rescore", "bleu_tokenize", "alignments", "resume"):
+    for option in ("output", "tsv", "reference", "rescore", "bleu_tokenize", "alignments", "resume"):
         if getattr(given, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"

@@ -13,11 +13,16 @@ Inputs = Mapping[str, Array]
 """What a model's `encode` reads, by the names of its arguments: arrays with rows first."""
 
 
+STEERING = "steer_"  # begins the names of inputs that only hooks read
+
+
 def begin(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> Cache:
     """Encodes the inputs, and returns a cache for so many beams and steps."""
 
     def run(model: nn.Module) -> Cache:
-        memory = model.encode(**inputs)  # type: ignore[attr-defined]
+        memory = model.encode(  # type: ignore[attr-defined]
+            **{name: x for name, x in inputs.items() if not name.startswith(STEERING)}
+        )
         return model.init_cache(memory, beams, length)  # type: ignore[attr-defined, no-any-return]
 
     cache: Cache = model.apply(variables, method=run)  # type: ignore[assignment]

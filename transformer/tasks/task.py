@@ -18,6 +18,7 @@ from transformer.config import Config
 from transformer.data.batching import Fields, fixed_batches, sides
 from transformer.data.corpus import Corpus, Progress, Record, Records, silent
 from transformer.data.plans import Batching, Example, Lengths, Plan, plan_of
+from transformer.decoding.hooks import SearchHook
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure, Score
 from transformer.model.parameters import Arguments
@@ -187,6 +188,11 @@ class Task(ABC):
                     if lines:
                         log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
         return list(found)
+
+    def prefixes(self, records: Sequence[Record]) -> tuple[SearchHook, list[Example]] | None:
+        """The hook that forces the given beginnings of outputs, and what it reads of each record; None if no
+        record has one."""
+        return None
 
     def consensus(self, outputs: list[Output]) -> list[Output]:
         """The outputs, those first that are most like all (minimum Bayes risk).

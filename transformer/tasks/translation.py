@@ -1,9 +1,11 @@
 """Translation: sentences in, sentences out."""
 
+import functools
 import itertools
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +22,13 @@ from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
+from transformer.data.features.vocabulary import SPACE
 from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.decoding import prefix
 from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.prefix import LETTERS, Prefix
 from transformer.decoding.rules import segmentations
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
@@ -36,6 +41,8 @@ log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each, if they were changed
 Pair = tuple[str, str]
 """A sentence and its translation, which is empty if it is to be found."""
+Line = Pair | tuple[str, str, str]
+"""To be translated: third may stand what the translation must begin with."""
 SIDES = ("source", "target")
 
 
@@ -184,11 +191,44 @@ class Translation(Task):
     # From decoding
 
     def input_examples(
-        self, records: Sequence[Pair], longest: int, lines: Sequence[int] = ()
+        self, records: Sequence[Line], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
-        sources = [source for source, _ in records]
+        sources = [record[0] for record in records]
         return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
+
+    def prefixes(self, records: Sequence[Line]) -> tuple[Prefix, list[Example]] | None:
+        """The hook that forces the beginnings of translations, which stand third in a record."""
+        given = [record[2] if len(record) > 2 else "" for record in records]  # type: ignore[misc]
+        if not any(given):
+            return None
+        return self._prefix_hook, [prefix.example(*self._begun(text)) for text in given]
+
+    @functools.cached_property
+    def _prefix_hook(self) -> Prefix:
+        tokenizer = self.tokenizers[1]
+        joined, pieces = tokenizer.spelled("a") is not None, [""] * tokenizer.vocab_size
+        for piece, index in tokenizer.by_piece.items():
+            pieces[index] = "" if joined and re.fullmatch("<0x[0-9A-F]{2}>", piece) else piece
+        return Prefix(pieces, self.special, joined, SPACE if joined else "")
+
+    def _begun(self, text: str) -> tuple[list[int], str]:
+        """The ids of the whole words of a prefix, and the letters of a last one that may go on."""
+        tokenizer, whole = self.tokenizers[1], one_line(text)
+        if not whole.strip():
+            return [], ""
+        head, _, word = whole.rpartition(" ")
+        if tokenizer.spelled(word) is None:
+            spelled = word
+        else:
+            spelled = tokenizer.spelled(word) or SPACE
+            spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
+        can_go_on = len(spelled) <= LETTERS and (
+            spelled == word or segmentations(spelled, tokenizer.by_piece, most=1)
+        )
+        if not can_go_on:  # too long, or letters that have no piece: as it is
+            return tokenizer.encode(whole.strip()), ""
+        return (tokenizer.encode(head) if head.strip() else []), spelled
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
@@ -232,7 +272,7 @@ class Translation(Task):
             "--decoding.buckets"
         )
 
-    def is_empty(self, record: Pair) -> bool:
+    def is_empty(self, record: Line) -> bool:
         """Whether there is no source to translate."""
         return not record[0].strip()
 
@@ -240,7 +280,7 @@ class Translation(Task):
         """The translation of an empty source."""
         return Hypothesis("", (), 0.0, 0.0)
 
-    def outputs(self, found: SearchResult, record: Pair, n_best: int | None) -> list[Hypothesis]:
+    def outputs(self, found: SearchResult, record: Line, n_best: int | None) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:

@@ -18,8 +18,9 @@ from transformer.config import Config, DecodingConfig, MbrConfig, Option, change
 from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
-from transformer.decoding.hooks import NO_HOOK, Hooks
+from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
 from transformer.decoding.lanes import Batches, Job, Lane, sizes
+from transformer.decoding.prefix import COUNT, FIELDS
 from transformer.decoding.queue import Answer, Queue, Request
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
@@ -66,7 +67,7 @@ class Decoder(Generic[TaskT]):
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
-        self._searches: dict[DecodingConfig, Search] = {}
+        self._searches: dict[tuple[DecodingConfig, SearchHook | None], Search] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -256,15 +257,20 @@ class Decoder(Generic[TaskT]):
     ) -> list[Future[Any]]:
         """Adds records to the search, and returns the futures of their outputs."""
         refuse_forked()
-        search = self._search(settings)
         if isinstance(settings, MbrConfig):
             then["consensus"] = True
         there = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(there) if self._warns else ()
         examples = self.task.input_examples(list(there.values()), settings.buckets[-1], warned)
+        hook, fields = None, self._fields
+        if begun := self.task.prefixes(list(there.values())):
+            hook, fields = begun[0], {**fields, **FIELDS}
+            self._check_prefixes(list(there), examples, begun[1], settings)
+            examples = [{**example, **more} for example, more in zip(examples, begun[1], strict=True)]
+        search = self._search(settings, hook, fields)
         requests = {}
         for (line, record), example in zip(there.items(), examples, strict=True):
-            length = self._length(example)
+            length = self._length(example, fields)
             finish = functools.partial(self.finished, record=record, n_best=n_best, **then)
             lane = next(index for index, longest in enumerate(search.inputs) if longest >= length)
             requests[line] = Request(example, length, line, settings, finish, lane)
@@ -281,55 +287,79 @@ class Decoder(Generic[TaskT]):
         """The fields that decoding reads."""
         return {name: self.task.fields[name] for name in self.task.inputs}
 
-    def _length(self, example: Example) -> int:
-        return max((len(example[name]) for name, field in self._fields.items() if field.padded), default=1)
+    def _length(self, example: Example, fields: Fields) -> int:
+        return max((len(example[name]) for name, field in fields.items() if field.padded), default=1)
 
-    def _search(self, settings: DecodingConfig) -> "Search":
+    def _check_prefixes(
+        self, lines: list[int], examples: list[Example], begun: list[Example], settings: DecodingConfig
+    ) -> None:
+        """Raises UserError if this search cannot force prefixes, or one is longer than the output may be."""
+        if not isinstance(self.system.search, AutoregressiveSearch):
+            raise UserError(
+                "a prefix needs an autoregressive model, and this one predicts all tokens at once: leave it "
+                "out"
+            )
+        for line, example, more in zip(lines, examples, begun, strict=True):
+            most = self._length(example, self._fields) + settings.extra_length
+            most = min(most, settings.max_length or most, settings.buckets[-1])
+            if more[COUNT] >= most:
+                raise UserError(
+                    f"line {line}: its prefix has {more[COUNT]} tokens, and its output may have {most - 1}: "
+                    "raise --decoding.extra-length or --decoding.max-length"
+                )
+
+    def _search(
+        self, settings: DecodingConfig, hook: SearchHook | None = None, fields: Fields | None = None
+    ) -> "Search":
         """The search with these options, which goes on as long as there are requests."""
+        key = settings.static(), hook
         with self._lock:
-            if settings.static() not in self._searches:
-                self._searches[settings.static()] = self._new_search(settings)
-            return self._searches[settings.static()]
+            if key not in self._searches:
+                self._searches[key] = self._new_search(settings, hook, fields or self._fields)
+            return self._searches[key]
 
-    def _new_search(self, settings: DecodingConfig) -> "Search":
+    def _new_search(self, settings: DecodingConfig, hook: SearchHook | None, fields: Fields) -> "Search":
         whole = all(x.is_fully_replicated for x in jax.tree.leaves(self.variables))
         devices = places() if whole else [None]  # a model may be too large for one device
-        rows, method = -(-settings.rows // len(devices)), self.steered(settings)
+        rows, method = -(-settings.rows // len(devices)), self.steered(settings, hook)
         variables = [self._on(device) for device in devices]
         if not isinstance(method, AutoregressiveSearch):
             queue = Queue(1)
 
             def batches(worker: int) -> list[Station]:
                 search = functools.partial(method, self.model, variables[worker])
-                return [Batches(search, settings, self._fields, queue, rows)]
+                return [Batches(search, settings, fields, queue, rows)]
 
             return Search(Workers(queue, batches, devices), [settings.buckets[-1]])
-        padded = tuple(name for name, field in self._fields.items() if field.padded)
+        padded = tuple(name for name, field in fields.items() if field.padded)
         job = Job(method, self.model, settings.static(), padded)
-        each = sizes(job, self._fields, rows)
+        each = sizes(job, fields, rows)
         queue = Queue(len(each))
 
         def lanes(worker: int) -> list[Station]:
             return [
-                Lane(index, job, size, self._fields, variables[worker], queue, len(devices))
+                Lane(index, job, size, fields, variables[worker], queue, len(devices))
                 for index, size in enumerate(each)
             ]
 
         return Search(Workers(queue, lanes, devices), [size.inputs for size in each])
 
-    def steered(self, settings: DecodingConfig) -> Any:
-        """The system's search, with the rules of the options.
+    def steered(self, settings: DecodingConfig, more: SearchHook | None = None) -> Any:
+        """The system's search, with the rules of the options and another hook.
 
         Raises:
           UserError: a rule is about words, and outputs have none.
         """
         search = self.system.search
-        if not isinstance(search, AutoregressiveSearch) or not settings.steered:
+        if not isinstance(search, AutoregressiveSearch) or not (settings.steered or more):
             return search
-        phrases = tuple(ids for text in settings.forbidden for ids in self.task.phrases(text))
-        rules = Rules(settings.static(), self.config.model.special, search.limits, phrases)
-        hook = rules if search.hook == NO_HOOK else Hooks((search.hook, rules))
-        return dataclasses.replace(search, hook=hook)
+        hooks = [search.hook] if search.hook != NO_HOOK else []
+        if settings.steered:
+            phrases = tuple(ids for text in settings.forbidden for ids in self.task.phrases(text))
+            hooks.append(Rules(settings.static(), self.config.model.special, search.limits, phrases))
+        if more:
+            hooks.append(more)
+        return dataclasses.replace(search, hook=Hooks(tuple(hooks)))
 
     def _on(self, device: jax.Device | None) -> Variables:
         """The variables on one of the devices that have them all; None: as they are."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import overload
@@ -21,7 +22,7 @@ from transformer.runs.run import Run
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.sharding import shard_rows
 from transformer.systems.registry import System
-from transformer.tasks.translation import Hypothesis, Pair, Translation
+from transformer.tasks.translation import Hypothesis, Line, Translation
 from transformer.translator.decoder import Decoder, of_like_length, within_positions
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -90,6 +91,7 @@ class Translator(Decoder[Translation]):
         n_best: int | None = None,
         alignments: bool = False,
         first_line: int = 1,
+        prefixes: Iterable[str] = (),
         **options: Option,
     ) -> list[list[Hypothesis]]:
         """The best translations of every sentence, best first.
@@ -99,6 +101,8 @@ class Translator(Decoder[Translation]):
           n_best: translations per sentence. None: `beam_size`.
           alignments: whether to return the cross-attention of each token.
           first_line: the number of the first sentence, for warnings and for sampling.
+          prefixes: what each translation must begin with; fewer or empty: nothing. The last word may be a
+            part of one, and goes on; a space after it completes it.
           options: any field of `DecodingConfig`.
 
         Raises:
@@ -108,9 +112,15 @@ class Translator(Decoder[Translation]):
         if not isinstance(sources, Iterable):
             raise UserError(f"sources must be a list of sentences, not {type(sources).__name__}")
         sources = list(map(_sentence, sources)) if not isinstance(sources, str) else sources
-        return list(
-            self.stream(sources, n_best=n_best, alignments=alignments, first_line=first_line, **options)
+        found = self.stream(
+            sources,
+            n_best=n_best,
+            alignments=alignments,
+            first_line=first_line,
+            prefixes=prefixes,
+            **options,
         )
+        return list(found)
 
     def stream(  # type: ignore[override]
         self,
@@ -119,6 +129,7 @@ class Translator(Decoder[Translation]):
         n_best: int | None = None,
         alignments: bool = False,
         first_line: int = 1,
+        prefixes: Iterable[str] = (),
         **options: Option,
     ) -> Iterator[list[Hypothesis]]:
         """`search` for any number of lines in bounded memory. Translations are in order.
@@ -128,16 +139,23 @@ class Translator(Decoder[Translation]):
           n_best: as in `search`.
           alignments: as in `search`.
           first_line: as in `search`.
+          prefixes: as in `search`.
           options: as in `search`.
         """
         if isinstance(records, str):
             raise UserError("sources must be a list of sentences, not one string")
+        if isinstance(prefixes, str):
+            raise UserError("prefixes must be a list: one for each sentence")
         settings = self.settings(n_best, options)
-        pairs = ((line, (_sentence(source), "")) for line, source in enumerate(records, first_line))
+        begun = itertools.chain(prefixes, itertools.repeat(""))
+        pairs = (
+            (line, (_sentence(source), "", _sentence(prefix)))
+            for line, (source, prefix) in enumerate(zip(records, begun, strict=False), first_line)
+        )
         return self.outputs(pairs, settings, n_best, aligned=settings if alignments else None)
 
     def submit(  # type: ignore[override]
-        self, record: str, *, n_best: int | None = None, line: int = 1, **options: Option
+        self, record: str, *, n_best: int | None = None, line: int = 1, prefix: str = "", **options: Option
     ) -> Future[list[Hypothesis]]:
         """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
 
@@ -145,18 +163,20 @@ class Translator(Decoder[Translation]):
           record: the sentence.
           n_best: as in `search`.
           line: its number, for warnings and for sampling.
+          prefix: what the translation must begin with.
           options: as in `search`.
 
         Returns:
           A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
           run in the thread that searches: they must be short, and cannot wait for other sentences.
         """
-        return super().submit((_sentence(record), ""), n_best=n_best, line=line, **options)
+        given = _sentence(record), "", _sentence(prefix)
+        return super().submit(given, n_best=n_best, line=line, **options)
 
     def finished(
         self,
         found: SearchResult,
-        record: Pair,
+        record: Line,
         n_best: int | None,
         aligned: DecodingConfig | None = None,
         *,

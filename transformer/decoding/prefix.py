@@ -1,0 +1,120 @@
+"""Outputs that begin with given words, of which the last may be a part.
+
+The tokens of all whole words are forced. The subwords of an incomplete last word would be a bad beginning:
+"hel" is not how "hello" is divided. So its boundary is reopened, and any token may follow that continues its
+letters.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import SpecialIds
+from transformer.data.batching import Field
+
+LETTERS = 24  # the longest incomplete word
+TOKENS, COUNT, WORD = "steer_prefix", "steer_prefix_count", "steer_prefix_word"
+FIELDS = {
+    TOKENS: Field(fill=0),
+    COUNT: Field(padded=False),
+    WORD: Field(shape=(LETTERS,), padded=False),
+}
+"""What a search with prefixes reads of each input: the forced ids, their number, and the letters of the last
+word that may go on."""
+
+
+@struct.dataclass
+class Begun:
+    """What is left of the prefix of each beam."""
+
+    tokens: Int[Array, "b n s"]
+    count: Int[Array, "b n"]
+    word: Int[Array, "b n letters"]
+    length: Int[Array, "b n"]
+    """Tokens said."""
+    spelled: Int[Array, "b n"]
+    """Letters of the word that they spell."""
+
+
+class Prefix:
+    """A hook that forces prefixes.
+
+    Args:
+      pieces: what each id spells; empty for special ids.
+      special: the special ids.
+      joined: whether several pieces may spell a word; otherwise each is a whole one.
+      mark: what begins a word in the pieces; empty if nothing does.
+    """
+
+    def __init__(self, pieces: Sequence[str], special: SpecialIds, joined: bool, mark: str) -> None:
+        self._codes = np.zeros((len(pieces), LETTERS), np.int32)
+        self._lengths = np.array([len(piece) for piece in pieces], np.int32)
+        for row, piece in enumerate(pieces):
+            self._codes[row, : min(len(piece), LETTERS)] = list(map(ord, piece[:LETTERS]))
+        self._special, self._joined, self._mark = special, joined, mark
+        content = repr((self._codes.tobytes(), special, joined, mark)).encode()
+        self._identity = hashlib.blake2b(content, digest_size=16).digest()
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prefix) and self._identity == other._identity
+
+    def init(self, inputs: Mapping[str, Array]) -> Begun:
+        """Nothing is said yet."""
+        count = inputs[COUNT]
+        return Begun(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
+
+    def filter(self, logits: Float[Array, "b n v"], state: Begun) -> Float[Array, "b n v"]:
+        """Only what continues the prefix."""
+        vocabulary = jnp.arange(logits.shape[-1])
+        place = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
+        wanted = jnp.take_along_axis(state.tokens, place, axis=-1)
+        forced = state.length < state.count
+        logits = jnp.where(forced[..., None] & (vocabulary != wanted), -jnp.inf, logits)
+        open_ = ~forced & (state.spelled < self._size(state))
+
+        def continuing(logits: Array) -> Array:
+            return jnp.where(open_[..., None] & ~self._continues(state, len(vocabulary)), -jnp.inf, logits)
+
+        return jax.lax.cond(open_.any(), continuing, lambda logits: logits, logits)
+
+    def advance(self, tokens: Int[Array, "b n"], state: Begun) -> Begun:
+        """After these tokens."""
+        letters = jnp.asarray(self._lengths)[jnp.minimum(tokens, len(self._lengths) - 1)]
+        spelled = jnp.where(state.length < state.count, 0, state.spelled + letters)
+        return replace(state, length=state.length + 1, spelled=jnp.minimum(spelled, LETTERS))
+
+    def _size(self, state: Begun) -> Int[Array, "b n"]:
+        return (state.word != 0).sum(axis=-1)
+
+    def _continues(self, state: Begun, size: int) -> Bool[Array, "b n v"]:
+        """The tokens that spell what is left of the word, or begin with it, or begin it."""
+        left = (self._size(state) - state.spelled)[..., None]
+        lengths = jnp.zeros(size, jnp.int32).at[: len(self._lengths)].set(self._lengths)
+        codes = jnp.zeros((size, LETTERS), jnp.int32).at[: len(self._codes)].set(self._codes)
+        same = (lengths > 0) & (left > 0)
+        if not self._joined:
+            same &= lengths >= left
+        for letter in range(LETTERS):
+            at = jnp.minimum(state.spelled + letter, LETTERS - 1)[..., None]
+            wanted = jnp.take_along_axis(state.word, at, axis=-1)
+            same &= (letter >= lengths) | (letter >= left) | (codes[:, letter] == wanted)
+        # a complete word: the next one begins, or nothing follows
+        whole = (state.word[..., :1] == ord(self._mark or "\0")) & (self._size(state) == 1)[..., None]
+        return same | (whole & (jnp.arange(size) == self._special.eos))
+
+
+def example(forced: Sequence[int], word: str) -> dict[str, Any]:
+    """The arrays of one input."""
+    letters = np.zeros(LETTERS, np.int32)
+    letters[: len(word)] = list(map(ord, word))
+    return {TOKENS: list(forced) or [0], COUNT: len(forced), WORD: letters}
