@@ -98,7 +98,7 @@ def test_coverage_counts_attention_paid_twice():
         )
         for model in (CONFIG, config)
     )
-    _, _, mixture = forced(MODEL, variables(), SOURCE, TARGET)
+    _, _, mixture, _ = forced(MODEL, variables(), SOURCE, TARGET)
     pointer, expected = np.asarray(mixture.pointer), 0.0
     for row, time in itertools.product(range(3), range(7)):
         if TARGET[row, time] != PAD:

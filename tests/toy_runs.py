@@ -18,7 +18,7 @@ from toys import STATEFUL, TOYS
 from toys.task import SIZES
 
 from transformer import Config, Run, TransformerConfig, train
-from transformer.config import MeshConfig
+from transformer.config import MeshConfig, changed_search
 from transformer.systems.registry import model_shapes
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
@@ -40,7 +40,9 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
         system=name,
         model=TransformerConfig(**given),
         data=data,
-        decoding=dataclasses.replace(config.decoding, method="greedy", rows=1, buckets=toys.buckets(name)),
+        decoding=changed_search(
+            config.decoding, {"method": "greedy", "rows": 1, "buckets": toys.buckets(name)}
+        ),
         # a larger epsilon, so that Adam does not turn rounding errors of tiny gradients into updates
         optimizer=dataclasses.replace(config.optimizer, epsilon=1e-4),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),

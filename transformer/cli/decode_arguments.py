@@ -51,6 +51,9 @@ class DecodeArguments:
     --explore, all hypotheses of the beam."""
     alignments: bool = False
     """json: add the cross-attention of every token."""
+    token_scores: bool = False
+    """json: add the log-probability of every token and of <eos>, the entropy of the distribution it comes
+    from, and the perplexity of the translation."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences."""

@@ -17,9 +17,9 @@ from transformer.systems.registry import find_system
 from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.rescoring import TOGETHER, rescored
-from transformer.translator.translator import Translator
+from transformer.translator.translator import More, Translator
 
-FOR_TRANSLATION = ("tsv", "reference", "bleu_tokenize", "rescore", "alignments")
+FOR_TRANSLATION = ("tsv", "reference", "bleu_tokenize", "rescore", "alignments", "token_scores")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -82,8 +82,10 @@ class Translations(Outputs):
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and the one that re-ranks its hypotheses."""
         given = self.given
-        if given.alignments and given.format != "json":
-            raise UserError("--alignments needs --format json: the text formats do not have them")
+        for option in ("alignments", "token_scores"):
+            if getattr(given, option) and given.format != "json":
+                name = option.replace("_", "-")
+                raise UserError(f"--{name} needs --format json: the text formats do not have them")
         if given.bleu_tokenize and not given.reference:
             raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
         self.n_best = given.n_best or 1
@@ -96,7 +98,8 @@ class Translations(Outputs):
     @property
     def job(self) -> list[str]:
         given, judge = self.given, self.judge and self.judge.fingerprint()
-        settings = repr([self.n_best, given.format, given.alignments, given.decoding, given.tsv])
+        wanted = given.alignments, given.token_scores
+        settings = repr([self.n_best, given.format, wanted, given.decoding, given.tsv])
         return [self.translator.fingerprint(), str(judge), settings]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
@@ -114,8 +117,9 @@ class Translations(Outputs):
                 yield number, (source, "", prefix)
 
         settings = self.translator.settings(kept, self.options)
-        aligned = settings if self.given.alignments else None
-        found = self.translator.outputs(pairs(), settings, kept, aligned=aligned)
+        wanted = self.given.alignments, self.given.token_scores
+        more = More(settings, *wanted) if any(wanted) else None
+        found = self.translator.outputs(pairs(), settings, kept, more=more)
         for some in _groups(found, TOGETHER if self.judge else 1):
             read = [waiting.popleft() for _ in some]
             if self.judge and some:
@@ -147,8 +151,14 @@ class Translations(Outputs):
 
     def _json(self, number: int, source: str, hypotheses: list[Hypothesis]) -> str:
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
-        for values in fields:
+        for values, hypothesis in zip(fields, hypotheses, strict=True):
             del values["ids"]
+            for name in ("token_log_probabilities", "entropies"):
+                numbers = values.pop(name)
+                if numbers is not None:
+                    values[name] = [round(x, 4) for x in numbers]
+            if hypothesis.token_log_probabilities is not None:
+                values["perplexity"] = round(hypothesis.perplexity, 4)
             alignment = values.pop("alignment")
             if alignment is not None:
                 values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]

@@ -12,7 +12,16 @@ from transformer.errors import UserError
 def write_page(given: DecodeArguments) -> None:
     """Writes the page of `transformer.inspection.explorer`."""
     assert given.explore
-    for option in ("output", "tsv", "reference", "rescore", "bleu_tokenize", "alignments", "resume"):
+    for option in (
+        "output",
+        "tsv",
+        "reference",
+        "rescore",
+        "bleu_tokenize",
+        "alignments",
+        "token_scores",
+        "resume",
+    ):
         if getattr(given, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"

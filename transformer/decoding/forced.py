@@ -7,20 +7,20 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
-from transformer.training.cross_entropy import cross_entropy
 
 Attention = Callable[[Any, Variables, Array, Array], Float[Array, "b t s"]]
 
 
 def forced_scores(
     model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
-) -> Float[Array, " b"]:
-    """log P(target | source) in nats, including <eos>."""
+) -> TokenScores:
+    """log P of each target token, including <eos>."""
     special = model.config.special  # type: ignore[attr-defined]
     logits = jnp.asarray(model.apply(variables, source, shift_right(target, special.bos)))
-    return -(cross_entropy(logits, target) * (target != special.pad)).sum(axis=1)
+    return token_scores(logits, target, special.pad)
 
 
 def forced_alignment(attention: Attention) -> Attention:

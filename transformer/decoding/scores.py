@@ -6,6 +6,7 @@ A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), wher
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
@@ -40,6 +41,25 @@ def power_penalty(alpha: float) -> LengthPenalty:
 def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
     """The length penalty as a function of |Y|, given that function or alpha of `wu_penalty`."""
     return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
+
+
+@struct.dataclass
+class TokenScores:
+    """How probable a model finds each token of given outputs; 0 for padding."""
+
+    log_p: Float[Array, "b t"]
+    """log P(token | what comes before it), in nats."""
+    entropy: Float[Array, "b t"]
+    """Of the distribution from which the token comes, in nats."""
+
+
+def token_scores(logits: Float[Array, "b t v"], target: Int[Array, "b t"], pad: int) -> TokenScores:
+    """Those of a softmax."""
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+    chosen = jnp.take_along_axis(log_p, target[..., None], axis=-1)[..., 0]
+    entropy = -(jnp.exp(log_p) * jnp.maximum(log_p, jnp.finfo(jnp.float32).min)).sum(axis=-1)
+    is_token = target != pad
+    return TokenScores(jnp.where(is_token, chosen, 0), jnp.where(is_token, entropy, 0))
 
 
 def in_order(

@@ -70,7 +70,7 @@ class System:
     alignment: Callable[..., Any] = NO_ALIGNMENT
     """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
     scores: Callable[..., Any] = NO_SCORES
-    """(model, variables, source, target) -> [batch]: log P(target | source) in nats."""
+    """(model, variables, source, target) -> `TokenScores`: log P of each target token."""
     task: type[Task] = Translation
     """What goes in and out of it."""
     carry: Callable[[Config], Carry] = lambda config: ()

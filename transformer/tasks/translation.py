@@ -64,6 +64,18 @@ class Hypothesis:
     `Translator.subwords`; without those that were truncated) and <eos>. Each row sums to 1."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids: the tokens, then <eos>."""
+    token_log_probabilities: tuple[float, ...] | None = field(default=None, repr=False)
+    """If requested: log P of every token and of <eos>, in nats, with all tokens before it given."""
+    entropies: tuple[float, ...] | None = field(default=None, repr=False)
+    """If requested: of the distribution that each of them comes from, in nats."""
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability of its tokens, counting <eos>."""
+        total = self.log_probability
+        if self.token_log_probabilities is not None:  # without penalties of the search
+            total = sum(self.token_log_probabilities)
+        return math.exp(min(-total / max(len(self.ids), 1), 700))
 
 
 class Translation(Task):

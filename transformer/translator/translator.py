@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Config, DecodingConfig, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
-from transformer.decoding.scores import SearchResult
+from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -37,6 +37,16 @@ def translation_of(run: Run) -> Translation:
     if not isinstance(run.task, Translation):
         raise UserError(f"{run.name} holds a system that does not translate: {run.config.system}")
     return run.task
+
+
+@dataclasses.dataclass(frozen=True)
+class More:
+    """What else is wanted of every hypothesis; each takes another pass of the model."""
+
+    settings: DecodingConfig
+    """Of the search."""
+    alignments: bool = False
+    token_scores: bool = False
 
 
 class Translator(Decoder[Translation]):
@@ -92,6 +102,7 @@ class Translator(Decoder[Translation]):
         alignments: bool = False,
         first_line: int = 1,
         prefixes: Iterable[str] = (),
+        token_scores: bool = False,
         **options: Option,
     ) -> list[list[Hypothesis]]:
         """The best translations of every sentence, best first.
@@ -103,6 +114,7 @@ class Translator(Decoder[Translation]):
           first_line: the number of the first sentence, for warnings and for sampling.
           prefixes: what each translation must begin with; fewer or empty: nothing. The last word may be a
             part of one, and goes on; a space after it completes it.
+          token_scores: whether to return the log-probability and the entropy of each token.
           options: any field of `DecodingConfig`.
 
         Raises:
@@ -118,6 +130,7 @@ class Translator(Decoder[Translation]):
             alignments=alignments,
             first_line=first_line,
             prefixes=prefixes,
+            token_scores=token_scores,
             **options,
         )
         return list(found)
@@ -130,6 +143,7 @@ class Translator(Decoder[Translation]):
         alignments: bool = False,
         first_line: int = 1,
         prefixes: Iterable[str] = (),
+        token_scores: bool = False,
         **options: Option,
     ) -> Iterator[list[Hypothesis]]:
         """`search` for any number of lines in bounded memory. Translations are in order.
@@ -140,6 +154,7 @@ class Translator(Decoder[Translation]):
           alignments: as in `search`.
           first_line: as in `search`.
           prefixes: as in `search`.
+          token_scores: as in `search`.
           options: as in `search`.
         """
         if isinstance(records, str):
@@ -152,7 +167,8 @@ class Translator(Decoder[Translation]):
             (line, (_sentence(source), "", _sentence(prefix)))
             for line, (source, prefix) in enumerate(zip(records, begun, strict=False), first_line)
         )
-        return self.outputs(pairs, settings, n_best, aligned=settings if alignments else None)
+        more = More(settings, alignments, token_scores) if alignments or token_scores else None
+        return self.outputs(pairs, settings, n_best, more=more)
 
     def submit(  # type: ignore[override]
         self, record: str, *, n_best: int | None = None, line: int = 1, prefix: str = "", **options: Option
@@ -178,25 +194,39 @@ class Translator(Decoder[Translation]):
         found: SearchResult,
         record: Line,
         n_best: int | None,
-        aligned: DecodingConfig | None = None,
+        more: "More | None" = None,
         *,
         consensus: bool = False,
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, with alignments if `aligned`, the options of the search, is given."""
+        """The hypotheses of a sentence, with what else is wanted of each."""
         several = super().finished(found, record, n_best, consensus=consensus)
-        if aligned is None:
+        if more is None:
             return several
-        (ids,) = self.task.ids([record[0]], self.tokenizers[0], aligned.buckets[-1])
+        (ids,) = self.task.ids([record[0]], self.tokenizers[0], more.settings.buckets[-1])
         targets = [list(hypothesis.ids) for hypothesis in several]
-        ((_, length),) = of_like_length([len(ids)], aligned)
+        ((_, length),) = of_like_length([len(ids)], more.settings)
         rows, columns = found.tokens.shape  # as many for every sentence: one program for each bucket
         source = self._padded([ids] * len(several), length, rows)
         target = self._padded(targets, columns, rows)
-        weights = np.asarray(_aligned(self.system, self.model, self.variables, *shard_rows(source, target)))
-        return [
-            dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
-            for hypothesis, each, words in zip(several, weights, targets, strict=False)
-        ]
+        given = self.system, self.model, self.variables, *shard_rows(source, target)
+        if more.alignments:
+            weights = np.asarray(_aligned(*given))
+            several = [
+                dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
+                for hypothesis, each, words in zip(several, weights, targets, strict=False)
+            ]
+        if more.token_scores:
+            found_scores = _scored(*given)
+            log_p, entropy = np.asarray(found_scores.log_p), np.asarray(found_scores.entropy)
+            several = [
+                dataclasses.replace(
+                    hypothesis,
+                    token_log_probabilities=tuple(log_p[row, : len(words)].tolist()),
+                    entropies=tuple(entropy[row, : len(words)].tolist()),
+                )
+                for row, (hypothesis, words) in enumerate(zip(several, targets, strict=True))
+            ]
+        return several
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
@@ -228,7 +258,7 @@ class Translator(Decoder[Translation]):
                 self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
             )
             found = _scored(self.system, self.model, self.variables, *shard_rows(source, target))
-            scores[rows] = np.asarray(found)[: len(rows)]
+            scores[rows] = np.asarray(found.log_p).sum(axis=1)[: len(rows)]
         return scores
 
     def subwords(self, source: str) -> list[str]:
@@ -271,7 +301,7 @@ def _scored(
     variables: Variables,
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
-) -> Float[Array, " b"]:
+) -> TokenScores:
     return system.scores(model, variables, source, target)
 
 

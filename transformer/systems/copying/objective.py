@@ -42,7 +42,7 @@ def copying_objective(config: Config) -> Objective:
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         assert isinstance(model, CopyingTransformer)
         source, target = batch["source"], batch["target"]
-        log_p, likely, mixture = forced(model, variables, source, target, context.rngs("dropout"))
+        log_p, likely, mixture, _ = forced(model, variables, source, target, context.rngs("dropout"))
         words = (target != model.config.special.pad).astype(jnp.float32)
         loss, weight = -(log_p * words).sum(), words.sum()
         sums = {
@@ -66,9 +66,9 @@ def forced(
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
     rngs: dict[str, Array] | None = None,
-) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]:
-    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
-    mixture.
+) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture, Float[Array, "b t v"]]:
+    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), the
+    mixture, and the logits of generating.
 
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
     An out-of-vocabulary word that is not in the source is generated as <unk>.
@@ -91,4 +91,4 @@ def forced(
     generated = jnp.where(outside & held.any(axis=-1), -jnp.inf, generated)
     pointed = jnp.where(held, mixture.pointer, 0).sum(axis=-1)
     log_p = jnp.logaddexp(generated, jnp.log(pointed + TINY) + mixture.log_copy)
-    return log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture
+    return log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture, logits

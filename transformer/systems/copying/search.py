@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.calls import Inputs
-from transformer.decoding.scores import SearchResult
+from transformer.decoding.scores import SearchResult, TokenScores, token_scores
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.model.parameters import Variables
 from transformer.systems.copying.model import CopyingTransformer
-from transformer.systems.copying.objective import forced
+from transformer.systems.copying.objective import TINY, forced
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -33,15 +33,21 @@ copying_search = AutoregressiveSearch(named=_copied_words)
 
 def copying_scores(
     model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
-) -> Float[Array, " b"]:
-    """log P(target | source) in nats, including <eos>."""
-    log_p, _, _ = forced(model, variables, source, target)
-    return (log_p * (target != model.config.special.pad)).sum(axis=1)
+) -> TokenScores:
+    """log P of each target token, including <eos>. The entropy is that of the choice between generating and
+    copying, and of the word or the source position chosen."""
+    log_p, _, mixture, logits = forced(model, variables, source, target)
+    is_token = target != model.config.special.pad
+    generate, copy = jnp.exp(mixture.log_generate), jnp.exp(mixture.log_copy)
+    pointed = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
+    said = token_scores(logits, jnp.zeros_like(target), -1).entropy
+    entropy = generate * (said - mixture.log_generate) + copy * (pointed - mixture.log_copy)
+    return TokenScores(jnp.where(is_token, log_p, 0), jnp.where(is_token, entropy, 0))
 
 
 def pointers(
     model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The pointer distribution over the source for each token of a translation."""
-    _, _, mixture = forced(model, variables, source, target)
+    _, _, mixture, _ = forced(model, variables, source, target)
     return mixture.pointer

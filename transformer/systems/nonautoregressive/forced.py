@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
-from transformer.training.cross_entropy import cross_entropy
 
 
 def initial_draft(
@@ -35,12 +35,12 @@ def nonautoregressive_scores(
     variables: Variables,
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
-) -> Float[Array, " b"]:
-    """log P of each target in nats, with all tokens predicted at once. Its length is given, except for
-    decoder input bos."""
+) -> TokenScores:
+    """log P of each target token, with all predicted at once. The length is given, except for decoder input
+    bos."""
     draft = initial_draft(model, variables, source, target)
     logits = jnp.asarray(model.apply(variables, source, draft))[:, : target.shape[1]]
-    return -(cross_entropy(logits, target) * (target != model.config.special.pad)).sum(axis=1)
+    return token_scores(logits, target, model.config.special.pad)
 
 
 def nonautoregressive_attention(

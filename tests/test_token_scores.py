@@ -1,0 +1,75 @@
+"""The log-probability and the entropy of every token, against softmaxes in NumPy."""
+
+import json
+import math
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_translator import small_translator, stored
+
+from transformer import UserError
+from transformer.cli.decode_arguments import parse_decode
+from transformer.cli.lines import decode_lines
+
+SOURCES = ["red green blue", "cat", "dog bird runs", ""]
+
+
+@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying", "nonautoregressive"])
+def test_they_add_up_to_the_log_probability(system: str) -> None:
+    translator = small_translator(system)
+    found = translator.search(SOURCES, token_scores=True)
+    for source, several in zip(SOURCES[:3], found[:3], strict=True):
+        for hypothesis in several:
+            log_p, entropies = hypothesis.token_log_probabilities, hypothesis.entropies
+            assert log_p is not None
+            assert entropies is not None
+            assert len(log_p) == len(entropies) == len(hypothesis.ids)
+            assert max(log_p) <= 0 <= min(entropies)
+            assert max(entropies) <= math.log(2 * translator.config.model.vocab_size)
+            assert sum(log_p) == pytest.approx(hypothesis.log_probability, abs=1e-4)
+            assert hypothesis.perplexity == pytest.approx(math.exp(-np.mean(log_p)), rel=1e-4)
+            text = translator.as_trained(hypothesis)
+            if translator.tokenizers[1].encode(text) == list(hypothesis.ids[:-1]):
+                assert translator.score([source], [text])[0] == pytest.approx(sum(log_p), abs=1e-4)
+    assert found[3][0].token_log_probabilities is None  # of an empty sentence
+
+
+def test_against_numpy() -> None:
+    translator = small_translator()
+    (several,) = translator.search(["red green"], token_scores=True)
+    source = np.array(translator.task.ids(["red green"], translator.tokenizers[0], 8))
+    for hypothesis in several:
+        target = np.array([[translator.task.special.bos, *hypothesis.ids[:-1]]])
+        given = jnp.asarray(source, jnp.int32), jnp.asarray(target, jnp.int32)
+        logits = np.asarray(translator.model.apply(translator.variables, *given), np.float64)[0]
+        p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)
+        chosen = p[np.arange(len(hypothesis.ids)), list(hypothesis.ids)]
+        np.testing.assert_allclose(hypothesis.token_log_probabilities, np.log(chosen), atol=1e-5)
+        np.testing.assert_allclose(hypothesis.entropies, -(p * np.log(p)).sum(axis=-1), atol=1e-5)
+
+
+def test_they_are_the_models_under_a_penalty() -> None:
+    translator = small_translator()
+    (several,) = translator.search(["red green"], token_scores=True, repetition_penalty=3.0, min_length=6)
+    text = translator.as_trained(several[0])
+    assert sum(several[0].token_log_probabilities or ()) == pytest.approx(
+        translator.score(["red green"], [text])[0], abs=1e-4
+    )
+
+
+def test_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run, lines = stored(small_translator(), tmp_path / "run"), tmp_path / "lines"
+    lines.write_text("red green\n\ncat\n")
+    asked = [str(run), "--input", str(lines), "--format", "json", "--n-best", "2"]
+    decode_lines(parse_decode([*asked, "--token-scores", "--alignments"]))
+    for line in map(json.loads, capfd.readouterr().out.splitlines()):
+        for hypothesis in line["hypotheses"]:
+            if line["source"]:
+                assert len(hypothesis["token_log_probabilities"]) == len(hypothesis["tokens"]) + 1
+                assert len(hypothesis["entropies"]) == len(hypothesis["alignment"])
+                assert hypothesis["perplexity"] > 1
+    with pytest.raises(UserError, match="--token-scores needs --format json"):
+        decode_lines(parse_decode([str(run), "--input", str(lines), "--token-scores"]))
