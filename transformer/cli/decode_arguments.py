@@ -24,6 +24,8 @@ class DecodeArguments:
 
     run_dir: tyro.conf.Positional[Path]
     """Run directory."""
+    ensemble: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")]
+    """More runs with the same vocabulary, whose distributions are averaged at every step."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
     """Text to translate, one sentence per line. Default: standard input."""
@@ -44,6 +46,10 @@ class DecodeArguments:
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
     alignment if requested (a row for each token and <eos>, a column for each source token and <eos>)."""
+    weights: tuple[float, ...] = ()
+    """Of the runs of an ensemble, the first one included. Default: equal ones."""
+    mean: Literal["probabilities", "logarithms"] = "probabilities"
+    """What an ensemble averages; logarithms: a geometric mean."""
     rescore: Path | None = None
     """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
     n_best: int | None = None
@@ -79,7 +85,7 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
         DecodeArguments,
         args=arguments,
         default=DecodeArguments(
-            tyro.MISSING_NONPROP, with_method(run_defaults(arguments).decoding, arguments, "--")
+            tyro.MISSING_NONPROP, (), with_method(run_defaults(arguments).decoding, arguments, "--")
         ),
         prog=program("decode"),
         description=(

@@ -90,7 +90,10 @@ class Translations(Outputs):
             raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
         self.n_best = given.n_best or 1
         self.each = 1 if given.format == "json" else self.n_best
-        self.translator = Translator.load(run_dir, checkpoint, int8=int8)
+        runs = run_dir if not given.ensemble else [run_dir, *given.ensemble]
+        self.translator = Translator.load(
+            runs, checkpoint, int8=int8, weights=given.weights or None, mean=given.mean
+        )
         self.translator.settings(self.n_best, self.options)
         self.judge = Translator.load(given.rescore) if given.rescore else None
         return self.translator

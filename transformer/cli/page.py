@@ -28,6 +28,8 @@ def write_page(given: DecodeArguments) -> None:
             )
     if given.format != "text":
         raise UserError(f"--format {given.format} is for lines, --explore writes a page: leave one out")
+    if given.ensemble:
+        raise UserError("--explore shows one model: leave out the other runs")
     check_files(given)
 
     from transformer.data.sources.corpora import read_lines

@@ -1,12 +1,13 @@
 """The calls that searches make of a model."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig, SpecialIds
-from transformer.model.cache import Cache
+from transformer.model.cache import AnyCache
 from transformer.model.parameters import Variables
 
 Inputs = Mapping[str, Array]
@@ -16,24 +17,23 @@ Inputs = Mapping[str, Array]
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def begin(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> Cache:
+def begin(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> AnyCache:
     """Encodes the inputs, and returns a cache for so many beams and steps."""
 
-    def run(model: nn.Module) -> Cache:
-        memory = model.encode(  # type: ignore[attr-defined]
-            **{name: x for name, x in inputs.items() if not name.startswith(STEERING)}
-        )
-        return model.init_cache(memory, beams, length)  # type: ignore[attr-defined, no-any-return]
+    def run(model: Any) -> AnyCache:  # bound to its variables
+        memory = model.encode(**{name: x for name, x in inputs.items() if not name.startswith(STEERING)})
+        found: AnyCache = model.init_cache(memory, beams, length)
+        return found
 
-    cache: Cache = model.apply(variables, method=run)  # type: ignore[assignment]
+    cache: AnyCache = model.apply(variables, method=run)  # type: ignore[assignment]
     return cache
 
 
 def advance(
-    model: nn.Module, variables: Variables, cache: Cache, tokens: Int[Array, "b n"]
-) -> tuple[Float[Array, "b n v"], Cache]:
+    model: nn.Module, variables: Variables, cache: AnyCache, tokens: Int[Array, "b n"]
+) -> tuple[Float[Array, "b n v"], AnyCache]:
     """The logits after each beam's newest token, and the cache that includes it."""
-    found: tuple[Array, Cache] = model.apply(variables, cache, tokens, method="decode_step")  # type: ignore[assignment]
+    found: tuple[Array, AnyCache] = model.apply(variables, cache, tokens, method="decode_step")  # type: ignore[assignment]
     return found
 
 

@@ -19,7 +19,7 @@ from transformer.decoding.calls import Inputs, advance, as_variables, begin, spe
 from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, first_states
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
-from transformer.model.cache import ByRows, Cache, States, put_rows
+from transformer.model.cache import AnyCache, ByRows, States, put_rows
 from transformer.model.parameters import Variables
 
 
@@ -41,7 +41,7 @@ class Finished:
 class Slots(ByRows):
     """The sentences of a search."""
 
-    cache: Cache
+    cache: AnyCache
     hook: States[HookState]
     column: Int[Array, ""]
     """The column of the rings that is written next."""
@@ -77,7 +77,8 @@ class Slots(ByRows):
             if field.name not in kept
         }
         start = self.start.at[rows].set(self.column, mode="drop")
-        return replace(self, **changed, cache=self.cache.put_rows(rows, new.cache), start=start)
+        begun: Any = new.cache
+        return replace(self, **changed, cache=self.cache.put_rows(rows, begun), start=start)
 
 
 @struct.dataclass
@@ -124,7 +125,7 @@ def step(model: nn.Module, variables: Variables, slots: Slots, choice: Choice, h
 
 def predict(
     model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook
-) -> tuple[Float[Array, "b n v"], Float[Array, "b n 1"], Cache]:
+) -> tuple[Float[Array, "b n v"], Float[Array, "b n 1"], AnyCache]:
     """The logits of the next token, with -inf for what is forbidden, the log-sum-exp of all logits, and the
     cache."""
     logits, cache = advance(model, variables, slots.cache, slots.newest)
@@ -135,7 +136,7 @@ def predict(
     return allowed(hook, logits, slots.hook.value, special_ids(model), last), log_normaliser, cache
 
 
-def extend(slots: Slots, cache: Cache, chosen: Extended, hook: SearchHook) -> Slots:
+def extend(slots: Slots, cache: AnyCache, chosen: Extended, hook: SearchHook) -> Slots:
     """The slots after a step."""
     column, columns = slots.column, slots.tokens.shape[1]
 

@@ -202,3 +202,23 @@ class Cache(ByRows):
         if self.ancestors is not None:
             column = column % (self.ancestors.shape[2] // self.ancestors.shape[1])
         return replace(self, layers=tuple(layers), column=column, positions=self.positions + 1)
+
+
+@struct.dataclass
+class Caches(ByRows):
+    """The caches of several decoders that generate the same tokens."""
+
+    members: tuple[Cache, ...]
+
+    def select(self, parents: Int[Array, "b n"]) -> "Caches":
+        """As `Cache.select`."""
+        return Caches(tuple(cache.select(parents) for cache in self.members))
+
+    def put_rows(self, rows: Int[Array, " r"], new: "Caches") -> "Caches":
+        """As `Cache.put_rows`."""
+        pairs = zip(self.members, new.members, strict=True)
+        return Caches(tuple(cache.put_rows(rows, other) for cache, other in pairs))
+
+
+AnyCache = Cache | Caches
+"""What a search sees."""

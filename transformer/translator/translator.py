@@ -5,7 +5,8 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 import flax.linen as nn
 import jax
@@ -15,7 +16,9 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Config, DecodingConfig, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
+from transformer.decoding.ensemble import Ensemble, Mean, ensemble_scores, together
 from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -63,6 +66,38 @@ class Translator(Decoder[Translation]):
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
         super().__init__(config, variables, Translation(config, tokenizers), warns=warns)
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        run_dir: Path | str | Sequence[Path | str],
+        checkpoint: str | int = "best",
+        *,
+        int8: bool = False,
+        weights: Sequence[float] | None = None,
+        mean: Mean = "probabilities",
+    ) -> "Translator":
+        """Loads a trained model from a run directory, or an ensemble from several.
+
+        Args:
+          run_dir: a run directory, or a list of them with the same vocabulary.
+          checkpoint: as in `Decoder.load`.
+          int8: as in `Decoder.load`.
+          weights: of several, see `EnsembleTranslator`.
+          mean: of several.
+
+        Raises:
+          UserError: as `Decoder.load` and `EnsembleTranslator`.
+        """
+        several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
+        if not several:
+            raise UserError("an ensemble needs at least one run directory")
+        loaded = [super(Translator, cls).load(run, checkpoint, int8=int8) for run in several]
+        if len(loaded) > 1:
+            return EnsembleTranslator(loaded, weights, mean)
+        if weights or mean != "probabilities":
+            raise UserError("weights and mean are for an ensemble: give several run directories")
+        return loaded[0]
 
     @classmethod
     def of_run(cls, run: Run, variables: Variables) -> "Translator":
@@ -285,6 +320,81 @@ class Translator(Decoder[Translation]):
         for row, ids in enumerate(sentences):
             batch[row, : len(ids)] = ids
         return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanAlignment:
+    """The mean of the members' alignments, by their weights."""
+
+    systems: tuple[System, ...]
+
+    def __call__(
+        self, model: Ensemble, variables: Variables, source: Array, target: Array
+    ) -> Float[Array, "b t s"]:
+        parts = zip(self.systems, model.members, variables["members"], model.weights, strict=True)
+        found: Any = sum(
+            weight * system.alignment(member, held, source, target) for system, member, held, weight in parts
+        )
+        return found
+
+
+class EnsembleTranslator(Translator):
+    """Several models, whose distributions are averaged at every step. It is used as a `Translator`.
+
+    Args:
+      members: translators with the same vocabulary; search options are those of the first.
+      weights: one for each. None: equal ones.
+      mean: "probabilities", or "logarithms" for a geometric mean.
+
+    Raises:
+      UserError: a member cannot be part of an ensemble.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Translator],
+        weights: Sequence[float] | None = None,
+        mean: Mean = "probabilities",
+    ) -> None:
+        first, given = members[0], [1.0] * len(members) if weights is None else list(weights)
+        if len(given) != len(members) or not all(np.isfinite(each) and each > 0 for each in given):
+            raise UserError(f"weights {given}: give a positive number for each of the {len(members)} models")
+        if mean not in ("probabilities", "logarithms"):
+            raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
+        for member in members:
+            name = member.origin or member.config.system
+            if member.system.search != autoregressive_search:
+                raise UserError(
+                    f"{name}: a {member.config.system} model cannot be part of an ensemble, whose models "
+                    "generate words of one vocabulary one after another"
+                )
+            if member.task.content() != first.task.content():
+                raise UserError(f"{name} has another vocabulary than {first.origin or 'the first model'}")
+        super().__init__(first.config, first.variables, first.tokenizers)
+        total = sum(given)
+        shares = tuple(each / total for each in given)
+        self.members = tuple(members)
+        self.variables = together([member.variables for member in members])
+        self.model: Any = Ensemble(tuple(member.model for member in members), shares, mean)
+        systems = tuple(member.system for member in members)
+        self.system = System(
+            model=first.system.model,
+            objective=first.system.objective,
+            search=autoregressive_search,
+            alignment=MeanAlignment(systems),
+            scores=ensemble_scores,
+        )
+        self.origin = " and ".join(member.origin for member in members if member.origin)
+
+    def fingerprint(self) -> str:
+        parts = [member.fingerprint() for member in self.members]
+        return repr((parts, self.model.weights, self.model.mean))
+
+    def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
+        found = super().settings(n_best, options)
+        for member in self.members:
+            found = within_positions(found, member.config.model.longest)
+        return found
 
 
 def _sentence(source: object) -> str:
