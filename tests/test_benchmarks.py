@@ -117,6 +117,7 @@ def test_endurance_at_a_small_size(tmp_path):
         ("benchmarks", ["dekode"], "no section dekode: there are train-tiny"),
         ("benchmarks.growth", ["--repeats", "0"], "--repeats: 0: must be"),
         ("benchmarks.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
+        ("benchmarks.options", ["--sizes", "huge"], "invalid choice: 'huge'"),
         ("benchmarks.grid", ["--layouts", "tensors"], "invalid choice: 'tensors'"),
     ],
 )
