@@ -74,7 +74,8 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
     model, decoding = MODELS[name], base.decoding
     if isinstance(model, NonAutoregressiveConfig):
         model = dataclasses.replace(model, teacher=teacher if "fertility" in name else None)
-        options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
+        own = {item.name for item in dataclasses.fields(NonAutoregressiveDecodingConfig)}
+        options = {name: value for name, value in vars(decoding).items() if name in own}
         decoding = NonAutoregressiveDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
     config = dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
     if name == "copying":  # all but six words are outside the vocabulary

@@ -15,7 +15,8 @@ class DecodingConfig:
     """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`)."""
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
-    """Beam search, greedy search, sampling, or minimum Bayes risk: each has options of its own."""
+    """Beam search, greedy search, sampling, or minimum Bayes risk. Each has options of its own: see
+    decode.py RUN --method METHOD --help."""
     length_penalty: float = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
