@@ -121,6 +121,11 @@ def test_what_cannot_be_is_refused() -> None:
         translator.search(["red", "cat"], prefixes=["", "red " * 12])
     with pytest.raises(UserError, match="a prefix needs an autoregressive model"):
         small_translator("nonautoregressive").search(["red"], prefixes=["cat "])
+    for unheard in ("unheard cat", "cat unh"):
+        with pytest.raises(
+            UserError, match=f"the prefix '{unheard}' has words that are not in the vocabulary"
+        ):
+            translator.search(["red"], prefixes=[unheard])
     with pytest.raises(UserError, match="prefixes must be a list"):
         translator.search(["red"], prefixes="cat")
 

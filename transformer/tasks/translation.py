@@ -225,7 +225,11 @@ class Translation(Task):
         return Prefix(pieces, self.special, joined, SPACE if joined else "")
 
     def _begun(self, text: str) -> tuple[list[int], str]:
-        """The ids of the whole words of a prefix, and the letters of a last one that may go on."""
+        """The ids of the whole words of a prefix, and the letters of a last one that may go on.
+
+        Raises:
+          UserError: the vocabulary cannot spell it.
+        """
         tokenizer, whole = self.tokenizers[1], one_line(text)
         if not whole.strip():
             return [], ""
@@ -235,12 +239,16 @@ class Translation(Task):
         else:
             spelled = tokenizer.spelled(word) or SPACE
             spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
-        can_go_on = len(spelled) <= LETTERS and (
-            spelled == word or segmentations(spelled, tokenizer.by_piece, most=1)
-        )
-        if not can_go_on:  # too long, or letters that have no piece: as it is
-            return tokenizer.encode(whole.strip()), ""
-        return (tokenizer.encode(head) if head.strip() else []), spelled
+        if spelled == word:
+            goes_on = any(piece.startswith(word) for piece in tokenizer.by_piece)
+        else:
+            goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
+        if len(spelled) > LETTERS or not goes_on:  # or letters that have no piece: as it is
+            head, spelled = whole, ""
+        ids = tokenizer.encode(head.strip()) if head.strip() else []
+        if self.special.unk in ids:
+            raise UserError(f"the prefix {text!r} has words that are not in the vocabulary")
+        return ids, spelled
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
