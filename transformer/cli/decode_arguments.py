@@ -14,6 +14,7 @@ from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
+from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.files import address, shown
 
@@ -99,20 +100,12 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 def run_defaults(arguments: list[str]) -> Config:
     """The config of the run that is named in the arguments, for default options."""
     words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
-    run_dir = next((Path(word) for word in words if _is_run(word)), None)
+    run_dir = next((Path(word) for word in words if has(word, "config.json")), None)
     if run_dir is None:
         return Config()
     from transformer.runs.run import Run
 
     return Run(run_dir).config
-
-
-def _is_run(word: str) -> bool:
-    if word.startswith("-") or address(word) is None:
-        return Path(word, "config.json").exists()
-    from transformer.runs.run import is_run
-
-    return is_run(word)
 
 
 def check_files(given: DecodeArguments) -> int | None:

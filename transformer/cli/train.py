@@ -18,8 +18,9 @@ from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import load_entry_points, unknown
+from transformer.data.remote import has
 from transformer.errors import UserError, nearest
-from transformer.files import address, shown
+from transformer.files import shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,7 +93,7 @@ def _train(arguments: list[str]) -> None:
     about = announced(given.config, preset or "quickstart")
     if preset in GROUPS["Multi30k"] and not any(word.startswith(TEXT) for word in arguments):
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
-    if preset is None and given.run_dir and _is_run(given.run_dir):
+    if preset is None and given.run_dir and has(given.run_dir, "config.json"):
         run_dir = shown(given.run_dir)
         given = _continued(arguments, given.run_dir)
         about = f"Resuming {run_dir}"
@@ -119,14 +120,6 @@ def _train(arguments: list[str]) -> None:
     if given.profile < 0:
         raise UserError(f"--profile {given.profile}: must be a number of updates")
     train(given.config, given.run_dir, about=about, profile=given.profile)
-
-
-def _is_run(path: Path) -> bool:
-    if address(path) is None:  # without importing what reaches remote ones
-        return (path / "config.json").exists()
-    from transformer.runs.run import is_run
-
-    return is_run(path)
 
 
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:

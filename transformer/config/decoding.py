@@ -44,7 +44,6 @@ class DecodingConfig:
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
 
-    METHOD: ClassVar[str] = ""
     _RANGES: ClassVar[Ranges] = {
         **dict.fromkeys(("rows", "max_length", "buckets"), (1, LONGEST)),
         **dict.fromkeys(("extra_length", "min_length", "no_repeat_ngram"), (0, LONGEST)),
@@ -116,7 +115,6 @@ class BeamConfig(DecodingConfig):
     diversity: float = 0.5
     """groups: what a token loses in log-probability for each earlier group that chose it at the same step."""
 
-    METHOD: ClassVar[str] = "beam"
     _RANGES: ClassVar[Ranges] = {
         **DecodingConfig._RANGES,
         **dict.fromkeys(("beam_size", "groups"), (1, LONGEST)),
@@ -142,8 +140,6 @@ class GreedyConfig(DecodingConfig):
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "greedy"
 
-    METHOD: ClassVar[str] = "greedy"
-
 
 @dataclass(frozen=True)
 class SampleConfig(DecodingConfig):
@@ -161,7 +157,6 @@ class SampleConfig(DecodingConfig):
     seed: int = 0
     """Combined with the line number."""
 
-    METHOD: ClassVar[str] = "sample"
     _RANGES: ClassVar[Ranges] = {
         **DecodingConfig._RANGES,
         "samples": (1, LONGEST),
@@ -196,11 +191,9 @@ class MbrConfig(SampleConfig):
     candidates: Literal["sample", "beam"] = "sample"
     """Where they come from: sampling, or beam search with a beam of that size."""
 
-    METHOD: ClassVar[str] = "mbr"
-
 
 METHODS: dict[str, type[DecodingConfig]] = {
-    kind.METHOD: kind for kind in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
+    kind.method: kind for kind in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
 }
 """The options of each method."""
 

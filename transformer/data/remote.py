@@ -234,8 +234,11 @@ class TakenOver(UserError):
     """Another process writes to the folder."""
 
 
-def has(where: str, name: str) -> bool:
-    """Whether there is such a file at an address. Raises UserError if it cannot be reached."""
+def has(folder: Path | str, name: str) -> bool:
+    """Whether a folder, here or at an address, has a file. Raises UserError if it cannot be reached."""
+    where = address(folder)
+    if where is None:
+        return Path(folder, name).exists()
     with _reaching(where):
         store, root = _opened(where)
         return bool(store.exists(f"{root}/{name}"))

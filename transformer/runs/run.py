@@ -25,7 +25,7 @@ import jax
 
 from transformer.config import Config
 from transformer.config.json import from_json, to_json
-from transformer.data.remote import Mirror, TakenOver, check_new, has
+from transformer.data.remote import Mirror, TakenOver, check_new
 from transformer.errors import UserError
 from transformer.files import (
     MiB,
@@ -44,12 +44,6 @@ from transformer.runs.log import Log
 from transformer.runtime.hosts import is_main_process
 from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
-
-
-def is_run(path: Path | str) -> bool:
-    """Whether there is a run directory. Raises UserError if a remote address cannot be reached."""
-    where = address(path)
-    return has(where, "config.json") if where else Path(path, "config.json").exists()
 
 
 class Run:

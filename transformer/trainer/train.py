@@ -8,8 +8,9 @@ import jax
 
 from transformer.config import Config, ModelConfig, check_beam, differences
 from transformer.data.corpus import Corpus
+from transformer.data.remote import has
 from transformer.errors import UserError
-from transformer.runs.run import Run, is_run
+from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
@@ -119,7 +120,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     """The existing run, or None. Raises UserError if it has another config."""
     if run_dir is None:
         return None
-    if not is_run(run_dir):
+    if not has(run_dir, "config.json"):
         Run.check_free(run_dir)
         return None
     run = Run(run_dir, writes=True)
