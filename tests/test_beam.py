@@ -228,16 +228,22 @@ def test_stops_as_soon_as_nothing_better_can_come() -> None:
     assert min(steps) <= 10 < max(steps)
 
 
+def logits_of(width: int, seed: int) -> list[jax.Array]:
+    """Logits of which all are different, many the same, few possible, or only the last."""
+    rng = np.random.default_rng(width + seed)
+    values = [
+        rng.normal(size=(2, 3, width)),
+        rng.integers(0, 4, (2, 3, width)) / 4,
+        np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf),
+        np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf),
+    ]
+    return [jnp.asarray(each, jnp.float32) for each in values]
+
+
 @pytest.mark.parametrize("width", [5000, 16001])
 @pytest.mark.parametrize("k", [1, 8, 40])
 def test_top_k_is_exact(width: int, k: int) -> None:
-    rng = np.random.default_rng(width + k)
-    distinct = rng.normal(size=(2, 3, width))
-    tied = rng.integers(0, 4, (2, 3, width)) / 4
-    rare = np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf)
-    only_last = np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf)
-    for values in (distinct, tied, rare, only_last):
-        x = jnp.asarray(values, jnp.float32)
+    for x in logits_of(width, k):
         for found, expected in zip(top_k(x, k), jax.lax.top_k(x, k), strict=True):
             np.testing.assert_array_equal(found, expected)
 
@@ -245,13 +251,7 @@ def test_top_k_is_exact(width: int, k: int) -> None:
 @pytest.mark.parametrize("width", [5000, 16001, 37000])
 @pytest.mark.parametrize("k", [1, 8, 16])
 def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
-    rng = np.random.default_rng(width + k)
-    distinct = rng.normal(size=(2, 3, width))
-    tied = rng.integers(0, 4, (2, 3, width)) / 4
-    rare = np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf)
-    only_last = np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf)
-    for values in (distinct, tied, rare, only_last):
-        x = jnp.asarray(values, jnp.float32)
+    for x in logits_of(width, k):
         best, places = _top_k_of_strides(k, x)
         np.testing.assert_array_equal(best, jax.lax.top_k(x, k)[0])
         np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(places), -1))

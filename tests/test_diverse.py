@@ -72,6 +72,13 @@ def test_groups_say_different_things() -> None:
         translator.search(sources, beam_size=4, groups=3)
 
 
+def test_what_several_groups_find_is_listed_once() -> None:
+    translator = small_translator()
+    for several in translator.search(["red green", "cat"], beam_size=6, groups=3, diversity=0.0):
+        assert len({each.ids for each in several}) == len(several) == 2
+        assert [each.score for each in several] == sorted((each.score for each in several), reverse=True)
+
+
 def test_chrf_of_all_pairs_is_sacrebleus() -> None:
     rng = random.Random(0)
     words = ["red", "green", "blau", "Größe", "a", "ababab", "日本", "über-all", ",", "aa", "aaaa"]

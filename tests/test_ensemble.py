@@ -12,10 +12,12 @@ from small_translator import small_translator, stored
 from transformer import Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
-from transformer.translator.translator import EnsembleTranslator
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings"]
-MIXED = [("transformer", 5), ("transformer", 6)], [("transformer", 5), ("recurrent", 7), ("transformer", 8)]
+MIXED = (
+    [("transformer", 5), ("transformer", 6)],
+    [("transformer", 5), ("recurrent", 7), ("transformer", 8)],
+)
 
 
 def mean_of(members: list[Translator], weights: list[float], mean: str, source: str) -> Any:
@@ -49,7 +51,7 @@ def mean_of(members: list[Translator], weights: list[float], mean: str, source: 
 def test_the_search_finds_what_a_slow_one_finds(kinds: list[tuple[str, int]], mean: Any) -> None:
     members = [small_translator(system, seed=seed) for system, seed in kinds]
     weights = [1.0, 2.0, 0.5][: len(members)]
-    found = EnsembleTranslator(members, weights, mean).search(SOURCES[:2])
+    found = Translator.together(members, weights, mean).search(SOURCES[:2])
     special, options = members[0].task.special, members[0].config.decoding
     for source, several in zip(SOURCES, found, strict=False):
         ask, limit = mean_of(members, weights, mean, source), len(source.split()) + 1 + options.extra_length
@@ -60,7 +62,7 @@ def test_the_search_finds_what_a_slow_one_finds(kinds: list[tuple[str, int]], me
 
 def test_it_is_used_as_a_translator() -> None:
     members = [small_translator(seed=5), small_translator("recurrent", seed=7)]
-    ensemble = EnsembleTranslator(members)
+    ensemble = Translator.together(members)
     found = ensemble.search(SOURCES, token_scores=True, alignments=True, no_repeat_ngram=2)
     for source, several in zip(SOURCES, found, strict=True):
         for each in several:
@@ -69,13 +71,13 @@ def test_it_is_used_as_a_translator() -> None:
             np.testing.assert_allclose(each.alignment.sum(axis=1), 1, atol=1e-5)
             score = ensemble.score([source], [ensemble.as_trained(each)])[0]
             assert score == pytest.approx(each.log_probability, abs=1e-4)
-    alone = EnsembleTranslator(members[:1] * 2)
+    alone = Translator.together(members[:1] * 2)
     for ours, theirs in zip(alone.search(SOURCES), members[0].search(SOURCES), strict=True):
         assert [each.ids for each in ours] == [each.ids for each in theirs]
     for method in ("greedy", "sample", "mbr"):
         assert len(ensemble.search(SOURCES, method=method)) == 3
     assert ensemble.submit(SOURCES[0]).result()[0].ids == ensemble.search(SOURCES[:1])[0][0].ids
-    assert ensemble.fingerprint() != EnsembleTranslator(members, [1.0, 2.0]).fingerprint()
+    assert ensemble.fingerprint() != Translator.together(members, [1.0, 2.0]).fingerprint()
 
 
 def test_from_runs_and_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,15 +105,15 @@ def test_from_runs_and_on_the_command_line(tmp_path: Path, capfd: pytest.Capture
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     one, two = small_translator(), small_translator(words=["x", "y", "z"])
     with pytest.raises(UserError, match="has another vocabulary"):
-        EnsembleTranslator([one, two])
+        Translator.together([one, two])
     with pytest.raises(UserError, match="a copying model cannot be part of an ensemble"):
-        EnsembleTranslator([one, small_translator("copying")])
+        Translator.together([one, small_translator("copying")])
     with pytest.raises(UserError, match="a nonautoregressive model cannot"):
-        EnsembleTranslator([one, small_translator("nonautoregressive")])
+        Translator.together([one, small_translator("nonautoregressive")])
     with pytest.raises(UserError, match="give a positive number for each of the 2 models"):
-        EnsembleTranslator([one, one], [1.0])
+        Translator.together([one, one], [1.0])
     with pytest.raises(UserError, match="choose probabilities or logarithms"):
-        EnsembleTranslator([one, one], mean="median")  # type: ignore[arg-type]
+        Translator.together([one, one], mean="median")
     run = stored(one, tmp_path / "run")
     with pytest.raises(UserError, match="are for an ensemble"):
         Translator.load(run, weights=[1.0])

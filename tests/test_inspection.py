@@ -120,6 +120,31 @@ def test_the_tree_keeps_what_was_pruned_and_why(translator: Translator) -> None:
         assert sum(candidate.fate == "live" for candidate in weighed) <= tree.beam_size
 
 
+def test_the_tree_says_what_terms_did(translator: Translator) -> None:
+    options: dict[str, Any] = {"prefix": "gr", "terms": ["cat dog", "red"], "extra_length": 9}
+    tree = search_tree(translator, SOURCES[1], **options)
+    (found,) = translator.search(
+        SOURCES[1:2], prefixes=[options["prefix"]], terms=[options["terms"]], extra_length=9
+    )
+    ends = tree.hypotheses()
+    paths = [[candidate.token for candidate in tree.path(end)] for end in ends]
+    assert paths == [[*hypothesis.tokens, "</s>"] for hypothesis in found]
+    for path in map(tree.path, ends):
+        assert {term for each in path for term in each.completes} == {"cat dog", "red"}
+    total = sum(len(term.split()) for term in options["terms"])
+    for candidate in tree.candidates:
+        said = [each.token for each in tree.path(candidate)]
+        assert candidate.completes == tuple(
+            term for term in options["terms"] if said[-len(term.split()) :] == term.split()
+        )
+        assert candidate.fate != "finished" or f"tokens of terms: {total}" in candidate.why
+    whys = {each.why.partition(";")[0] for each in tree.candidates}
+    assert whys >= {"one of the first 3 that go on", "ends as one of the first 3", "3 others go on before it"}
+    page = explore(translator, SOURCES[1:2], prefixes=["gr"], terms=[["red"]], extra_length=9)
+    assert '"completes":["red"]' in page.html
+    assert '"tree":null' in explore(translator, SOURCES[1:2], beam_size=4, groups=2).html
+
+
 def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
     copying = small_translator("copying")
     gate = copying.variables["params"]["gate"]
@@ -142,7 +167,7 @@ def test_nonsense_is_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match="has no ids"):
         attention_of(translator, SOURCES[0], [Hypothesis("red", ("red",), 0.0, 0.0)])
     assert attention_of(translator, SOURCES[0], []) == []
-    with pytest.raises(UserError, match="only a beam search has a tree"):
+    with pytest.raises(UserError, match="only a beam search without groups has a tree"):
         search_tree(translator, SOURCES[0], method="greedy")
     for sources in ([], "red cat"):
         with pytest.raises(UserError, match="nothing to explore"):

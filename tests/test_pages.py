@@ -2,14 +2,17 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from small_translator import small_translator, stored
 
 from transformer import Config
+from transformer.cli import decode_main
 from transformer.config import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -52,6 +55,31 @@ def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_each_way_to_steer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of the page, with untrained models in place of those of the quick start."""
+    page = (DOCS / "steering.md").read_text(encoding="utf-8")
+    words = re.findall(r'"(.*?)[\\t"]', page)
+    for seed in 1, 2:
+        translator = small_translator(words=words, seed=seed, tokenizer=("char", 400))
+        stored(translator, tmp_path / f"runs/transformer-{seed}")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if "train.py" not in line]
+    for command in commands:
+        given, _, options = command.partition(" | python decode.py ")
+        shell = subprocess.run(["sh", "-c", given], capture_output=True, check=True)
+        if not options:
+            continue
+        Path("lines").write_bytes(shell.stdout)
+        typed = ["decode.py", *shlex.split(options), "--input", "lines", "--buckets", "64"]
+        monkeypatch.setattr(sys, "argv", typed)
+        assert decode_main() == 0, (command, capfd.readouterr().err)
+        assert capfd.readouterr().out.strip()
+    assert len([command for command in commands if "decode.py" in command]) >= 10
 
 
 class Outside:

@@ -50,7 +50,7 @@ def sources(count: int) -> list[list[int]]:
 
 def requests_of(given: Sequence[list[int]], options: BeamConfig, lane: int = 0) -> list[Request]:
     return [
-        Request({"source": ids}, len(ids), line, options, lambda found: found, lane)
+        Request({"source": ids}, len(ids), line, options, lambda found: found, lane=lane)
         for line, ids in enumerate(given)
     ]
 
@@ -333,3 +333,15 @@ def test_alignments_follow_the_options_of_the_search(translator: Translator) -> 
     assert best.alignment is not None
     assert best.alignment.shape[1] == len(translator.subwords(source)) + 1
     np.testing.assert_allclose(best.alignment.sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [-1.0, 0.0, 0.6, 2.0])
+def test_the_best_are_the_same_if_the_others_may_be_uncertain(penalty: float) -> None:
+    """A search for the best one ends earlier than one for all of them, and finds the same one."""
+    translator, rng = small_translator(), np.random.default_rng(0)
+    sources = [" ".join(rng.choice(WORDS, rng.integers(1, 7))) for _ in range(40)]
+    every = translator.search(sources, length_penalty=penalty, extra_length=12)
+    for number in 1, 2, 3:
+        found = translator.search(sources, length_penalty=penalty, extra_length=12, n_best=number)
+        for several, whole in zip(found, every, strict=True):
+            assert [each.ids for each in several] == [each.ids for each in whole[:number]]

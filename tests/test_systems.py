@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_run import WORDS, small_config
+from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import train_main
@@ -337,9 +339,48 @@ def test_another_model_may_choose(teacher):
             assert hypothesis.score == pytest.approx(expected[hypothesis.text], rel=1e-5)
 
 
+def test_several_models_may_choose_together(teacher):
+    judges = [Translator.load(teacher), small_translator("recurrent")]
+    texts = "cat red", "red", "red red cat dog"
+    found = [[Hypothesis(text, tuple(text.split()), 0.0, 0.0) for text in texts]]
+    source, weights = "red cat", [3.0, 1.0]
+    alone = [{each.text: each for each in next(iter(rescored([source], found, judge)))} for judge in judges]
+    (together,) = rescored([source, " "][:1], found, judges, weights=weights)
+    assert [each.score for each in together] == sorted((each.score for each in together), reverse=True)
+    for each in together:
+        own = [several[each.text] for several in alone]
+        assert each.score == pytest.approx((3 * own[0].score + own[1].score) / 4, abs=1e-5)
+        log_p = (3 * own[0].log_probability + own[1].log_probability) / 4
+        assert each.log_probability == pytest.approx(log_p, abs=1e-5)
+    with pytest.raises(UserError, match="a positive number for each of the 2 models"):
+        next(iter(rescored([source], found, judges, weights=[1.0])))
+
+
+@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
+def test_the_coverage_penalty(system):
+    """Wu et al. 2016, Eq. 15, from the alignments."""
+    translator, sources, beta = small_translator(system), ["red green blue", "cat dog"], 0.7
+    plain = translator.search(sources, alignments=True)
+    found = translator.search(sources, coverage_penalty=beta)
+    for before, after in zip(plain, found, strict=True):
+        expected = {}
+        for each in before:
+            columns = each.alignment.shape[1] - 1  # without <eos>
+            paid = [min(sum(row[column] for row in each.alignment), 1.0) for column in range(columns)]
+            expected[each.ids] = each.score + beta * sum(math.log(max(share, 1e-6)) for share in paid)
+        assert [each.ids for each in after] == sorted(expected, key=lambda ids: -expected[ids])
+        for each in after:
+            assert each.score == pytest.approx(expected[each.ids], abs=1e-4)
+            assert each.alignment is None
+    (best,) = translator.search(sources[:1], coverage_penalty=beta, n_best=1, alignments=True)
+    assert (len(best), best[0].ids) == (1, found[0][0].ids)
+    assert best[0].alignment is not None
+
+
 def test_rescoring_and_distilling_as_commands(teacher, tmp_path):
+    words = [str(teacher), "--rescore", str(teacher), "--rescore", str(teacher)]
     decoded = subprocess.run(
-        [sys.executable, "decode.py", str(teacher), "--rescore", str(teacher), "--n-best", "2"],
+        [sys.executable, "decode.py", *words, "--rescore-weights", "2", "1", "--n-best", "2"],
         input="red cat runs\n",
         capture_output=True,
         text=True,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformer.runs.run import Run as Run
     from transformer.systems.registry import System as System
     from transformer.systems.registry import register as register
+    from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.task import Task as Task
     from transformer.tasks.translation import Hypothesis as Hypothesis
     from transformer.tasks.translation import Translation as Translation
@@ -65,6 +66,7 @@ _HOMES = {
     "translator.decoder": ("Decoder",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
+    "tasks.glossary": ("Glossary",),
     "tasks.translation": ("Hypothesis", "Translation"),
     "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),

@@ -33,8 +33,15 @@ class DecodeArguments:
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     tsv: bool = False
-    """After each sentence of the input follow a tab and what its translation must begin with, which may be
-    empty. A last word may be a part of one; a space after it completes it."""
+    """After each sentence of the input follow a tab and what its translation must begin with, and another and
+    the terms that must occur in it, with " | " between them. Both may be empty or left out. The last word of
+    the beginning may be a part of one; a space after it completes it."""
+    glossary: Path | None = None
+    """A term, a tab and its translation on each line. Where a sentence has the term, its translation has that
+    translation."""
+    keep: str = ""
+    """A regular expression, such as "https?://[^ ]+": what it matches in a sentence occurs in its translation
+    as it is."""
     reference: Path | None = None
     """Reference translations. Prints BLEU and chrF with their signatures at the end."""
     bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
@@ -51,8 +58,11 @@ class DecodeArguments:
     """Of the runs of an ensemble, the first one included. Default: equal ones."""
     mean: Literal["probabilities", "logarithms"] = "probabilities"
     """What an ensemble averages; logarithms: a geometric mean."""
-    rescore: Path | None = None
-    """Another run, whose model re-ranks the hypotheses (see --beam-size)."""
+    rescore: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """Another run, whose model re-ranks the hypotheses (see --beam-size). Repeat it for several runs,
+    which do so together."""
+    rescore_weights: tuple[float, ...] = ()
+    """Of the runs of --rescore. Default: equal ones."""
     n_best: int | None = None
     """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with
     --explore, all hypotheses of the beam."""

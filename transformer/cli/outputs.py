@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from transformer.cli.asked import Asking
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
 from transformer.data.sources.corpora import read_lines
@@ -14,12 +15,16 @@ from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
-from transformer.tasks.translation import Hypothesis, Translation
+from transformer.tasks.translation import Asked, Hypothesis, Translation
 from transformer.translator.decoder import Decoder
+from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.translator import More, Translator
 
-FOR_TRANSLATION = ("tsv", "reference", "bleu_tokenize", "rescore", "alignments", "token_scores")
+FOR_TRANSLATION = (
+    *("tsv", "glossary", "keep", "reference"),
+    *("bleu_tokenize", "rescore", "rescore_weights", "alignments", "token_scores"),
+)
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -80,7 +85,7 @@ class Translations(Outputs):
     """Translations as text, with scores, or as JSON."""
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
-        """The model, and the one that re-ranks its hypotheses."""
+        """The model, and those that re-rank its hypotheses."""
         given = self.given
         for option in ("alignments", "token_scores"):
             if getattr(given, option) and given.format != "json":
@@ -95,19 +100,27 @@ class Translations(Outputs):
             runs, checkpoint, int8=int8, weights=given.weights or None, mean=given.mean
         )
         self.translator.settings(self.n_best, self.options)
-        self.judge = Translator.load(given.rescore) if given.rescore else None
+        self.asking = Asking(given, self.translator.task)
+        if given.rescore_weights and not given.rescore:
+            raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
+        ranked = given.decoding.method == "mbr" or getattr(given.decoding, "coverage_penalty", 0.0) > 0
+        if given.rescore and ranked:
+            raise UserError("--rescore replaces the scores of mbr and of --coverage-penalty: leave one out")
+        if given.rescore_weights:
+            shares_of(given.rescore_weights, len(given.rescore), "--rescore-weights")
+        self.judges = [Translator.load(run) for run in given.rescore]
         return self.translator
 
     @property
     def job(self) -> list[str]:
-        given, judge = self.given, self.judge and self.judge.fingerprint()
+        given, judges = self.given, [judge.fingerprint() for judge in self.judges]
         wanted = given.alignments, given.token_scores
-        settings = repr([self.n_best, given.format, wanted, given.decoding, given.tsv])
-        return [self.translator.fingerprint(), str(judge), settings]
+        settings = repr([self.n_best, given.format, wanted, given.decoding, self.asking.identity])
+        return [self.translator.fingerprint(), repr((judges, given.rescore_weights)), settings]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        kept = None if self.judge else self.n_best  # a reranker needs all hypotheses
-        waiting: deque[tuple[int, str]] = deque()
+        kept = None if self.judges else self.n_best  # rerankers need all hypotheses
+        waiting: deque[tuple[int, Asked]] = deque()
 
         def pairs() -> Iterator[tuple[int, Any] | None]:
             for given in lines:
@@ -115,35 +128,28 @@ class Translations(Outputs):
                     yield None
                     continue
                 number, line = given
-                source, prefix = self._columns(number, line) if self.given.tsv else (line, "")
-                waiting.append((number, source))
-                yield number, (source, "", prefix)
+                asked = self.asking(number, line)
+                waiting.append((number, asked))
+                yield number, asked
 
         settings = self.translator.settings(kept, self.options)
         wanted = self.given.alignments, self.given.token_scores
-        more = More(settings, *wanted) if any(wanted) else None
+        more = More(*wanted) if any(wanted) else None
         found = self.translator.outputs(pairs(), settings, kept, more=more)
-        for some in _groups(found, TOGETHER if self.judge else 1):
+        for some in _groups(found, TOGETHER if self.judges else 1):
             read = [waiting.popleft() for _ in some]
-            if self.judge and some:
-                sources = [line for _, line in read]
-                some = list(rescored(sources, some, self.judge, first_line=read[0][0]))
-            for (number, line), hypotheses in zip(read, some, strict=True):
+            if self.judges and some:
+                sources, weights = [asked.source for _, asked in read], self.given.rescore_weights
+                some = list(rescored(sources, some, self.judges, first_line=read[0][0], weights=weights))
+            for (number, asked), hypotheses in zip(read, some, strict=True):
                 best = hypotheses[: self.n_best]
-                yield self._text(number, line, best), best[0].text
+                yield self._text(number, asked, best), best[0].text
             if not some:
                 yield None
 
-    def _columns(self, number: int, line: str) -> tuple[str, str]:
-        """The sentence, and what its translation must begin with. Raises UserError for more columns."""
-        columns = line.split("\t")
-        if len(columns) > 2:
-            raise UserError(f"line {number}: {len(columns)} columns; --tsv reads a sentence, a tab, a prefix")
-        return columns[0], "".join(columns[1:])
-
-    def _text(self, number: int, line: str, hypotheses: list[Hypothesis]) -> str:
+    def _text(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
         if self.given.format == "json":
-            return self._json(number, line, hypotheses) + "\n"
+            return self._json(number, asked, hypotheses) + "\n"
         # always n_best lines: the only translation of an empty sentence is repeated
         padded = hypotheses + [hypotheses[-1]] * (self.n_best - len(hypotheses))
         texts = [self.translator.task.line(hypothesis) for hypothesis in padded]
@@ -152,7 +158,7 @@ class Translations(Outputs):
             texts = [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in pairs]
         return "".join(f"{text}\n" for text in texts)
 
-    def _json(self, number: int, source: str, hypotheses: list[Hypothesis]) -> str:
+    def _json(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
         for values, hypothesis in zip(fields, hypotheses, strict=True):
             del values["ids"]
@@ -165,8 +171,9 @@ class Translations(Outputs):
             alignment = values.pop("alignment")
             if alignment is not None:
                 values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
-        tokens = self._source_tokens(source)
-        about = {"line": number, "source": source, "source_tokens": tokens, "hypotheses": fields}
+        about = {"line": number, "source": asked.source, "source_tokens": self._source_tokens(asked.source)}
+        about |= {name: value for name in ("prefix", "terms") if (value := getattr(asked, name))}
+        about["hypotheses"] = fields
         return json.dumps(about, ensure_ascii=False)
 
     def _source_tokens(self, source: str) -> list[str]:

@@ -14,9 +14,9 @@ def write_page(given: DecodeArguments) -> None:
     assert given.explore
     for option in (
         "output",
-        "tsv",
         "reference",
         "rescore",
+        "rescore_weights",
         "bleu_tokenize",
         "alignments",
         "token_scores",
@@ -32,16 +32,26 @@ def write_page(given: DecodeArguments) -> None:
         raise UserError("--explore shows one model: leave out the other runs")
     check_files(given)
 
+    from transformer.cli.asked import Asking
     from transformer.data.sources.corpora import read_lines
     from transformer.inspection.explorer import SENTENCES, explore
     from transformer.translator.translator import Translator
 
     lines = read_lines(given.input) if given.input else standard_input(patient=True)
-    sources = list(itertools.islice((line for line in lines if line and line.strip()), SENTENCES))
-    if not sources:
-        raise UserError("nothing to explore: the input has no sentence")
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
-    page = explore(translator, sources, n_best=given.n_best, **dict(fields_of(given.decoding)))
+    asking = Asking(given, translator.task)
+    read = (asking(number, line) for number, line in enumerate(lines, start=1) if line)
+    asked = list(itertools.islice((each for each in read if each.source.strip()), SENTENCES))
+    if not asked:
+        raise UserError("nothing to explore: the input has no sentence")
+    page = explore(
+        translator,
+        [each.source for each in asked],
+        n_best=given.n_best,
+        prefixes=[each.prefix for each in asked],
+        terms=[each.terms for each in asked],
+        **dict(fields_of(given.decoding)),
+    )
     with Output(given.explore, "--explore") as output:
         output.write(page.html)
     print(

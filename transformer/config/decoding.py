@@ -9,6 +9,9 @@ from transformer.config.model import ModelConfig
 from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges
 from transformer.errors import UserError, nearest
 
+_LISTS: dict[str, type] = {"forbidden": str, "suppress": int, "suppress_first": int, "buckets": int}
+_NAMES: dict[type, str] = {str: "phrases", int: "whole numbers"}
+
 
 @dataclass(frozen=True)
 class DecodingConfig:
@@ -56,6 +59,13 @@ class DecodingConfig:
         return 1
 
     def __post_init__(self) -> None:
+        for name, each in _LISTS.items():
+            given: Any = getattr(self, name)
+            whole = isinstance(given, list | tuple | set | frozenset)
+            if not whole or not all(isinstance(item, each) for item in given):
+                option = name.replace("_", "-")
+                raise UserError(f"--decoding.{option} {given!r}: must be a list of {_NAMES[each]}")
+            object.__setattr__(self, name, tuple(given))  # hashable: programs depend on it
         check_ranges("decoding", self, self._RANGES)
         methods = methods_of(type(self))
         if self.method not in methods:
@@ -110,6 +120,9 @@ class BeamConfig(DecodingConfig):
     """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
     present: none beats it at its current length (Hugging Face's default); full: there are beam_size
     finished hypotheses (early_stopping=True there)."""
+    coverage_penalty: float = 0.0
+    """beta of the coverage penalty (Wu et al. 2016, Eq. 15): finished hypotheses that pay little attention to
+    a source token score less. 0: none."""
     groups: int = 1
     """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
     diversity: float = 0.5
@@ -130,8 +143,12 @@ class BeamConfig(DecodingConfig):
             raise UserError(
                 f"--decoding.groups {self.groups} must divide --decoding.beam-size {self.beam_size}"
             )
+        if not 0 <= self.coverage_penalty <= 100:
+            raise UserError("--decoding.coverage-penalty must be from 0 to 100; 0 for none")
         if not 0 <= self.diversity <= 100:
             raise UserError("--decoding.diversity must be from 0 to 100")
+        if self.groups == 1 and self.diversity != BeamConfig.diversity:
+            raise UserError("--decoding.diversity needs --decoding.groups: how groups differ from each other")
 
 
 @dataclass(frozen=True)
@@ -190,6 +207,16 @@ class MbrConfig(SampleConfig):
     """Number of candidates of each sentence."""
     candidates: Literal["sample", "beam"] = "sample"
     """Where they come from: sampling, or beam search with a beam of that size."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sampled = [name for name in ("temperature", "top_k", "top_p", "seed") if self._differs(name)]
+        if self.candidates == "beam" and sampled:
+            option = sampled[0].replace("_", "-")
+            raise UserError(f"--decoding.{option} is for --decoding.candidates sample: leave it out")
+
+    def _differs(self, name: str) -> bool:
+        return bool(getattr(self, name) != getattr(SampleConfig, name))
 
 
 METHODS: dict[str, type[DecodingConfig]] = {
@@ -252,7 +279,13 @@ def names_of(kind: type[Any]) -> set[str]:
 
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
-    """Raises UserError if the vocabulary is too small for the beam size."""
+    """Raises UserError if the vocabulary is too small for the beam size, or for ids of the options."""
+    for name in "suppress", "suppress_first":
+        if outside := [index for index in getattr(decoding, name) if index >= model.output_size]:
+            option = name.replace("_", "-")
+            raise UserError(
+                f"--decoding.{option} {outside[0]}: the vocabulary has {model.output_size:,} ids, from 0"
+            )
     if isinstance(decoding, BeamConfig) and 2 * decoding.beam_size > model.output_size:
         raise UserError(
             f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "

@@ -1,7 +1,8 @@
 """Beam search (section 6.1) as one compiled program, with a cache of fixed size that is never reordered.
 
 The default stopping criterion is exact: log-probabilities only decrease, so a sentence is done as soon as no
-live beam could beat the worst finished hypothesis, even at the best length that it can still reach.
+live beam could beat the worst finished hypothesis that is wanted, even at the best length that it can still
+reach.
 """
 
 import functools
@@ -64,7 +65,10 @@ class Best:
         going_on = jnp.argsort(ended, axis=1, stable=True)[:, :n]
         parent, token = (jnp.take_along_axis(x, going_on, axis=1) for x in (found.parent, found.token))
         live = jnp.take_along_axis(jnp.where(ended, NEVER, found.log_p), going_on, axis=1)
-        return Extended(token, parent, live, finished, self._enough(finished, live, length, slots.limits))
+        wanted = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
+        return Extended(
+            token, parent, live, finished, self._enough(finished, live, length, slots.limits, wanted)
+        )
 
     def candidates(
         self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"]
@@ -78,19 +82,24 @@ class Best:
         return Candidates(log_p, chosen // token.shape[-1], chosen_token)
 
     def _enough(
-        self, finished: Finished, live: Float[Array, "b n"], length: Float[Array, " b"], limits: Array
+        self,
+        finished: Finished,
+        live: Float[Array, "b n"],
+        length: Float[Array, " b"],
+        limits: Int[Array, " b"],
+        wanted: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
         """Whether the search of each sentence can stop."""
-        worst = finished.scores.min(axis=1)
+        worst, best_live = finished.scores[:, -1], live.max(axis=1)  # of the best, which are in order
         match self.stop:
             case "full":
                 return worst > NEVER
             case "present":
-                best_penalty = self.penalty(length)
+                return worst >= best_live / self.penalty(length)
             case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
+                worst = jnp.take_along_axis(finished.scores, wanted[:, None] - 1, axis=1)[:, 0]
                 ends = length + 1, jnp.maximum(limits, length + 1)
-                best_penalty = jnp.maximum(*map(self.penalty, ends))
-        return worst >= live.max(axis=1) / best_penalty
+                return worst >= best_live / jnp.maximum(*map(self.penalty, ends))
 
 
 @functools.partial(

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.decoding.beam import Best, Candidates
-from transformer.decoding.scores import LengthPenalty
+from transformer.decoding.scores import LengthPenalty, SearchResult
 from transformer.decoding.slots import Extended, Finished, Slots
 
 
@@ -41,7 +42,7 @@ class Diverse:
             mine = slice(start, start + size)
             finished = jax.tree.map(lambda x, mine=mine: x[:, mine], slots.finished)
             finished = replace(finished, beam=finished.beam - start)
-            group = replace(slots, live=slots.live[:, mine], finished=finished)
+            group = replace(slots, live=slots.live[:, mine], finished=finished, read=())
             wanted = logits[:, mine] - self.diversity * taken[:, None]
             found = best.candidates(group, wanted, log_normaliser[:, mine])
             lost = self.diversity * jnp.take_along_axis(taken, found.token, axis=1)
@@ -57,3 +58,11 @@ class Diverse:
         kept: Finished = ends
         enough = jnp.stack([part.enough for part in parts]).all(axis=0)
         return Extended(joined("tokens"), joined("parents"), joined("live"), kept, enough)
+
+
+def distinct(found: SearchResult) -> SearchResult:
+    """The different hypotheses of one input, in their order: groups may find the same."""
+    _, first = np.unique(np.asarray(found.tokens), axis=0, return_index=True)
+    kept = np.sort(first)
+    result: SearchResult = jax.tree.map(lambda x: x[kept], found)
+    return result

@@ -1,8 +1,13 @@
-"""Several models as one: at every step the search sees the mean of their distributions."""
+"""Several models as one: at every step the search sees the mean of their distributions.
 
-from collections.abc import Callable, Sequence
+Models of one architecture are computed together by `jax.vmap`, with their variables stacked: a model of an
+`Ensemble` stands for all that are alike.
+"""
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -10,12 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
+from transformer.decoding.calls import Inputs, advance, begin
 from transformer.decoding.scores import TokenScores, token_scores
-from transformer.model.cache import Caches
+from transformer.model.cache import Alike, AnyCache, Caches
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
 
-Mean = Literal["probabilities", "logarithms"]
+K = TypeVar("K", bound=Hashable)
 
 
 class Ensemble(nn.Module):
@@ -23,19 +29,19 @@ class Ensemble(nn.Module):
     `together` puts them; it has none of its own, and is never bound.
 
     Args:
-      members: models that generate one token after another.
-      weights: of their distributions; they add up to 1.
+      kinds: models that generate one token after another, each for all members that are like it.
+      weights: of the distributions of the members of each kind; together they add up to 1.
       mean: of probabilities, or of their logarithms (a geometric mean, normalised).
     """
 
-    members: tuple[nn.Module, ...]
-    weights: tuple[float, ...]
-    mean: Mean = "probabilities"
+    kinds: tuple[nn.Module, ...]
+    weights: tuple[tuple[float, ...], ...]
+    mean: str = "probabilities"
 
     @property
     def config(self) -> ModelConfig:
         """Of the first member, whose special ids all share."""
-        return self.members[0].config  # type: ignore[attr-defined, no-any-return]
+        return self.kinds[0].config  # type: ignore[attr-defined, no-any-return]
 
     def apply(  # type: ignore[override]
         self, variables: Variables, *given: Any, method: str | Callable[..., Any]
@@ -44,18 +50,48 @@ class Ensemble(nn.Module):
         bound = _Bound(self, variables["members"])
         return method(bound, *given) if callable(method) else getattr(bound, method)(*given)
 
-    def combined(self, logits: Sequence[Float[Array, "... v"]]) -> Float[Array, "... v"]:
-        """The logarithm of the mean of the members' distributions, up to a constant."""
-        log_p = jnp.stack([jax.nn.log_softmax(each) for each in logits])
-        weights = jnp.array(self.weights).reshape(-1, *(1,) * (log_p.ndim - 1))
+    def combined(self, logits: Sequence[Float[Array, "_ ... v"]]) -> Float[Array, "... v"]:
+        """The logarithm of the mean of the members' distributions, up to a constant.
+
+        Args:
+          logits: of the members of each kind.
+        """
+        log_p = jnp.concatenate([jax.nn.log_softmax(each) for each in logits])
+        weights = jnp.array(sum(self.weights, ())).reshape(-1, *(1,) * (log_p.ndim - 1))
         if self.mean == "logarithms":
             return (weights * log_p).sum(axis=0)
         return jax.nn.logsumexp(log_p, axis=0, b=weights)
 
 
-def together(variables: Sequence[Variables]) -> Variables:
-    """The variables of an ensemble."""
-    return {"params": {}, "members": tuple(variables)}
+def alike(members: Sequence[K]) -> dict[K, list[int]]:
+    """The indices of equal members."""
+    found: dict[K, list[int]] = {}
+    for index, member in enumerate(members):
+        found.setdefault(member, []).append(index)
+    return found
+
+
+def together(variables: Sequence[Sequence[Variables]]) -> Variables:
+    """The variables of an ensemble, from those of the members of each kind."""
+
+    def stacked(*leaves: Any) -> Array:
+        return jnp.stack(leaves)
+
+    return {"params": {}, "members": tuple(jax.tree.map(stacked, *several) for several in variables)}
+
+
+def by_members(
+    model: Ensemble, variables: Variables, one: Callable[[int, nn.Module, Variables], Array]
+) -> list[Float[Array, "m ..."]]:
+    """What a function computes with every member: an array for each kind.
+
+    Args:
+      model: the ensemble.
+      variables: its variables.
+      one: (index of the kind, model, variables) -> result.
+    """
+    pairs = zip(model.kinds, variables["members"], strict=True)
+    return [jax.vmap(functools.partial(one, index, kind))(held) for index, (kind, held) in enumerate(pairs)]
 
 
 @dataclass(frozen=True)
@@ -65,23 +101,36 @@ class _Bound:
     model: Ensemble
     variables: tuple[Variables, ...]
 
-    def _each(self, method: str, *given: Sequence[Any], **shared: Any) -> tuple[Any, ...]:
-        own = zip(self.model.members, self.variables, *given, strict=True)
-        return tuple(model.apply(held, *rest, **shared, method=method) for model, held, *rest in own)
+    def encode(self, **inputs: Array) -> Inputs:
+        """The inputs, which each member encodes when it makes its cache."""
+        return inputs
 
-    def encode(self, **inputs: Array) -> tuple[Any, ...]:
-        """What each member encodes."""
-        return self._each("encode", **inputs)
-
-    def init_cache(self, memory: tuple[Any, ...], beams: int, length: int) -> Caches:
+    def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
         """The cache of each."""
-        many = len(self.variables)
-        return Caches(self._each("init_cache", memory, [beams] * many, [length] * many))
+
+        def one(kind: nn.Module, held: Variables) -> AnyCache:
+            return begin(kind, held, inputs, beams, length)
+
+        found = []
+        for kind, held in zip(self.model.kinds, self.variables, strict=True):
+            each = functools.partial(one, kind)
+            axes = Alike.axes(jax.eval_shape(each, jax.tree.map(lambda x: x[0], held)))
+            found.append(Alike(jax.vmap(each, out_axes=axes)(held)))
+        return Caches(tuple(found))
 
     def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Caches]:
         """The mean of what each predicts."""
-        found = self._each("decode_step", cache.members, [tokens] * len(self.variables))
-        logits, caches = zip(*found, strict=True)
+
+        def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
+            return advance(kind, held, cache, tokens)
+
+        logits, caches = [], []
+        for kind, held, own in zip(self.model.kinds, self.variables, cache.members, strict=True):
+            axes = Alike.axes(own.cache)
+            each = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
+            predicted, after = each(held, own.cache)
+            logits.append(predicted)
+            caches.append(Alike(after))
         return self.model.combined(logits), Caches(tuple(caches))
 
 
@@ -90,6 +139,9 @@ def ensemble_scores(
 ) -> TokenScores:
     """log P of each target token under the mean."""
     given = shift_right(target, model.config.special.bos)
-    pairs = zip(model.members, variables["members"], strict=True)
-    logits = [jnp.asarray(member.apply(held, source, given)) for member, held in pairs]
+
+    def one(_: int, kind: nn.Module, held: Variables) -> Array:
+        return jnp.asarray(kind.apply(held, source, given))
+
+    logits = by_members(model, variables, one)
     return token_scores(model.combined(logits), target, model.config.special.pad)

@@ -82,8 +82,9 @@ class Hooks:
 
 NO_HOOK = NoHook()
 NO_OUTPUT = (
-    "the search found nothing: the model's parameters are not finite (choose an earlier checkpoint), or a "
-    "hook forbids every token"
+    "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "
+    "each other, or a hook forbids every token), or the model's parameters are not finite (choose an earlier "
+    "checkpoint)"
 )
 
 

@@ -23,7 +23,7 @@ from transformer.data.batching import Fields, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import AutoregressiveSearch, Draws, as_found, choice_of, randomness
+from transformer.decoding.search import Asked, AutoregressiveSearch, as_found, choice_of, read_of
 from transformer.decoding.slots import Slots, begun, results, run
 from transformer.model.parameters import Variables
 
@@ -100,14 +100,14 @@ class Seen:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def begin(job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, draws: Draws) -> Slots:
+def begin(job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, asked: Asked) -> Slots:
     """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
-    random = randomness(job.options, draws)
+    read = read_of(job.options, asked)
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
-        choice, given = choice_of(job.options), as_variables(variables)
-        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, random)
+        choice, given = choice_of(job.options, job.search.hook), as_variables(variables)
+        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, read)
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
         axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape
@@ -134,7 +134,7 @@ def advance(
     job: Job, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
 ) -> tuple[Slots, Seen]:
     """Steps until no more than `running` slots are busy, and at most `steps` times."""
-    choice, given = choice_of(job.options), as_variables(variables)
+    choice, given = choice_of(job.options, job.search.hook), as_variables(variables)
     slots = run(job.model, given, slots, choice, job.search.hook, running, steps)
     found = results(slots, special_ids(job.model), choice.penalty)
     return slots, Seen(slots.done, slots.overflowed, found)
@@ -291,8 +291,9 @@ class Lane:
     def _begin(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
         inputs = batch([each.example for each in requests], self.fields, length, rows)
         options = [each.options for each in requests] or [self.job.options]
-        draws = Draws.of(options, [each.line for each in requests] or [0], rows)
-        return begin(self.job, self.size.inputs, columns, self.variables, inputs, draws)
+        lines, wanted = [each.line for each in requests] or [0], [each.wanted for each in requests] or [None]
+        asked = Asked.of(options, lines, rows, wanted)
+        return begin(self.job, self.size.inputs, columns, self.variables, inputs, asked)
 
     @property
     def _share(self) -> int:

@@ -48,6 +48,8 @@ class Request:
     options: DecodingConfig
     then: Callable[[Any], Any]
     """Makes the future's result of what the search found: a row of its arrays."""
+    wanted: int | None = None
+    """How many of the best outputs must be certain. None: all that the search keeps."""
     lane: int = 0
     """The lane that searches it."""
     future: Answer = field(default_factory=Answer)
@@ -57,6 +59,8 @@ class Request:
         if self.future.set_running_or_notify_cancel():
             try:
                 result = self.then(found)
+            except UserError as error:
+                self._tell(self.future.set_exception, type(error)(f"line {self.line}: {error}"))
             except BaseException as error:
                 self._tell(self.future.set_exception, error)
             else:

@@ -89,7 +89,7 @@ class Sampled:
     def __call__(
         self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
     ) -> Extended:
-        random: Randomness = slots.random
+        random: Randomness = slots.read
         restricted = restrict(logits, random.temperature[:, None, None], self.top_k, self.top_p)
 
         def draw(key: Array, length: Array, logits: Array) -> Array:
@@ -182,4 +182,4 @@ def sample(
     lines = jnp.arange(len(source_ids)) if lines is None else lines
     choice = Sampled(as_penalty(length_penalty), samples, top_k, top_p)
     random = Randomness.of(key, lines, temperature)
-    return search_all(model, params, {"source": source_ids}, limits, choice, random=random)
+    return search_all(model, params, {"source": source_ids}, limits, choice, read=random)

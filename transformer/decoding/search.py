@@ -20,6 +20,7 @@ from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
 from transformer.decoding.slots import Choice, search_all
+from transformer.decoding.terms import Allotted, Terms
 from transformer.model.parameters import Variables
 
 
@@ -28,10 +29,15 @@ def length_penalty(options: DecodingConfig) -> LengthPenalty:
     return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
 
 
-def choice_of(options: DecodingConfig) -> Choice:
-    """The choice of the options: beam search, greedy search or sampling."""
+def choice_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Choice:
+    """The choice of the options: beam search, greedy search or sampling. With terms among the hooks, beams
+    are allotted by them."""
     penalty = length_penalty(options)
+    terms = {place: each for place, each in enumerate(getattr(hook, "each", ())) if isinstance(each, Terms)}
     match options:
+        case BeamConfig() if terms:
+            ((place, each),) = terms.items()
+            return Allotted(penalty, options.beam_size, options.stop, each, place)
         case MbrConfig(candidates="beam"):
             return Best(penalty, options.samples)
         case SampleConfig():
@@ -45,28 +51,42 @@ def choice_of(options: DecodingConfig) -> Choice:
 
 
 @struct.dataclass
-class Draws:
-    """What samples depend on, besides the program: arrays of the host, with rows first."""
+class Asked:
+    """What searches depend on, besides the program and the inputs: arrays of the host, with rows first."""
 
     lines: Any
     """The numbers of the input lines."""
     seeds: Any
     temperatures: Any
+    wanted: Any
+    """How many of the best outputs must be certain."""
 
     @classmethod
-    def of(cls, options: Sequence[DecodingConfig], lines: Sequence[int], rows: int) -> "Draws":
-        """Those of the first rows; the others repeat them."""
+    def of(
+        cls,
+        options: Sequence[DecodingConfig],
+        lines: Sequence[int],
+        rows: int,
+        wanted: Sequence[int | None] = (None,),
+    ) -> "Asked":
+        """Those of the first rows; the others repeat them. None is wanted: all."""
+        kept = options[0].kept
+        many = np.array([min(number or kept, kept) for number in wanted], np.int32)
         seeds = np.array([getattr(each, "seed", 0) for each in options], np.int64).astype(np.int32)
         temperatures = np.array([getattr(each, "temperature", 1.0) for each in options], np.float32)
-        each = np.array(lines, np.int32), seeds, temperatures
+        each = np.array(lines, np.int32), seeds, temperatures, many
         return cls(*(np.resize(x, rows) for x in each))
 
 
-def randomness(options: DecodingConfig, draws: Draws) -> Any:
+def read_of(options: DecodingConfig, asked: Asked) -> Any:
     """What the choice reads for each row."""
-    if not isinstance(choice_of(options), Sampled):
-        return ()
-    return Randomness.of(jax.vmap(jax.random.key)(draws.seeds), draws.lines, draws.temperatures)
+    match choice_of(options):
+        case Sampled():
+            return Randomness.of(jax.vmap(jax.random.key)(asked.seeds), asked.lines, asked.temperatures)
+        case Best():
+            return asked.wanted
+        case _:
+            return ()
 
 
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
@@ -109,8 +129,8 @@ class AutoregressiveSearch:
           options: of the search.
         """
         rows = len(lines)
-        draws = Draws.of([options] * rows, np.asarray(lines).tolist(), rows)
-        return _searched(self, model, options.static(), variables, inputs, draws)
+        asked = Asked.of([options] * rows, np.asarray(lines).tolist(), rows)
+        return _searched(self, model, options.static(), variables, inputs, asked)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -120,11 +140,11 @@ def _searched(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    draws: Draws,
+    asked: Asked,
 ) -> SearchResult:
-    random = randomness(options, draws)
+    read = read_of(options, asked)
     limits = search.limits(inputs, special_ids(model), options)
-    found = search_all(model, variables, inputs, limits, choice_of(options), search.hook, random)
+    found = search_all(model, variables, inputs, limits, choice_of(options, search.hook), search.hook, read)
     return search.named(model, found, inputs)
 
 

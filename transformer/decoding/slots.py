@@ -64,7 +64,7 @@ class Slots(ByRows):
     """Nothing better can come, or the slot is free, or it overflowed."""
     overflowed: Bool[Array, " b"]
     """Its rings were full before its limit: it must be searched again in longer ones."""
-    random: Any
+    read: Any
     """What the choice reads for each slot, such as random keys: arrays with rows first."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
@@ -213,7 +213,7 @@ def search_all(
     limits: Limits,
     choice: Choice,
     hook: SearchHook = NO_HOOK,
-    random: Any = (),
+    read: Any = (),
 ) -> SearchResult:
     """The search of all rows at once: each fills a slot, and no other takes its place.
 
@@ -224,10 +224,10 @@ def search_all(
       limits: the maximum length of each output. Rows with limit 0 are skipped.
       choice: of a step.
       hook: restricts the tokens, see `transformer.decoding.hooks`.
-      random: what the choice reads for each row.
+      read: what the choice reads for each row.
     """
     variables = as_variables(params)
-    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, random)
+    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, read)
     return results(run(model, variables, slots, choice, hook), special_ids(model), choice.penalty)
 
 
@@ -239,7 +239,7 @@ def begun(
     columns: int,
     choice: Choice,
     hook: SearchHook,
-    random: Any,
+    read: Any,
 ) -> Slots:
     """Slots for the rows of the inputs before their first step, with rings of so many columns."""
     live, rows = choice.first(), len(limits.each)
@@ -259,5 +259,5 @@ def begun(
         finished=Finished.none(*shape),
         done=limits.each == 0,
         overflowed=jnp.zeros(rows, bool),
-        random=random,
+        read=read,
     )

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import jax
 
 from transformer.decoding.queue import Queue, Request, SearchThread
-from transformer.runtime.sharding import on_one_cpu
+from transformer.runtime.arrays import on_one_cpu
 
 IDLE = 2.0  # seconds without requests after which a thread ends and its memory is freed
 FEW = 8  # requests that one worker searches alone: each device that joins compiles its own programs

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import Option
+from transformer.config import BeamConfig, Option
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
-from transformer.translator.translator import Translator
+from transformer.translator.translator import Translator, asked
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
 SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")
@@ -38,7 +38,13 @@ class Explorer:
 
 
 def explore(
-    translator: Translator, sources: Sequence[str], *, n_best: int | None = None, **options: Option
+    translator: Translator,
+    sources: Sequence[str],
+    *,
+    n_best: int | None = None,
+    prefixes: Sequence[str] = (),
+    terms: Sequence[Sequence[str]] = (),
+    **options: Option,
 ) -> Explorer:
     """A page with the translations of some sentences: attention of every kind, layer and head, and for beam
     search the search tree.
@@ -46,6 +52,8 @@ def explore(
     Args:
       sources: non-empty sentences.
       n_best: number of translations of each sentence. None: all that the search returns.
+      prefixes: as in `Translator.search`.
+      terms: as in `Translator.search`.
       options: any field of `DecodingConfig`.
 
     Raises:
@@ -57,10 +65,12 @@ def explore(
         raise UserError("nothing to explore: give a list of sentences")
     for source in sources:
         check_inspectable(translator, source)
-    found = translator.search(sources, n_best=n_best, **options)
-    beams = translator.settings(n_best, options).method == "beam"
+    found = translator.search(sources, n_best=n_best, prefixes=prefixes, terms=terms, **options)
+    settings = translator.settings(n_best, options)
+    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
-    for source, hypotheses in zip(sources, found, strict=True):
+    for each, hypotheses in zip(asked(sources, prefixes, terms), found, strict=True):
+        source = each.source
         attentions = attention_of(translator, source, hypotheses, **options)
         sentences.append(
             {
@@ -77,9 +87,13 @@ def explore(
                     }
                     for hypothesis, attention in zip(hypotheses, attentions, strict=True)
                 ],
-                "tree": _tree(search_tree(translator, source, **options)) if beams else None,
+                "terms": list(each.terms),
+                "tree": None,
             }
         )
+        if beams:
+            tree = search_tree(translator, source, prefix=each.prefix, terms=each.terms, **options)
+            sentences[-1]["tree"] = _tree(tree)
     data = {"unit": UNIT, "origin": _origin(translator), "sentences": sentences}
     return Explorer(_page(data), len(found), sum(map(len, found)))
 
@@ -113,6 +127,8 @@ def _tree(tree: SearchTree) -> list[Json]:
             "fate": candidate.fate,
             "score": None if candidate.score is None else round(candidate.score, 4),
             "place": candidate.place,
+            "why": candidate.why,
+            "completes": list(candidate.completes),
         }
         for candidate in tree.candidates
     ]

@@ -1,6 +1,7 @@
 """The beam search of one sentence, step by step, with all candidates."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -8,17 +9,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from transformer.config import DecodingConfig, Option
 from transformer.decoding.beam import Best, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
-from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
 from transformer.decoding.search import AutoregressiveSearch, choice_of
 from transformer.decoding.slots import Extended, Slots, begun, extend, predict
+from transformer.decoding.terms import Allotted
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
+from transformer.tasks.translation import Asked
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
@@ -31,7 +35,7 @@ class Candidate:
     step: int
     """Its length in tokens, counting <eos>; from 1."""
     rank: int
-    """Its rank among the candidates of its step, from 0."""
+    """Its rank among the candidates of its step, from 0: by log-probability; with terms, banks take turns."""
     parent: int | None
     """Index in the tree of the candidate that it continues. None: <s>."""
     token: str
@@ -46,6 +50,10 @@ class Candidate:
     """log_p divided by the length penalty, for finished candidates."""
     place: int | None = None
     """Rank among the returned hypotheses, from 0. None: it is not one of them."""
+    why: str = ""
+    """Why it was kept or dropped."""
+    completes: tuple[str, ...] = ()
+    """The terms of which it is the last token."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,15 @@ class SearchTree:
         return path[::-1]
 
 
-def search_tree(translator: Translator, source: str, **options: Option) -> SearchTree:
+def search_tree(
+    translator: Translator, source: str, *, prefix: str = "", terms: Sequence[str] = (), **options: Option
+) -> SearchTree:
     """The beam search of `translator.search([source], **options)`, with all its candidates.
 
     Args:
       source: the sentence.
+      prefix: what the translation must begin with.
+      terms: words and phrases that must occur in it.
       options: any field of `DecodingConfig`.
 
     Raises:
@@ -80,29 +92,34 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
-    choice: Any = choice_of(settings)
+    asked = Asked(source, "", prefix, tuple(terms))
+    search, inputs = translator.steered_inputs(asked, settings)
+    choice: Any = choice_of(settings, getattr(search, "hook", NO_HOOK))
     if not isinstance(choice, Best):
-        raise UserError(f"--decoding.method {settings.method}: only a beam search has a tree, choose beam")
-    search: Any = translator.steered(settings)
+        raise UserError(
+            f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
+        )
     penalty: Any = choice.penalty  # numpy in, numpy out
-    inputs = {"source": jnp.asarray(translator.source_row(source, **options))}
+    phrases = {term: translator.task.term(term) for term in asked.terms}
     job = translator.model, search, settings.static(), translator.variables
     slots, eos = _begun(*job, inputs), translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
     above: list[int | None] = [None] * choice.beam_size  # the candidate that each beam is
     ends: dict[tuple[int, int], int] = {}  # the candidate that ends a beam at a step
+    ids: list[tuple[int, ...]] = [()] * choice.beam_size  # of each beam
     while not slots.done[0]:
         step, before = int(slots.length[0]), np.asarray(slots.live[0])
-        slots, found, chosen = _step(*job, slots)
+        slots, found, met, chosen = _step(*job, slots)
         going_on = {
             (int(parent), int(token)): beam
             for beam, (parent, token) in enumerate(zip(chosen.parents[0], chosen.tokens[0], strict=True))
             if chosen.live[0, beam] > NEVER
         }
         beams: list[int | None] = [None] * choice.beam_size
-        each = zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token)), strict=True)
-        for rank, (log_p, parent, token) in enumerate(each):
+        said = list(ids)
+        each = zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token, met)), strict=True)
+        for rank, (log_p, parent, token, bank) in enumerate(each):
             if log_p == NEVER:
                 break
             fate: Fate = "pruned"
@@ -112,11 +129,15 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
                 ends[step, int(parent)] = len(candidates)
             elif (int(parent), int(token)) in going_on:
                 fate = "live"
-                beams[going_on[int(parent), int(token)]] = len(candidates)
-            gained = float(log_p - before[parent])
-            candidates.append(Candidate(step + 1, rank, above[parent], "", float(log_p), gained, fate, score))
+                beam = going_on[int(parent), int(token)]
+                beams[beam], said[beam] = len(candidates), (*ids[parent], int(token))
+            gained, so_far = float(log_p - before[parent]), (*ids[parent], int(token))
+            why = _why(fate, token == eos, choice.beam_size, int(bank) if phrases else None)
+            done = tuple(term for term, phrase in phrases.items() if so_far[-len(phrase) :] == phrase)
+            reached = above[parent], "", float(log_p), gained, fate, score
+            candidates.append(Candidate(step + 1, rank, *reached, why=why, completes=done))
             tokens.append(int(token))
-        above = beams
+        above, ids = beams, said
     scores, steps, parents = (np.asarray(x[0]) for x in jax.tree.leaves(slots.finished))
     kept = [rank for rank in np.argsort(-scores, kind="stable") if scores[rank] > NEVER]
     if not kept:
@@ -132,6 +153,16 @@ def search_tree(translator: Translator, source: str, **options: Option) -> Searc
     )
 
 
+def _why(fate: Fate, ends: bool, n: int, bank: int | None) -> str:
+    """Why a candidate was kept or dropped, in words."""
+    reason = {
+        "live": f"one of the first {n} that go on",
+        "finished": f"ends as one of the first {n}",
+        "pruned": f"ends, but {n} come before it" if ends else f"{n} others go on before it",
+    }[fate]
+    return reason if bank is None else f"{reason}; tokens of terms: {bank}"
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _begun(
     model: nn.Module,
@@ -142,7 +173,9 @@ def _begun(
 ) -> Slots:
     """One slot before its first step."""
     limits, given = search.limits(inputs, special_ids(model), options), as_variables(variables)
-    return begun(model, given, inputs, limits, limits.longest, choice_of(options), search.hook, ())
+    return begun(
+        model, given, inputs, limits, limits.longest, choice_of(options, search.hook), search.hook, ()
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -152,12 +185,16 @@ def _step(
     options: DecodingConfig,
     variables: Variables,
     slots: Slots,
-) -> tuple[Slots, Candidates, Extended]:
-    """`transformer.decoding.slots.step`, with its candidates and what it chose of them."""
-    choice: Any = choice_of(options)
+) -> tuple[Slots, Candidates, Array, Extended]:
+    """`transformer.decoding.slots.step`, with its candidates, their banks, and what it chose of them."""
+    choice: Any = choice_of(options, search.hook)
     logits, log_normaliser, cache = predict(model, as_variables(variables), slots, search.hook)
     chosen = choice(slots, logits, log_normaliser, special_ids(model).eos)
-    return extend(slots, cache, chosen, search.hook), choice.candidates(slots, logits, log_normaliser), chosen
+    found = choice.candidates(slots, logits, log_normaliser)
+    met = jnp.zeros_like(found.token)
+    if isinstance(choice, Allotted):
+        met = choice.met(choice.state(slots), found.parent, found.token)
+    return extend(slots, cache, chosen, search.hook), found, met, chosen
 
 
 def _named(model: nn.Module, search: AutoregressiveSearch, tokens: list[int], inputs: Inputs) -> list[int]:

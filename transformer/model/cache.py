@@ -4,6 +4,7 @@ A search sees a `Cache` and never its layers. Each of `b` rows (sentences) has `
 keys and values, which are only appended, or states, which are gathered when beams continue others.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -205,10 +206,36 @@ class Cache(ByRows):
 
 
 @struct.dataclass
+class Alike(ByRows):
+    """The caches of decoders of one architecture that generate the same tokens, as one: the decoders are the
+    second axis of its arrays, and share its scalars."""
+
+    cache: "AnyCache"
+
+    @staticmethod
+    def axes(cache: Any) -> Any:
+        """The axis of the decoders for `jax.vmap`, of every array of a cache of one or of all."""
+        return jax.tree.map(lambda x: 1 if x.ndim else None, cache)
+
+    def _each(self, method: Callable[..., Any], *given: Any, axes: tuple[Any, ...] = ()) -> "Alike":
+        own = Alike.axes(self.cache)
+        return Alike(jax.vmap(method, in_axes=(own, *axes), out_axes=own)(self.cache, *given))
+
+    def select(self, parents: Int[Array, "b n"]) -> "Alike":
+        """As `Cache.select`."""
+        return self._each(lambda cache: cache.select(parents))
+
+    def put_rows(self, rows: Int[Array, " r"], new: "Alike") -> "Alike":
+        """As `Cache.put_rows`."""
+        axes = (Alike.axes(new.cache),)
+        return self._each(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
+
+
+@struct.dataclass
 class Caches(ByRows):
     """The caches of several decoders that generate the same tokens."""
 
-    members: tuple[Cache, ...]
+    members: tuple[Alike, ...]
 
     def select(self, parents: Int[Array, "b n"]) -> "Caches":
         """As `Cache.select`."""

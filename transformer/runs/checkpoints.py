@@ -18,14 +18,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer.data.remote import Mirror
 from transformer.errors import UserError
 from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
 from transformer.model.parameters import Variables
 from transformer.runs.log import merit
+from transformer.runs.mirror import Mirror
 from transformer.runs.sealed import MANIFEST, first_line, read, seal
+from transformer.runtime.arrays import as_global_arrays, on_host
 from transformer.runtime.hosts import barrier, is_main_process
-from transformer.runtime.sharding import as_global_arrays, on_host
 from transformer.training.step import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint

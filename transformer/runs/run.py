@@ -11,7 +11,7 @@
     report.html          all of this as a page
     lock                 held during training
 
-It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.data.remote`).
+It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.mirror`).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import jax
 
 from transformer.config import Config
 from transformer.config.json import from_json, to_json
-from transformer.data.remote import Mirror, TakenOver, check_new
+from transformer.data.remote import check_new
 from transformer.errors import UserError
 from transformer.files import (
     MiB,
@@ -41,6 +41,7 @@ from transformer.files import (
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import Checkpoints, is_light, not_written
 from transformer.runs.log import Log
+from transformer.runs.mirror import Mirror, TakenOver
 from transformer.runtime.hosts import is_main_process
 from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
@@ -154,7 +155,7 @@ class Run:
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
         """Locks the run directory for training. The lock ends with the process, however it ends. A remote one
-        is taken over from another process (`transformer.data.remote`).
+        is taken over from another process (`transformer.runs.mirror`).
 
         Raises:
           UserError: another process trains here; the directory contains a link, which could lead outside, or

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer.config import Config
+from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Fields, fixed_batches, sides
 from transformer.data.corpus import Corpus, Progress, Record, Records, silent
 from transformer.data.plans import Batching, Example, Lengths, Plan, plan_of
@@ -27,6 +27,21 @@ Output = Any
 READ = 1024  # records read at a time
 
 log = logging.getLogger("transformer")
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A hook of a search, and what it reads of each record."""
+
+    name: str
+    """Of what is asked for, such as "prefix"."""
+    hook: SearchHook
+    fields: Fields
+    examples: Sequence[Example]
+    least: list[int]
+    """The fewest tokens of each output, without <eos>."""
+    by_beam: bool = False
+    """Whether only a beam search can do it."""
 
 
 @dataclass(frozen=True)
@@ -189,18 +204,25 @@ class Task(ABC):
                         log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
         return list(found)
 
-    def prefixes(self, records: Sequence[Record]) -> tuple[SearchHook, list[Example]] | None:
-        """The hook that forces the given beginnings of outputs, and what it reads of each record; None if no
-        record has one."""
-        return None
+    def steering(self, records: Sequence[Record], lines: Sequence[int]) -> list[Steering]:
+        """What is asked of the outputs of these records, such as how they begin.
+
+        Args:
+          records: what is decoded.
+          lines: their numbers, for messages.
+        """
+        return []
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Raises UserError if these outputs cannot be searched with such options."""
+        if settings.method == "mbr":
+            raise UserError(f"--decoding.method mbr: outputs of {type(self).__name__} cannot be compared")
+        if getattr(settings, "coverage_penalty", 0):
+            raise UserError(f"--decoding.coverage-penalty: {type(self).__name__} does not translate")
 
     def consensus(self, outputs: list[Output]) -> list[Output]:
-        """The outputs, those first that are most like all (minimum Bayes risk).
-
-        Raises:
-          UserError: outputs of this task cannot be compared.
-        """
-        raise UserError(f"--decoding.method mbr: outputs of {type(self).__name__} cannot be compared")
+        """The outputs, those first that are most like all (minimum Bayes risk)."""
+        raise NotImplementedError
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The sequences of output ids that spell a phrase; empty if the output cannot have it.

@@ -5,45 +5,51 @@ import itertools
 import logging
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import Config, text_data
+from transformer.config import Config, DecodingConfig, text_data
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
-from transformer.data.features.vocabulary import SPACE
 from transformer.data.plans import Example, Lengths, Plan
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
-from transformer.decoding import prefix
 from transformer.decoding.hooks import NO_OUTPUT
-from transformer.decoding.prefix import LETTERS, Prefix
-from transformer.decoding.rules import segmentations
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.consensus import expected_chrf
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments
-from transformer.tasks.task import Evaluation, Task
+from transformer.tasks.steering import TextSteering
+from transformer.tasks.task import Evaluation, Steering, Task
 
 log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each, if they were changed
 Pair = tuple[str, str]
 """A sentence and its translation, which is empty if it is to be found."""
-Line = Pair | tuple[str, str, str]
-"""To be translated: third may stand what the translation must begin with."""
 SIDES = ("source", "target")
+
+
+class Asked(NamedTuple):
+    """A sentence to be translated, and what is asked of its translation."""
+
+    source: str
+    target: str = ""
+    """Always empty."""
+    prefix: str = ""
+    """What the translation must begin with."""
+    terms: tuple[str, ...] = ()
+    """Words and phrases that must occur in it."""
 
 
 @dataclass(frozen=True)
@@ -203,61 +209,33 @@ class Translation(Task):
     # From decoding
 
     def input_examples(
-        self, records: Sequence[Line], longest: int, lines: Sequence[int] = ()
+        self, records: Sequence[Pair | Asked], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [record[0] for record in records]
         return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
 
-    def prefixes(self, records: Sequence[Line]) -> tuple[Prefix, list[Example]] | None:
-        """The hook that forces the beginnings of translations, which stand third in a record."""
-        given = [record[2] if len(record) > 2 else "" for record in records]  # type: ignore[misc]
-        if not any(given):
-            return None
-        return self._prefix_hook, [prefix.example(*self._begun(text)) for text in given]
+    def steering(self, records: Sequence[Pair | Asked], lines: Sequence[int]) -> list[Steering]:
+        """Prefixes and terms."""
+        asked = [record if isinstance(record, Asked) else Asked(*record) for record in records]
+        found = []
+        if any(each.prefix for each in asked):
+            found.append(self._steering.prefixes([each.prefix for each in asked]))
+        if any(each.terms for each in asked):
+            found.append(self._steering.terms([each.terms for each in asked], lines))
+        return found
 
     @functools.cached_property
-    def _prefix_hook(self) -> Prefix:
-        tokenizer = self.tokenizers[1]
-        joined, pieces = tokenizer.spelled("a") is not None, [""] * tokenizer.vocab_size
-        for piece, index in tokenizer.by_piece.items():
-            pieces[index] = "" if joined and re.fullmatch("<0x[0-9A-F]{2}>", piece) else piece
-        return Prefix(pieces, self.special, joined, SPACE if joined else "")
+    def _steering(self) -> TextSteering:
+        return TextSteering(self.tokenizers[1], self.special)
 
-    def _begun(self, text: str) -> tuple[list[int], str]:
-        """The ids of the whole words of a prefix, and the letters of a last one that may go on.
-
-        Raises:
-          UserError: the vocabulary cannot spell it.
-        """
-        tokenizer, whole = self.tokenizers[1], one_line(text)
-        if not whole.strip():
-            return [], ""
-        head, _, word = whole.rpartition(" ")
-        if tokenizer.spelled(word) is None:
-            spelled = word
-        else:
-            spelled = tokenizer.spelled(word) or SPACE
-            spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
-        if spelled == word:
-            goes_on = any(piece.startswith(word) for piece in tokenizer.by_piece)
-        else:
-            goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
-        if len(spelled) > LETTERS or not goes_on:  # or letters that have no piece: as it is
-            head, spelled = whole, ""
-        ids = tokenizer.encode(head.strip()) if head.strip() else []
-        if self.special.unk in ids:
-            raise UserError(f"the prefix {text!r} has words that are not in the vocabulary")
-        return ids, spelled
+    def term(self, text: str) -> tuple[int, ...]:
+        """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
+        return self._steering.term(text)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
-        tokenizer = self.tokenizers[1]
-        spelled = tokenizer.spelled(one_line(text).strip())
-        if spelled is None:
-            ids = tuple(tokenizer.encode(one_line(text)))
-            return [] if self.special.unk in ids else [ids]
-        return segmentations(spelled, tokenizer.by_piece)
+        return self._steering.phrases(text)
 
     def ids(
         self, texts: Sequence[str], tokenizer: Tokenizer, longest: int, lines: Sequence[int] = ()
@@ -292,7 +270,7 @@ class Translation(Task):
             "--decoding.buckets"
         )
 
-    def is_empty(self, record: Line) -> bool:
+    def is_empty(self, record: Pair | Asked) -> bool:
         """Whether there is no source to translate."""
         return not record[0].strip()
 
@@ -300,7 +278,7 @@ class Translation(Task):
         """The translation of an empty source."""
         return Hypothesis("", (), 0.0, 0.0)
 
-    def outputs(self, found: SearchResult, record: Line, n_best: int | None) -> list[Hypothesis]:
+    def outputs(self, found: SearchResult, record: Pair | Asked, n_best: int | None) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:
@@ -317,6 +295,9 @@ class Translation(Task):
         if not hypotheses:
             raise UserError(NO_OUTPUT)
         return hypotheses
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Accepts all of them."""
 
     def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
         """The different hypotheses by expected chrF, which becomes their score. One that was found several

@@ -5,22 +5,32 @@ import functools
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, MbrConfig, Option, changed_search, check_beam
+from transformer.config import (
+    BeamConfig,
+    Config,
+    DecodingConfig,
+    MbrConfig,
+    Option,
+    changed_search,
+    check_beam,
+)
 from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
+from transformer.decoding.calls import Inputs
+from transformer.decoding.diverse import distinct
 from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
-from transformer.decoding.lanes import Batches, Job, Lane, sizes
-from transformer.decoding.prefix import COUNT, FIELDS
+from transformer.decoding.lanes import Batches, Job, Lane, batch, sizes
 from transformer.decoding.queue import Answer, Queue, Request
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
@@ -29,11 +39,11 @@ from transformer.errors import UserError
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
+from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
-from transformer.runtime.sharding import on_local_devices
 from transformer.systems.registry import System, declared_parameters, find_system, model_shapes
-from transformer.tasks.task import Output, Task
+from transformer.tasks.task import Output, Steering, Task
 
 AHEAD = 4096  # records read, and outputs kept, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
@@ -59,15 +69,17 @@ class Decoder(Generic[TaskT]):
 
     Attributes:
       origin: the run and the checkpoint it was loaded from, if any.
+      longest: the length up to which the model has positions; None: any.
     """
 
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
         self.config, self.task, self._warns = config, task, warns
+        self.longest = config.model.longest
         self.variables: Variables = on_local_devices(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
-        self._searches: dict[tuple[DecodingConfig, SearchHook | None], Search] = {}
+        self._searches: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], Search] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -113,7 +125,7 @@ class Decoder(Generic[TaskT]):
 
     def fingerprint(self) -> str:
         """A hash of the network, its parameters and its vocabularies, which determine outputs."""
-        digest = hashlib.blake2b(repr((self.config.system, self.config.model)).encode(), digest_size=16)
+        digest = hashlib.blake2b(repr((self.config.system, self.model)).encode(), digest_size=16)
         digest.update(self.task.content())
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
             digest.update(jax.tree_util.keystr(path).encode())
@@ -236,15 +248,18 @@ class Decoder(Generic[TaskT]):
                 "--decoding.beam-size, --decoding.samples and --decoding.method"
             )
         check_beam(settings, self.config.model)
-        return within_positions(settings, self.config.model.longest)
+        self.task.check_search(settings)
+        return within_positions(settings, self.longest)
 
     # Searching
 
     def finished(
-        self, found: Any, record: Record, n_best: int | None, *, consensus: bool = False
+        self, found: Any, record: Record, settings: DecodingConfig, n_best: int | None
     ) -> list[Output]:
-        """The outputs for a record, given what the search found."""
-        if consensus:
+        """The outputs for a record, given what the search with these options found."""
+        if isinstance(settings, BeamConfig) and settings.groups > 1:
+            found = distinct(found)
+        if isinstance(settings, MbrConfig):
             return self.task.consensus(self.task.outputs(found, record, None))[:n_best]
         return self.task.outputs(found, record, n_best)
 
@@ -257,23 +272,18 @@ class Decoder(Generic[TaskT]):
     ) -> list[Future[Any]]:
         """Adds records to the search, and returns the futures of their outputs."""
         refuse_forked()
-        if isinstance(settings, MbrConfig):
-            then["consensus"] = True
         there = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(there) if self._warns else ()
-        examples = self.task.input_examples(list(there.values()), settings.buckets[-1], warned)
-        hook, fields = None, self._fields
-        if begun := self.task.prefixes(list(there.values())):
-            hook, fields = begun[0], {**fields, **FIELDS}
-            self._check_prefixes(list(there), examples, begun[1], settings)
-            examples = [{**example, **more} for example, more in zip(examples, begun[1], strict=True)]
-        search = self._search(settings, hook, fields)
+        examples, hooks, fields = self._steered(there, settings, warned)
+        search = self._search(settings, hooks, fields)
         requests = {}
+        ranked_anew = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
+        certain = None if ranked_anew else n_best
         for (line, record), example in zip(there.items(), examples, strict=True):
             length = self._length(example, fields)
-            finish = functools.partial(self.finished, record=record, n_best=n_best, **then)
+            finish = functools.partial(self.finished, record=record, settings=settings, n_best=n_best, **then)
             lane = next(index for index, longest in enumerate(search.inputs) if longest >= length)
-            requests[line] = Request(example, length, line, settings, finish, lane)
+            requests[line] = Request(example, length, line, settings, finish, certain, lane)
         search.workers.submit(requests.values())
         return [requests[line].future if line in requests else self._empty() for line, _ in records]
 
@@ -290,38 +300,63 @@ class Decoder(Generic[TaskT]):
     def _length(self, example: Example, fields: Fields) -> int:
         return max((len(example[name]) for name, field in fields.items() if field.padded), default=1)
 
-    def _check_prefixes(
-        self, lines: list[int], examples: list[Example], begun: list[Example], settings: DecodingConfig
+    def _steered(
+        self, there: Mapping[int, Record], settings: DecodingConfig, warned: Sequence[int] = ()
+    ) -> tuple[list[Example], tuple[SearchHook, ...], Fields]:
+        """What the search reads of records, by their lines; the hooks that their outputs need; the fields."""
+        records = list(there.values())
+        examples = self.task.input_examples(records, settings.buckets[-1], warned)
+        fields, asked = self._fields, self.task.steering(records, list(there))
+        self._check_steering(list(there), examples, asked, settings)
+        for each in asked:
+            fields = {**fields, **each.fields}
+            examples = [{**example, **more} for example, more in zip(examples, each.examples, strict=True)]
+        return examples, tuple(each.hook for each in asked), fields
+
+    def steered_inputs(self, record: Record, settings: DecodingConfig) -> tuple[Any, Inputs]:
+        """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
+        (example,), hooks, fields = self._steered({1: record}, settings)
+        ((_, length),) = of_like_length([self._length(example, fields)], settings)
+        return self.steered(settings, hooks), jax.tree.map(jnp.asarray, batch([example], fields, length, 1))
+
+    def _check_steering(
+        self, lines: list[int], examples: list[Example], asked: list[Steering], settings: DecodingConfig
     ) -> None:
-        """Raises UserError if this search cannot force prefixes, or one is longer than the output may be."""
-        if not isinstance(self.system.search, AutoregressiveSearch):
+        """Raises UserError if this search cannot do what is asked, or an output has no room for it."""
+        names = " and ".join(each.name for each in asked)
+        if asked and not isinstance(self.system.search, AutoregressiveSearch):
             raise UserError(
-                "a prefix needs an autoregressive model, and this one predicts all tokens at once: leave it "
-                "out"
+                f"{names}: this needs an autoregressive model, and this one predicts all tokens at once; "
+                "leave it out"
             )
-        for line, example, more in zip(lines, examples, begun, strict=True):
+        for each in asked:
+            if each.by_beam and not (isinstance(settings, BeamConfig) and settings.groups == 1):
+                raise UserError(
+                    f"{each.name}: only --decoding.method beam without --decoding.groups has them"
+                )
+        for line, example, *least in zip(lines, examples, *(each.least for each in asked), strict=True):
             most = self._length(example, self._fields) + settings.extra_length
             most = min(most, settings.max_length or most, settings.buckets[-1])
-            if more[COUNT] >= most:
+            if sum(least) >= most:
                 raise UserError(
-                    f"line {line}: its prefix has {more[COUNT]} tokens, and its output may have {most - 1}: "
-                    "raise --decoding.extra-length or --decoding.max-length"
+                    f"line {line}: {sum(least)} tokens are asked for ({names}), and the output may have "
+                    f"{most - 1}: raise --decoding.extra-length or --decoding.max-length"
                 )
 
     def _search(
-        self, settings: DecodingConfig, hook: SearchHook | None = None, fields: Fields | None = None
+        self, settings: DecodingConfig, hooks: Sequence[SearchHook] = (), fields: Fields | None = None
     ) -> "Search":
         """The search with these options, which goes on as long as there are requests."""
-        key = settings.static(), hook
+        key = settings.static(), tuple(hooks)
         with self._lock:
             if key not in self._searches:
-                self._searches[key] = self._new_search(settings, hook, fields or self._fields)
+                self._searches[key] = self._new_search(settings, hooks, fields or self._fields)
             return self._searches[key]
 
-    def _new_search(self, settings: DecodingConfig, hook: SearchHook | None, fields: Fields) -> "Search":
+    def _new_search(self, settings: DecodingConfig, more: Sequence[SearchHook], fields: Fields) -> "Search":
         whole = all(x.is_fully_replicated for x in jax.tree.leaves(self.variables))
         devices = places() if whole else [None]  # a model may be too large for one device
-        rows, method = -(-settings.rows // len(devices)), self.steered(settings, hook)
+        rows, method = -(-settings.rows // len(devices)), self.steered(settings, more)
         variables = [self._on(device) for device in devices]
         if not isinstance(method, AutoregressiveSearch):
             queue = Queue(1)
@@ -344,8 +379,8 @@ class Decoder(Generic[TaskT]):
 
         return Search(Workers(queue, lanes, devices), [size.inputs for size in each])
 
-    def steered(self, settings: DecodingConfig, more: SearchHook | None = None) -> Any:
-        """The system's search, with the rules of the options and another hook.
+    def steered(self, settings: DecodingConfig, more: Sequence[SearchHook] = ()) -> Any:
+        """The system's search, with the rules of the options and other hooks.
 
         Raises:
           UserError: a rule is about words, and outputs have none.
@@ -357,9 +392,7 @@ class Decoder(Generic[TaskT]):
         if settings.steered:
             phrases = tuple(ids for text in settings.forbidden for ids in self.task.phrases(text))
             hooks.append(Rules(settings.static(), self.config.model.special, search.limits, phrases))
-        if more:
-            hooks.append(more)
-        return dataclasses.replace(search, hook=Hooks(tuple(hooks)))
+        return dataclasses.replace(search, hook=Hooks((*hooks, *more)))
 
     def _on(self, device: jax.Device | None) -> Variables:
         """The variables on one of the devices that have them all; None: as they are."""

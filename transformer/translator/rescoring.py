@@ -1,10 +1,14 @@
-"""Re-ranks translations by the scores of another model."""
+"""Re-ranks translations by the scores of other models."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float
 
 from transformer.decoding.search import length_penalty
+from transformer.translator.ensemble import shares_of
 from transformer.translator.translator import Hypothesis, Translator
 
 TOGETHER = 256  # sentences scored at a time
@@ -13,41 +17,63 @@ TOGETHER = 256  # sentences scored at a time
 def rescored(
     sources: Iterable[str],
     found: Iterable[list[Hypothesis]],
-    judge: Translator,
+    judges: Translator | Sequence[Translator],
     window: int = TOGETHER,
     first_line: int = 1,
+    weights: Sequence[float] = (),
 ) -> Iterator[list[Hypothesis]]:
-    """Re-ranks every sentence's hypotheses by the judge's scores, and replaces their scores by these.
+    """Re-ranks every sentence's hypotheses by the scores of judges, and replaces their scores by these.
 
-    A score is log P under the judge, in nats, divided by the judge's own length penalty. With a parallel
-    decoder this is noisy parallel decoding (Gu et al. 2018, section 4.2).
+    A score is log P under a judge, in nats, divided by the judge's own length penalty; of several judges, the
+    mean by their weights. With a parallel decoder this is noisy parallel decoding (Gu et al. 2018, section
+    4.2).
 
     Args:
       sources: the sentences.
       found: their hypotheses, sentence by sentence.
-      judge: the reranker, a model of any system with its own tokenizer.
+      judges: the rerankers, models of any system with tokenizers of their own.
       window: sentences scored at a time.
       first_line: the number of the first sentence, for warnings.
+      weights: one for each judge. Empty: equal ones.
+
+    Raises:
+      UserError: the weights do not fit the judges.
     """
+    several_judges = [judges] if isinstance(judges, Translator) else list(judges)
+    shares = shares_of(weights, len(several_judges), "weights")
     pairs = enumerate(zip(sources, found, strict=True), start=first_line)
-    penalty = length_penalty(judge.config.decoding)
     while chunk := list(itertools.islice(pairs, window)):
         asked = [
-            (line, source, judge.as_trained(hypothesis))
+            (line, source, hypothesis)
             for line, (source, several) in chunk
             if source.strip()
             for hypothesis in several
         ]
-        lines, asked_sources, texts = zip(*asked, strict=True) if asked else ((), (), ())
-        log_p = iter(judge.score(asked_sources, texts, lines=lines))
+        each = np.array([judged(judge, asked) for judge in several_judges])  # [judges, 2, hypotheses]
+        found_scores = iter((shares[:, None, None] * each).sum(axis=0).T.tolist())
         for _, (source, several) in chunk:
             if not source.strip():  # an empty line
                 yield several
                 continue
-            judged = []
+            new = []
             for hypothesis in several:
-                length = len(judge.tokenizers[1].encode(judge.as_trained(hypothesis))) + 1
-                total = float(next(log_p))
-                score = total / float(penalty(length))  # type: ignore[arg-type]
-                judged.append(dataclasses.replace(hypothesis, score=score, log_probability=total))
-            yield sorted(judged, key=lambda hypothesis: -hypothesis.score)
+                total, score = next(found_scores)
+                new.append(dataclasses.replace(hypothesis, score=score, log_probability=total))
+            yield sorted(new, key=lambda hypothesis: -hypothesis.score)
+
+
+def judged(
+    judge: Translator, asked: Sequence[tuple[int, str, Hypothesis]]
+) -> Float[np.ndarray, "2 hypotheses"]:
+    """log P under a judge, and its score.
+
+    Args:
+      judge: the model.
+      asked: line number, source and hypothesis.
+    """
+    lines, sources = [line for line, _, _ in asked], [source for _, source, _ in asked]
+    texts = [judge.as_trained(hypothesis) for *_, hypothesis in asked]
+    log_p, penalty = judge.score(sources, texts, lines=lines), length_penalty(judge.config.decoding)
+    lengths = [len(judge.tokenizers[1].encode(text)) + 1 for text in texts]
+    divisors = np.array([float(penalty(length)) for length in lengths])  # type: ignore[arg-type]
+    return np.stack([log_p, log_p / divisors])

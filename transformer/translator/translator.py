@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import flax.linen as nn
 import jax
@@ -16,19 +16,21 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Config, DecodingConfig, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
-from transformer.decoding.ensemble import Ensemble, Mean, ensemble_scores, together
 from transformer.decoding.scores import SearchResult, TokenScores
-from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
+from transformer.runtime.arrays import shard_rows
 from transformer.runtime.forks import refuse_forked
-from transformer.runtime.sharding import shard_rows
 from transformer.systems.registry import System
-from transformer.tasks.translation import Hypothesis, Line, Translation
+from transformer.tasks.translation import Asked, Hypothesis, Pair, Translation
 from transformer.translator.decoder import Decoder, of_like_length, within_positions
+from transformer.translator.ensemble import ensemble_of
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
+
+
+UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
 
 
 def translation_of(run: Run) -> Translation:
@@ -46,10 +48,22 @@ def translation_of(run: Run) -> Translation:
 class More:
     """What else is wanted of every hypothesis; each takes another pass of the model."""
 
-    settings: DecodingConfig
-    """Of the search."""
     alignments: bool = False
     token_scores: bool = False
+
+
+def covered(hypothesis: Hypothesis, beta: float) -> Hypothesis:
+    """A hypothesis with the coverage penalty in its score: beta times the sum over source tokens of the
+    logarithm of the attention that each has got, if that is less than 1 (Wu et al. 2016, Eq. 15).
+
+    Args:
+      hypothesis: with its alignment.
+      beta: the weight.
+    """
+    assert hypothesis.alignment is not None
+    paid = hypothesis.alignment[:, :-1].sum(axis=0)  # without the source's <eos>
+    penalty = beta * float(np.log(np.clip(paid, UNPAID, 1)).sum())
+    return dataclasses.replace(hypothesis, score=hypothesis.score + penalty)
 
 
 class Translator(Decoder[Translation]):
@@ -75,7 +89,7 @@ class Translator(Decoder[Translation]):
         *,
         int8: bool = False,
         weights: Sequence[float] | None = None,
-        mean: Mean = "probabilities",
+        mean: str = "probabilities",
     ) -> "Translator":
         """Loads a trained model from a run directory, or an ensemble from several.
 
@@ -83,21 +97,45 @@ class Translator(Decoder[Translation]):
           run_dir: a run directory, or a list of them with the same vocabulary.
           checkpoint: as in `Decoder.load`.
           int8: as in `Decoder.load`.
-          weights: of several, see `EnsembleTranslator`.
+          weights: of several, see `together`.
           mean: of several.
 
         Raises:
-          UserError: as `Decoder.load` and `EnsembleTranslator`.
+          UserError: as `Decoder.load` and `together`.
         """
         several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
         if not several:
             raise UserError("an ensemble needs at least one run directory")
         loaded = [super(Translator, cls).load(run, checkpoint, int8=int8) for run in several]
         if len(loaded) > 1:
-            return EnsembleTranslator(loaded, weights, mean)
+            return cls.together(loaded, weights, mean)
         if weights or mean != "probabilities":
             raise UserError("weights and mean are for an ensemble: give several run directories")
         return loaded[0]
+
+    @classmethod
+    def together(
+        cls,
+        members: Sequence["Translator"],
+        weights: Sequence[float] | None = None,
+        mean: str = "probabilities",
+    ) -> "Translator":
+        """An ensemble: several models, whose distributions are averaged at every step.
+
+        Args:
+          members: translators with the same vocabulary; search options are those of the first.
+          weights: one for each. None: equal ones.
+          mean: "probabilities", or "logarithms" for a geometric mean.
+
+        Raises:
+          UserError: a member cannot be part of an ensemble.
+        """
+        system, model, variables = ensemble_of(members, weights, mean)
+        found = cls(members[0].config, variables, members[0].tokenizers)
+        found.system, found.model = system, model
+        found.longest = min((each.longest for each in members if each.longest is not None), default=None)
+        found.origin = " and ".join(each.origin for each in members if each.origin)
+        return found
 
     @classmethod
     def of_run(cls, run: Run, variables: Variables) -> "Translator":
@@ -137,6 +175,7 @@ class Translator(Decoder[Translation]):
         alignments: bool = False,
         first_line: int = 1,
         prefixes: Iterable[str] = (),
+        terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
         **options: Option,
     ) -> list[list[Hypothesis]]:
@@ -149,6 +188,8 @@ class Translator(Decoder[Translation]):
           first_line: the number of the first sentence, for warnings and for sampling.
           prefixes: what each translation must begin with; fewer or empty: nothing. The last word may be a
             part of one, and goes on; a space after it completes it.
+          terms: words and phrases that must occur in each translation, such as those of a `Glossary`; fewer:
+            none. One that stands there twice must occur twice.
           token_scores: whether to return the log-probability and the entropy of each token.
           options: any field of `DecodingConfig`.
 
@@ -165,6 +206,7 @@ class Translator(Decoder[Translation]):
             alignments=alignments,
             first_line=first_line,
             prefixes=prefixes,
+            terms=terms,
             token_scores=token_scores,
             **options,
         )
@@ -178,6 +220,7 @@ class Translator(Decoder[Translation]):
         alignments: bool = False,
         first_line: int = 1,
         prefixes: Iterable[str] = (),
+        terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
         **options: Option,
     ) -> Iterator[list[Hypothesis]]:
@@ -189,24 +232,26 @@ class Translator(Decoder[Translation]):
           alignments: as in `search`.
           first_line: as in `search`.
           prefixes: as in `search`.
+          terms: as in `search`.
           token_scores: as in `search`.
           options: as in `search`.
         """
         if isinstance(records, str):
             raise UserError("sources must be a list of sentences, not one string")
-        if isinstance(prefixes, str):
-            raise UserError("prefixes must be a list: one for each sentence")
         settings = self.settings(n_best, options)
-        begun = itertools.chain(prefixes, itertools.repeat(""))
-        pairs = (
-            (line, (_sentence(source), "", _sentence(prefix)))
-            for line, (source, prefix) in enumerate(zip(records, begun, strict=False), first_line)
-        )
-        more = More(settings, alignments, token_scores) if alignments or token_scores else None
+        pairs = enumerate(asked(records, prefixes, terms), first_line)
+        more = More(alignments, token_scores) if alignments or token_scores else None
         return self.outputs(pairs, settings, n_best, more=more)
 
     def submit(  # type: ignore[override]
-        self, record: str, *, n_best: int | None = None, line: int = 1, prefix: str = "", **options: Option
+        self,
+        record: str,
+        *,
+        n_best: int | None = None,
+        line: int = 1,
+        prefix: str = "",
+        terms: Sequence[str] = (),
+        **options: Option,
     ) -> Future[list[Hypothesis]]:
         """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
 
@@ -215,36 +260,36 @@ class Translator(Decoder[Translation]):
           n_best: as in `search`.
           line: its number, for warnings and for sampling.
           prefix: what the translation must begin with.
+          terms: words and phrases that must occur in it.
           options: as in `search`.
 
         Returns:
           A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
           run in the thread that searches: they must be short, and cannot wait for other sentences.
         """
-        given = _sentence(record), "", _sentence(prefix)
-        return super().submit(given, n_best=n_best, line=line, **options)
+        return super().submit(next(asked([record], [prefix], [terms])), n_best=n_best, line=line, **options)
 
     def finished(
         self,
         found: SearchResult,
-        record: Line,
+        record: Pair | Asked,
+        settings: DecodingConfig,
         n_best: int | None,
-        more: "More | None" = None,
-        *,
-        consensus: bool = False,
+        more: More | None = None,
     ) -> list[Hypothesis]:
         """The hypotheses of a sentence, with what else is wanted of each."""
-        several = super().finished(found, record, n_best, consensus=consensus)
-        if more is None:
+        more, coverage = more or More(), getattr(settings, "coverage_penalty", 0.0)
+        several = super().finished(found, record, settings, None if coverage else n_best)
+        if not (coverage or more.alignments or more.token_scores):
             return several
-        (ids,) = self.task.ids([record[0]], self.tokenizers[0], more.settings.buckets[-1])
+        (ids,) = self.task.ids([record[0]], self.tokenizers[0], settings.buckets[-1])
         targets = [list(hypothesis.ids) for hypothesis in several]
-        ((_, length),) = of_like_length([len(ids)], more.settings)
+        ((_, length),) = of_like_length([len(ids)], settings)
         rows, columns = found.tokens.shape  # as many for every sentence: one program for each bucket
         source = self._padded([ids] * len(several), length, rows)
         target = self._padded(targets, columns, rows)
         given = self.system, self.model, self.variables, *shard_rows(source, target)
-        if more.alignments:
+        if coverage or more.alignments:
             weights = np.asarray(_aligned(*given))
             several = [
                 dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
@@ -261,7 +306,11 @@ class Translator(Decoder[Translation]):
                 )
                 for row, (hypothesis, words) in enumerate(zip(several, targets, strict=True))
             ]
-        return several
+        if coverage:
+            several = sorted((covered(each, coverage) for each in several), key=lambda each: -each.score)
+        if not more.alignments:
+            several = [dataclasses.replace(hypothesis, alignment=None) for hypothesis in several]
+        return several[:n_best]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
@@ -281,7 +330,7 @@ class Translator(Decoder[Translation]):
                 f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
             )
         refuse_forked()
-        settings = within_positions(self.config.decoding, self.config.model.longest)
+        settings = within_positions(self.config.decoding, self.longest)
         sides = [
             self.task.ids(texts, tokenizer, settings.buckets[-1], lines or range(1, len(texts) + 1))
             for texts, tokenizer in zip((sources, targets), self.tokenizers, strict=True)
@@ -322,86 +371,32 @@ class Translator(Decoder[Translation]):
         return batch
 
 
-@dataclasses.dataclass(frozen=True)
-class MeanAlignment:
-    """The mean of the members' alignments, by their weights."""
-
-    systems: tuple[System, ...]
-
-    def __call__(
-        self, model: Ensemble, variables: Variables, source: Array, target: Array
-    ) -> Float[Array, "b t s"]:
-        parts = zip(self.systems, model.members, variables["members"], model.weights, strict=True)
-        found: Any = sum(
-            weight * system.alignment(member, held, source, target) for system, member, held, weight in parts
-        )
-        return found
-
-
-class EnsembleTranslator(Translator):
-    """Several models, whose distributions are averaged at every step. It is used as a `Translator`.
-
-    Args:
-      members: translators with the same vocabulary; search options are those of the first.
-      weights: one for each. None: equal ones.
-      mean: "probabilities", or "logarithms" for a geometric mean.
+def asked(
+    sources: Iterable[object], prefixes: Iterable[object] = (), terms: Iterable[object] = ()
+) -> Iterator[Asked]:
+    """Records of sentences, and of the prefixes and terms of the first ones.
 
     Raises:
-      UserError: a member cannot be part of an ensemble.
+      UserError: something else than text is among them.
     """
-
-    def __init__(
-        self,
-        members: Sequence[Translator],
-        weights: Sequence[float] | None = None,
-        mean: Mean = "probabilities",
-    ) -> None:
-        first, given = members[0], [1.0] * len(members) if weights is None else list(weights)
-        if len(given) != len(members) or not all(np.isfinite(each) and each > 0 for each in given):
-            raise UserError(f"weights {given}: give a positive number for each of the {len(members)} models")
-        if mean not in ("probabilities", "logarithms"):
-            raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
-        for member in members:
-            name = member.origin or member.config.system
-            if member.system.search != autoregressive_search:
-                raise UserError(
-                    f"{name}: a {member.config.system} model cannot be part of an ensemble, whose models "
-                    "generate words of one vocabulary one after another"
-                )
-            if member.task.content() != first.task.content():
-                raise UserError(f"{name} has another vocabulary than {first.origin or 'the first model'}")
-        super().__init__(first.config, first.variables, first.tokenizers)
-        total = sum(given)
-        shares = tuple(each / total for each in given)
-        self.members = tuple(members)
-        self.variables = together([member.variables for member in members])
-        self.model: Any = Ensemble(tuple(member.model for member in members), shares, mean)
-        systems = tuple(member.system for member in members)
-        self.system = System(
-            model=first.system.model,
-            objective=first.system.objective,
-            search=autoregressive_search,
-            alignment=MeanAlignment(systems),
-            scores=ensemble_scores,
-        )
-        self.origin = " and ".join(member.origin for member in members if member.origin)
-
-    def fingerprint(self) -> str:
-        parts = [member.fingerprint() for member in self.members]
-        return repr((parts, self.model.weights, self.model.mean))
-
-    def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
-        found = super().settings(n_best, options)
-        for member in self.members:
-            found = within_positions(found, member.config.model.longest)
-        return found
+    for name, given in ("prefixes", prefixes), ("terms", terms):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise UserError(f"{name} must be a list: one for each sentence")
+        if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) > len(sources):
+            raise UserError(f"{len(given)} {name} for {len(sources)} sentences: give one for each")
+    more = itertools.chain(prefixes, itertools.repeat("")), itertools.chain(terms, itertools.repeat(()))
+    for source, prefix, own in zip(sources, *more, strict=False):
+        if isinstance(own, str) or not isinstance(own, Iterable):
+            raise UserError("the terms of a sentence must be a list of words and phrases")
+        texts = (_sentence(text, "terms must be words and phrases") for text in own)
+        yield Asked(_sentence(source), "", _sentence(prefix, "prefixes must be text"), tuple(texts))
 
 
-def _sentence(source: object) -> str:
-    """A sentence. Raises UserError if it is something else."""
-    if not isinstance(source, str):
-        raise UserError(f"sources must be sentences, not {type(source).__name__}")
-    return source
+def _sentence(text: object, rule: str = "sources must be sentences") -> str:
+    """A text. Raises UserError if it is something else."""
+    if not isinstance(text, str):
+        raise UserError(f"{rule}, not {type(text).__name__}")
+    return text
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -46,6 +46,10 @@ function showTree() {
       make("text", { x: 8, y: 16, "font-size": 14 },
         shorter((begins[index] ? "" : "·") + (plain(candidate.token) || "␣"), 9)),
       make("text", { class: "log-p", x: 8, y: 30 }, signed(candidate.logP, 2)));
+    if (candidate.completes.length) {
+      g.classList.add("completes");
+      g.append(make("text", { class: "check", x: BOX - 12, y: 32, "font-size": 12 }, "✓"));
+    }
     if (candidate.place !== null) {
       g.append(make("circle", { class: "badge", cx: BOX - 11, cy: 18.5, r: 8 }),
         make("text", { class: "place", x: BOX - 11, y: 22 }, String(candidate.place + 1)));
@@ -80,13 +84,13 @@ function pathTo(index) {
 }
 
 function described(index) {
-  const { step, rank, logP, gained, fate, score, place } = sentence().tree[index];
+  const { step, rank, logP, gained, score, place, why, completes } = sentence().tree[index];
   const text = textOf(pathTo(index).map((here) => sentence().tree[here].token));
   const share = `last token P ${Math.exp(gained).toFixed(3)}`;
-  const unfinished = { live: "continued", pruned: "pruned" }[fate];
-  const end = score === null ? unfinished : `finished, score ${signed(score, 3)}`;
+  const end = score === null ? "" : `, score ${signed(score, 3)}`;
+  const terms = completes.length ? `, completes ${completes.map((term) => `“${term}”`).join(", ")}` : "";
   const kept = place === null ? "" : `, hypothesis ${place + 1}`;
-  return `${text}: step ${step}, rank ${rank + 1}, log P ${signed(logP, 3)}, ${share}, ${end}${kept}`;
+  return `${text}: step ${step}, rank ${rank + 1}, log P ${signed(logP, 3)}, ${share}, ${why}${end}${terms}${kept}`;
 }
 
 function markPath(index) {

@@ -1,0 +1,239 @@
+"""A run directory in an object store, and its copy here.
+
+A store has no locks, no links and no renaming, so these are the promises:
+
+- A file is complete or not there, and so is a checkpoint: its manifest is sent last and deleted first.
+- Who writes to a folder leaves a mark in it. Whoever starts last takes the folder over; the one before
+  notices at its next save and ends, and changes nothing.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer.data.remote import WRITER, announce, hashed, listed, opened, reaching, version
+from transformer.data.store import cache_root
+from transformer.errors import UserError
+from transformer.files import MiB, append_flags, open_whole, write_whole
+from transformer.runs.sealed import MANIFEST
+
+LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile
+Wanted = Callable[[str], bool]
+"""Whether a file, by its name in a folder, is to be copied."""
+
+
+class TakenOver(UserError):
+    """Another process writes to the folder."""
+
+
+class Mirror:
+    """A remote folder, and its copy here.
+
+    Args:
+      where: its address.
+      writer: the index of the process that will work in the copy, which no other may use until `close`. None:
+        it is read, and programs share the copy.
+
+    Raises:
+      UserError: the store cannot be reached; another process of this machine writes there.
+    """
+
+    def __init__(self, where: str, writer: int | None = None) -> None:
+        self.where = where
+        name = f"{hashed(where)}{'' if writer is None else f'-{writer}'}"
+        self.folder = cache_root(None) / "remote" / "folders" / name / where.rsplit("/", 1)[-1]
+        self._index = self.folder.parent / "index.json"
+        self._mark: bytes | None = None
+        self._turn = threading.Lock()
+        self._sent: dict[str, tuple[int, int]] = {}  # size and time of the files that are the same there
+        with reaching(where):
+            self._store, self._root = opened(where)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._shared = writer is None
+        self._kept = self.folder.parent / WRITER  # this writer's mark, until all is sent
+        lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_WRONLY)
+        self._lock, self._unlock = lock, weakref.finalize(self, os.close, lock)
+        if not self._shared:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{where}: another process trains there; wait for it, or choose another --run-dir"
+                ) from error
+            self._send_the_rest()
+
+    def _send_the_rest(self) -> None:
+        """Sends what an earlier process of this machine could not, unless another one has written since."""
+        if not self._kept.exists():
+            return
+        self._mark = self._kept.read_bytes()
+        try:
+            self.push()
+        except TakenOver:
+            self._kept.unlink()
+        self._mark = None
+
+    def refresh(self, wanted: Wanted) -> None:
+        """Copies the files that are wanted, and deletes here what is gone there, and checkpoints without a
+        manifest."""
+        with self._turn, self._alone(), reaching(self.where):
+            there = _whole(self._listing())
+            for path in [path for path in self.folder.rglob("*") if path.is_file()]:
+                if self._name(path) not in there:
+                    path.unlink()
+            for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
+                with contextlib.suppress(OSError):  # not empty
+                    folder.rmdir()
+            self._copy(there, wanted)
+
+    def pull(self, prefix: str) -> None:
+        """Copies the files whose names begin so."""
+        with self._turn, self._alone(), reaching(self.where):
+            self._copy(_whole(self._listing()), lambda name: name.startswith(prefix))
+
+    def _copy(self, there: dict[str, Any], wanted: Wanted) -> None:
+        known, names = _read(self._index), list(filter(wanted, there))
+        old = [
+            name
+            for name in names
+            if known.get(name) != version(there[name]) or not (self.folder / name).is_file()
+        ]
+        announce(sum(there[name].get("size") or 0 for name in old), self.where)
+        for name in old:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (
+                self._store.open(f"{self._root}/{name}", "rb") as sent,
+                open_whole(self.folder / name) as file,
+            ):
+                shutil.copyfileobj(sent, file, MiB)
+            known[name] = version(there[name])
+        self._sent |= {name: _size_and_time(self.folder / name) for name in names}
+        self._remember({name: known[name] for name in there if name in known})
+
+    def claim(self) -> None:
+        """Marks the folder as written to by this process, which ends the claim of any other."""
+        about = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(8)}"
+        self._mark = about.encode()
+        with reaching(self.where):
+            self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
+        write_whole(self._kept, self._mark)
+
+    def push(self) -> None:
+        """Makes the folder equal to the copy, for all files that were changed, added or deleted here.
+
+        Raises:
+          UserError: another process has taken the folder over; the store cannot be written to.
+        """
+        with self._turn, self._alone(), reaching(self.where):
+            self._check_claim()
+            here = {self._name(path): path for path in self.folder.rglob("*") if path.is_file()}
+            here = {name: path for name, path in here.items() if _is_whole(name, here)}
+            gone = {name for name in self._sent if name not in here}
+            if self._mark:  # checkpoints are deleted here of which only a part was copied
+                kept = {_checkpoint(name) for name in here}
+                gone |= {name for name in self._listing() if _checkpoint(name) not in kept | {""}}
+            for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.rm_file(f"{self._root}/{name}")
+                self._sent.pop(name, None)
+            for name in sorted(here, key=lambda name: name.endswith(MANIFEST)):
+                now = _size_and_time(here[name])
+                if self._sent.get(name) == now:
+                    continue
+                if now[0] > LARGE:
+                    self._store.put_file(str(here[name]), f"{self._root}/{name}")
+                else:
+                    self._store.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
+                    self._store.pipe_file(f"{self._root}/{name}", here[name].read_bytes())
+                self._sent[name] = now
+            there = _whole(self._listing())
+            self._remember({name: version(there[name]) for name in self._sent if name in there})
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Messages of errors name the address in place of the copy."""
+        try:
+            yield
+        except UserError as error:
+            raise type(error)(str(error).replace(str(self.folder), self.where)) from error
+
+    def close(self, keep: bool = False) -> None:
+        """Lets others use the copy, and removes a writer's unless it is to be kept."""
+        if not self._shared and not keep:
+            shutil.rmtree(self.folder.parent, ignore_errors=True)
+        self._unlock()
+
+    def _check_claim(self) -> None:
+        if self._mark is None:
+            return
+        try:
+            mark = self._store.cat_file(f"{self._root}/{WRITER}")
+        except FileNotFoundError:
+            mark = b"somebody who deleted it"
+        if mark != self._mark:
+            who = mark.decode(errors="replace").rpartition(",")[0] or "another process"
+            raise TakenOver(f"{self.where}: {who} has taken this run over; this process ends")
+
+    def _listing(self) -> dict[str, dict[str, Any]]:
+        return listed(self._store, self._root)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _remember(self, versions: dict[str, str]) -> None:
+        write_whole(self._index, json.dumps(versions))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While programs share the copy, only one changes it."""
+        if not self._shared:
+            yield
+            return
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _checkpoint(name: str) -> str:
+    """The checkpoint that a file belongs to, or the average; empty for others."""
+    parts = name.split("/")
+    if parts[0] == "checkpoints" and len(parts) > 1:
+        return f"checkpoints/{parts[1]}"
+    return parts[0] if parts[0] == "average" else ""
+
+
+def _whole(names: dict[str, Any]) -> dict[str, Any]:
+    return {name: about for name, about in names.items() if _is_whole(name, names)}
+
+
+def _is_whole(name: str, names: dict[str, Any]) -> bool:
+    """Whether a file is part of a run and complete: nothing hidden, temporary or local, and no checkpoint
+    without its manifest."""
+    parts = name.split("/")
+    if any(part.startswith(".") or ".orbax-checkpoint-tmp" in part for part in parts) or "" in parts:
+        return False  # among them names that would lead out of the folder
+    checkpoint = _checkpoint(name)
+    return name != "lock" and (checkpoint in ("", "average") or f"{checkpoint}/{MANIFEST}" in names)
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
+
+
+def _read(path: Path) -> dict[str, str]:
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, str] = json.loads(path.read_text())
+        return found
+    return {}

@@ -1,0 +1,162 @@
+"""What steers the search of a sentence: the text that must begin its translation, and the words in it."""
+
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from transformer.config import SpecialIds
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.vocabulary import SPACE
+from transformer.data.sources.corpora import one_line
+from transformer.decoding import prefix
+from transformer.decoding.prefix import LETTERS, Prefix
+from transformer.decoding.rules import segmentations
+from transformer.decoding.terms import LONGEST, SIZES, Terms
+from transformer.errors import UserError
+from transformer.tasks.task import Steering
+
+
+class TextSteering:
+    """Prefixes and terms as ids.
+
+    Args:
+      tokenizer: of the target.
+      special: the special ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
+        self.tokenizer, self.special = tokenizer, special
+
+    # Prefixes
+
+    def prefixes(self, texts: Sequence[str]) -> Steering:
+        """The hook that forces beginnings."""
+        begun = [self.begun(text) for text in texts]
+        examples = [prefix.example(*each) for each in begun]
+        return Steering(
+            "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in begun]
+        )
+
+    @functools.cached_property
+    def _joined(self) -> bool:
+        """Whether several pieces may spell a word."""
+        return self.tokenizer.spelled("a") is not None
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        """What each id spells; empty for special ids and bytes."""
+        pieces = [""] * self.tokenizer.vocab_size
+        for piece, index in self.tokenizer.by_piece.items():
+            pieces[index] = "" if self._joined and re.fullmatch("<0x[0-9A-F]{2}>", piece) else piece
+        return pieces
+
+    @functools.cached_property
+    def _prefix_hook(self) -> Prefix:
+        return Prefix(self._pieces, self.special, self._joined, SPACE if self._joined else "")
+
+    def begun(self, text: str) -> tuple[list[int], str]:
+        """The ids of the whole words of a prefix, and the letters of a last one that may go on.
+
+        Raises:
+          UserError: the vocabulary cannot spell it.
+        """
+        tokenizer, whole = self.tokenizer, one_line(text)
+        if not whole.strip():
+            return [], ""
+        head, _, word = whole.rpartition(" ")
+        if tokenizer.spelled(word) is None:
+            spelled = word
+        else:
+            spelled = tokenizer.spelled(word) or SPACE
+            spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
+        if spelled == word:
+            goes_on = any(piece.startswith(word) for piece in tokenizer.by_piece)
+        else:
+            goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
+        if len(spelled) > LETTERS or not goes_on:  # or letters that have no piece: as it is
+            head, spelled = whole, ""
+        return self._known("prefix", text, tokenizer.encode(head.strip()) if head.strip() else []), spelled
+
+    # Terms
+
+    def terms(self, texts: Sequence[Sequence[str]], lines: Sequence[int]) -> Steering:
+        """The hook that waits for terms.
+
+        Args:
+          texts: the terms of each sentence. One that stands there twice must occur twice.
+          lines: the numbers of the sentences, for messages.
+
+        Raises:
+          UserError: a term is too long, there are too many, or the vocabulary cannot spell one.
+        """
+        several: list[Counter[tuple[int, ...]]] = []
+        for line, each in zip(lines, texts, strict=True):
+            try:
+                several.append(Counter(map(self.term, each)))
+            except UserError as error:
+                raise UserError(f"line {line}: {error}") from error
+            if (number := len(several[-1])) > SIZES[-1]:
+                raise UserError(f"line {line}: {number} different terms, and there may be {SIZES[-1]}")
+        most = max(map(len, several))
+        size = next(size for size in SIZES if size >= most)
+        hook = Terms(size, self._ends if self._joined else (), self.special)
+        examples = [hook.example(phrases) for phrases in several]
+        least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in several]
+        return Steering("terms", hook, hook.fields, examples, least, by_beam=True)
+
+    @functools.cached_property
+    def _ends(self) -> list[bool]:
+        """Whether each id ends the word before it."""
+        special = astuple(self.special)
+        return [  # a byte may belong to a letter
+            not _goes_on(piece[0]) if piece else index in special for index, piece in enumerate(self._pieces)
+        ]
+
+    def term(self, text: str) -> tuple[int, ...]:
+        """The ids of a term.
+
+        Raises:
+          UserError: it is empty or too long, or the vocabulary cannot spell it.
+        """
+        whole = one_line(text).strip()
+        if not whole:
+            raise UserError("a term is empty: leave it out")
+        ids = self._known("term", text, self.tokenizer.encode(whole))
+        if len(ids) > LONGEST:
+            raise UserError(f"the term {text!r} has {len(ids)} tokens, and may have {LONGEST}")
+        first = self.tokenizer.pieces(ids[:1])[0]
+        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not _goes_on(whole[0]):
+            alone = first.removeprefix(SPACE)  # no space is needed before it
+            if not alone:
+                return tuple(ids[1:])
+            if alone in self.tokenizer.by_piece:
+                return (self.tokenizer.by_piece[alone], *ids[1:])
+        return tuple(ids)
+
+    def _known(self, what: str, text: str, ids: list[int]) -> list[int]:
+        if self.special.unk in ids:
+            raise UserError(f"the {what} {text!r} has words that are not in the vocabulary")
+        return ids
+
+    # Forbidden phrases
+
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """All divisions of a phrase into subwords, at the beginning of a word."""
+        spelled = self.tokenizer.spelled(one_line(text).strip())
+        if spelled is None:
+            ids = tuple(self.tokenizer.encode(one_line(text)))
+            return [] if self.special.unk in ids else [ids]
+        found = segmentations(spelled, self.tokenizer.by_piece)
+        if not text.strip()[0].isalnum():  # a sign stands without a space too
+            found += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
+        return found
+
+
+def _goes_on(letter: str) -> bool:
+    """Whether a letter belongs to the word before it: not in scripts without spaces between words."""
+    without_spaces = "\u0e00" <= letter <= "\u0eff" or "\u1000" <= letter <= "\u109f"
+    without_spaces |= "\u1780" <= letter <= "\u17ff" or unicodedata.east_asian_width(letter) in "WF"
+    return letter.isalnum() and not without_spaces

@@ -1,0 +1,90 @@
+"""Makes one model of several translators."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.decoding.ensemble import Ensemble, alike, by_members, ensemble_scores, together
+from transformer.decoding.search import autoregressive_search
+from transformer.errors import UserError
+from transformer.model.parameters import Variables
+from transformer.systems.registry import System
+from transformer.tasks.translation import Translation
+from transformer.translator.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class MeanAlignment:
+    """The mean of the members' alignments, by their weights."""
+
+    systems: tuple[System, ...]
+    """Of each kind of member."""
+
+    def __call__(
+        self, model: Ensemble, variables: Variables, source: Array, target: Array
+    ) -> Float[Array, "b t s"]:
+        def one(index: int, kind: nn.Module, held: Variables) -> Array:
+            return self.systems[index].alignment(kind, held, source, target)
+
+        each = jnp.concatenate(by_members(model, variables, one))
+        return jnp.tensordot(jnp.array(sum(model.weights, ())), each, axes=1)
+
+
+def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndarray, " models"]:
+    """Weights of models, so that they add up to 1. Empty: equal ones.
+
+    Raises:
+      UserError: they do not fit, with the name of the option.
+    """
+    try:
+        given = np.array([float(weight) for weight in weights] or [1.0] * models)
+    except (TypeError, ValueError):
+        given = np.array([])
+    if len(given) != models or not (np.isfinite(given) & (given > 0)).all():
+        raise UserError(f"{name} {weights!r}: give a positive number for each of the {models} models")
+    found: np.ndarray = given / given.sum()
+    return found
+
+
+def ensemble_of(
+    members: Sequence[Decoder[Translation]], weights: Sequence[float] | None, mean: str
+) -> tuple[System, Ensemble, Variables]:
+    """The system, the model and the variables of an ensemble. See `Translator.together`."""
+    if not members or not all(isinstance(member, Decoder) for member in members):
+        raise UserError("an ensemble is made of translators: give at least one")
+    first, each = members[0], shares_of(weights or (), len(members), "weights")
+    if mean not in ("probabilities", "logarithms"):
+        raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
+    for member in members:
+        name = member.origin or member.config.system
+        if member.system.search != autoregressive_search:
+            raise UserError(
+                f"{name}: a {member.config.system} model cannot be part of an ensemble, whose models "
+                "generate words of one vocabulary one after another"
+            )
+        if member.task.content() != first.task.content():
+            raise UserError(f"{name} has another vocabulary than {first.origin or 'the first model'}")
+    kinds = alike([(member.config.system, member.model, _form(member.variables)) for member in members])
+    systems = tuple(members[indices[0]].system for indices in kinds.values())
+    system = System(
+        model=first.system.model,
+        objective=first.system.objective,
+        search=autoregressive_search,
+        alignment=MeanAlignment(systems),
+        scores=ensemble_scores,
+    )
+    shares = tuple(tuple(float(each[index]) for index in indices) for indices in kinds.values())
+    model = Ensemble(tuple(kind for _, kind, _ in kinds), shares, mean)
+    variables = together([[members[index].variables for index in indices] for indices in kinds.values()])
+    return system, model, variables
+
+
+def _form(variables: Variables) -> tuple[tuple[str, str], ...]:
+    """The names, shapes and types of variables: int8 weights differ from others."""
+    found = jax.tree_util.tree_leaves_with_path(variables)
+    return tuple((jax.tree_util.keystr(path), str(jax.typeof(leaf))) for path, leaf in found)
