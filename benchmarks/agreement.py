@@ -21,7 +21,7 @@ from benchmarks.command import positive, run
 from benchmarks.measure import machine
 from transformer.decoding.lanes import batch
 from transformer.errors import UserError
-from transformer.translator.decoder import of_like_length
+from transformer.translator.lengths import of_like_length
 from transformer.translator.translator import Translator
 
 TIE = 1e-5  # difference in score

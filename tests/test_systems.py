@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import os
 import shlex
 import subprocess
@@ -354,27 +353,6 @@ def test_several_models_may_choose_together(teacher):
         assert each.log_probability == pytest.approx(log_p, abs=1e-5)
     with pytest.raises(UserError, match="a positive number for each of the 2 models"):
         next(iter(rescored([source], found, judges, weights=[1.0])))
-
-
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
-def test_the_coverage_penalty(system):
-    """Wu et al. 2016, Eq. 15, from the alignments."""
-    translator, sources, beta = small_translator(system), ["red green blue", "cat dog"], 0.7
-    plain = translator.search(sources, alignments=True)
-    found = translator.search(sources, coverage_penalty=beta)
-    for before, after in zip(plain, found, strict=True):
-        expected = {}
-        for each in before:
-            columns = each.alignment.shape[1] - 1  # without <eos>
-            paid = [min(sum(row[column] for row in each.alignment), 1.0) for column in range(columns)]
-            expected[each.ids] = each.score + beta * sum(math.log(max(share, 1e-6)) for share in paid)
-        assert [each.ids for each in after] == sorted(expected, key=lambda ids: -expected[ids])
-        for each in after:
-            assert each.score == pytest.approx(expected[each.ids], abs=1e-4)
-            assert each.alignment is None
-    (best,) = translator.search(sources[:1], coverage_penalty=beta, n_best=1, alignments=True)
-    assert (len(best), best[0].ids) == (1, found[0][0].ids)
-    assert best[0].alignment is not None
 
 
 def test_rescoring_and_distilling_as_commands(teacher, tmp_path):

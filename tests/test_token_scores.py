@@ -1,4 +1,5 @@
-"""The log-probability and the entropy of every token, against softmaxes in NumPy."""
+"""What a model says of its translations: the log-probability and entropy of each token, against softmaxes in
+NumPy, and coverage."""
 
 import json
 import math
@@ -73,3 +74,24 @@ def test_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
                 assert hypothesis["perplexity"] > 1
     with pytest.raises(UserError, match="--token-scores needs --format json"):
         decode_lines(parse_decode([str(run), "--input", str(lines), "--token-scores"]))
+
+
+@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
+def test_the_coverage_penalty(system: str) -> None:
+    """Wu et al. 2016, Eq. 15, from the alignments."""
+    translator, sources, beta = small_translator(system), ["red green blue", "cat dog"], 0.7
+    plain = translator.search(sources, alignments=True)
+    found = translator.search(sources, coverage_penalty=beta)
+    for before, after in zip(plain, found, strict=True):
+        expected = {}
+        for each in before:
+            columns = each.alignment.shape[1] - 1  # without <eos>
+            paid = [min(sum(row[column] for row in each.alignment), 1.0) for column in range(columns)]
+            expected[each.ids] = each.score + beta * sum(math.log(max(share, 1e-6)) for share in paid)
+        assert [each.ids for each in after] == sorted(expected, key=lambda ids: -expected[ids])
+        for each in after:
+            assert each.score == pytest.approx(expected[each.ids], abs=1e-4)
+            assert each.alignment is None
+    (best,) = translator.search(sources[:1], coverage_penalty=beta, n_best=1, alignments=True)
+    assert (len(best), best[0].ids) == (1, found[0][0].ids)
+    assert best[0].alignment is not None

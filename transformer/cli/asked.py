@@ -7,8 +7,9 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.config import BeamConfig
 from transformer.decoding.terms import SIZES
 from transformer.errors import UserError
+from transformer.tasks.asked import Asked
 from transformer.tasks.glossary import Glossary
-from transformer.tasks.translation import Asked, Translation
+from transformer.tasks.translation import Translation
 
 log = logging.getLogger("transformer")
 

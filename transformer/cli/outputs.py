@@ -15,11 +15,13 @@ from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
-from transformer.tasks.translation import Asked, Hypothesis, Translation
+from transformer.tasks.asked import Asked
+from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
+from transformer.translator.given import More
 from transformer.translator.rescoring import TOGETHER, rescored
-from transformer.translator.translator import More, Translator
+from transformer.translator.translator import Translator
 
 FOR_TRANSLATION = (
     *("tsv", "glossary", "keep", "reference"),

@@ -23,7 +23,7 @@ from transformer.data.batching import Fields, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import Asked, AutoregressiveSearch, as_found, choice_of, read_of
+from transformer.decoding.search import AutoregressiveSearch, Conditions, as_found, choice_of, read_of
 from transformer.decoding.slots import Slots, begun, results, run
 from transformer.model.parameters import Variables
 
@@ -100,9 +100,11 @@ class Seen:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def begin(job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, asked: Asked) -> Slots:
+def begin(
+    job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: Conditions
+) -> Slots:
     """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
-    read = read_of(job.options, asked)
+    read = read_of(job.options, conditions)
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
@@ -292,8 +294,8 @@ class Lane:
         inputs = batch([each.example for each in requests], self.fields, length, rows)
         options = [each.options for each in requests] or [self.job.options]
         lines, wanted = [each.line for each in requests] or [0], [each.wanted for each in requests] or [None]
-        asked = Asked.of(options, lines, rows, wanted)
-        return begin(self.job, self.size.inputs, columns, self.variables, inputs, asked)
+        conditions = Conditions.of(options, lines, rows, wanted)
+        return begin(self.job, self.size.inputs, columns, self.variables, inputs, conditions)
 
     @property
     def _share(self) -> int:

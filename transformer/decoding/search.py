@@ -51,7 +51,7 @@ def choice_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Choice:
 
 
 @struct.dataclass
-class Asked:
+class Conditions:
     """What searches depend on, besides the program and the inputs: arrays of the host, with rows first."""
 
     lines: Any
@@ -68,7 +68,7 @@ class Asked:
         lines: Sequence[int],
         rows: int,
         wanted: Sequence[int | None] = (None,),
-    ) -> "Asked":
+    ) -> "Conditions":
         """Those of the first rows; the others repeat them. None is wanted: all."""
         kept = options[0].kept
         many = np.array([min(number or kept, kept) for number in wanted], np.int32)
@@ -78,13 +78,15 @@ class Asked:
         return cls(*(np.resize(x, rows) for x in each))
 
 
-def read_of(options: DecodingConfig, asked: Asked) -> Any:
+def read_of(options: DecodingConfig, conditions: Conditions) -> Any:
     """What the choice reads for each row."""
     match choice_of(options):
         case Sampled():
-            return Randomness.of(jax.vmap(jax.random.key)(asked.seeds), asked.lines, asked.temperatures)
+            return Randomness.of(
+                jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, conditions.temperatures
+            )
         case Best():
-            return asked.wanted
+            return conditions.wanted
         case _:
             return ()
 
@@ -129,8 +131,8 @@ class AutoregressiveSearch:
           options: of the search.
         """
         rows = len(lines)
-        asked = Asked.of([options] * rows, np.asarray(lines).tolist(), rows)
-        return _searched(self, model, options.static(), variables, inputs, asked)
+        conditions = Conditions.of([options] * rows, np.asarray(lines).tolist(), rows)
+        return _searched(self, model, options.static(), variables, inputs, conditions)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -140,9 +142,9 @@ def _searched(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    asked: Asked,
+    conditions: Conditions,
 ) -> SearchResult:
-    read = read_of(options, asked)
+    read = read_of(options, conditions)
     limits = search.limits(inputs, special_ids(model), options)
     found = search_all(model, variables, inputs, limits, choice_of(options, search.hook), search.hook, read)
     return search.named(model, found, inputs)

@@ -14,7 +14,8 @@ from transformer.errors import UserError
 from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
-from transformer.translator.translator import Translator, asked
+from transformer.tasks.asked import asked
+from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
 SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")

@@ -22,7 +22,7 @@ from transformer.decoding.terms import Allotted
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
-from transformer.tasks.translation import Asked
+from transformer.tasks.asked import Asked
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer.config import Config
 from transformer.data.batching import stacked
 from transformer.decoding.lanes import STEPS, Job, Size, advance, batch, begin, sizes
-from transformer.decoding.search import Asked, AutoregressiveSearch
+from transformer.decoding.search import AutoregressiveSearch, Conditions
 from transformer.model.placement import tracing_for
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import declared_parameters, find_system, model_shapes
@@ -82,9 +82,9 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Siz
         size = sizes(job, fields, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
-        asked = Asked.of([options], [0], rows)
+        conditions = Conditions.of([options], [0], rows)
         slots = jax.eval_shape(
-            lambda v, i, a: begin(job, size.inputs, size.columns, v, i, a), variables, inputs, asked
+            lambda v, i, a: begin(job, size.inputs, size.columns, v, i, a), variables, inputs, conditions
         )
         numbers = there((np.int32(0), np.int32(STEPS)))
         return advance.lower(job, variables, there(slots), *numbers), size

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from transformer.errors import UserError
 from transformer.evaluation.consensus import expected_chrf
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.model.parameters import Arguments
+from transformer.tasks.asked import Asked
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Steering, Task
 
@@ -38,18 +39,6 @@ NAMED = 3  # lines that get a warning each, if they were changed
 Pair = tuple[str, str]
 """A sentence and its translation, which is empty if it is to be found."""
 SIDES = ("source", "target")
-
-
-class Asked(NamedTuple):
-    """A sentence to be translated, and what is asked of its translation."""
-
-    source: str
-    target: str = ""
-    """Always empty."""
-    prefix: str = ""
-    """What the translation must begin with."""
-    terms: tuple[str, ...] = ()
-    """Words and phrases that must occur in it."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.registry import System, declared_parameters, find_system, model_shapes
 from transformer.tasks.task import Output, Steering, Task
+from transformer.translator.lengths import of_like_length, within_positions
 
 AHEAD = 4096  # records read, and outputs kept, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
@@ -412,24 +413,3 @@ class Search:
     workers: Workers
     inputs: list[int]
     """The longest input of each lane of the queue."""
-
-
-def within_positions(settings: DecodingConfig, table: int | None) -> DecodingConfig:
-    """Limits inputs and outputs to the size of a learned position table, if there is one."""
-    if table is None:
-        return settings
-    buckets = (*(length for length in settings.buckets if length < table), table)
-    return dataclasses.replace(
-        settings,
-        buckets=buckets if settings.buckets[-1] > table else settings.buckets,
-        max_length=min(settings.max_length or table, table),
-    )
-
-
-def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
-    """Yields indices of similar length, `rows` at a time, and their padded length: the smallest bucket that
-    holds them. If the last batch is not full, it has the shortest."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    for start in range(0, len(order), settings.rows):
-        members = order[start : start + settings.rows]
-        yield members, next(size for size in settings.buckets if size >= lengths[members[0]])

@@ -1,36 +1,31 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import dataclasses
-import functools
-import itertools
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import overload
 
-import flax.linen as nn
-import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from transformer.config import Config, DecodingConfig, Option
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
-from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.forks import refuse_forked
-from transformer.systems.registry import System
-from transformer.tasks.translation import Asked, Hypothesis, Pair, Translation
-from transformer.translator.decoder import Decoder, of_like_length, within_positions
+from transformer.tasks.asked import Asked, asked, sentence
+from transformer.tasks.translation import Hypothesis, Pair, Translation
+from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
+from transformer.translator.given import More, aligned, covered, scored
+from transformer.translator.lengths import of_like_length, padded, within_positions
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
-
-
-UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
 
 
 def translation_of(run: Run) -> Translation:
@@ -42,28 +37,6 @@ def translation_of(run: Run) -> Translation:
     if not isinstance(run.task, Translation):
         raise UserError(f"{run.name} holds a system that does not translate: {run.config.system}")
     return run.task
-
-
-@dataclasses.dataclass(frozen=True)
-class More:
-    """What else is wanted of every hypothesis; each takes another pass of the model."""
-
-    alignments: bool = False
-    token_scores: bool = False
-
-
-def covered(hypothesis: Hypothesis, beta: float) -> Hypothesis:
-    """A hypothesis with the coverage penalty in its score: beta times the sum over source tokens of the
-    logarithm of the attention that each has got, if that is less than 1 (Wu et al. 2016, Eq. 15).
-
-    Args:
-      hypothesis: with its alignment.
-      beta: the weight.
-    """
-    assert hypothesis.alignment is not None
-    paid = hypothesis.alignment[:, :-1].sum(axis=0)  # without the source's <eos>
-    penalty = beta * float(np.log(np.clip(paid, UNPAID, 1)).sum())
-    return dataclasses.replace(hypothesis, score=hypothesis.score + penalty)
 
 
 class Translator(Decoder[Translation]):
@@ -199,7 +172,7 @@ class Translator(Decoder[Translation]):
         """
         if not isinstance(sources, Iterable):
             raise UserError(f"sources must be a list of sentences, not {type(sources).__name__}")
-        sources = list(map(_sentence, sources)) if not isinstance(sources, str) else sources
+        sources = [sentence(each) for each in sources] if not isinstance(sources, str) else sources
         found = self.stream(
             sources,
             n_best=n_best,
@@ -285,18 +258,21 @@ class Translator(Decoder[Translation]):
         (ids,) = self.task.ids([record[0]], self.tokenizers[0], settings.buckets[-1])
         targets = [list(hypothesis.ids) for hypothesis in several]
         ((_, length),) = of_like_length([len(ids)], settings)
-        rows, columns = found.tokens.shape  # as many for every sentence: one program for each bucket
-        source = self._padded([ids] * len(several), length, rows)
-        target = self._padded(targets, columns, rows)
+        pad, (rows, columns) = (
+            self.task.special.pad,
+            found.tokens.shape,
+        )  # as many for every sentence: one program for each bucket
+        source = padded([ids] * len(several), length, rows, pad)
+        target = padded(targets, columns, rows, pad)
         given = self.system, self.model, self.variables, *shard_rows(source, target)
         if coverage or more.alignments:
-            weights = np.asarray(_aligned(*given))
+            weights = np.asarray(aligned(*given))
             several = [
                 dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
                 for hypothesis, each, words in zip(several, weights, targets, strict=False)
             ]
         if more.token_scores:
-            found_scores = _scored(*given)
+            found_scores = scored(*given)
             log_p, entropy = np.asarray(found_scores.log_p), np.asarray(found_scores.entropy)
             several = [
                 dataclasses.replace(
@@ -339,9 +315,10 @@ class Translator(Decoder[Translation]):
         scores = np.zeros(len(sources), np.float32)
         for rows, length in of_like_length(longest, settings):
             source, target = (
-                self._padded([ids[row] for row in rows], length, settings.rows) for ids in sides
+                padded([ids[row] for row in rows], length, settings.rows, self.task.special.pad)
+                for ids in sides
             )
-            found = _scored(self.system, self.model, self.variables, *shard_rows(source, target))
+            found = scored(self.system, self.model, self.variables, *shard_rows(source, target))
             scores[rows] = np.asarray(found.log_p).sum(axis=1)[: len(rows)]
         return scores
 
@@ -356,66 +333,9 @@ class Translator(Decoder[Translation]):
         settings = self.settings(None, options)
         (ids,) = self.task.ids([source], self.tokenizers[0], settings.buckets[-1])
         ((_, length),) = of_like_length([len(ids)], settings)
-        return self._padded([ids], length, 1)
+        return padded([ids], length, 1, self.task.special.pad)
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation in the form of this model's training text: as subwords if that is presegmented."""
         cut = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if cut else hypothesis.text
-
-    def _padded(self, sentences: list[list[int]], length: int, rows: int) -> Int[np.ndarray, "rows s"]:
-        """A batch of exactly `rows` rows."""
-        batch = np.full((rows, length), self.task.special.pad, np.int32)
-        for row, ids in enumerate(sentences):
-            batch[row, : len(ids)] = ids
-        return batch
-
-
-def asked(
-    sources: Iterable[object], prefixes: Iterable[object] = (), terms: Iterable[object] = ()
-) -> Iterator[Asked]:
-    """Records of sentences, and of the prefixes and terms of the first ones.
-
-    Raises:
-      UserError: something else than text is among them.
-    """
-    for name, given in ("prefixes", prefixes), ("terms", terms):
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise UserError(f"{name} must be a list: one for each sentence")
-        if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) > len(sources):
-            raise UserError(f"{len(given)} {name} for {len(sources)} sentences: give one for each")
-    more = itertools.chain(prefixes, itertools.repeat("")), itertools.chain(terms, itertools.repeat(()))
-    for source, prefix, own in zip(sources, *more, strict=False):
-        if isinstance(own, str) or not isinstance(own, Iterable):
-            raise UserError("the terms of a sentence must be a list of words and phrases")
-        texts = (_sentence(text, "terms must be words and phrases") for text in own)
-        yield Asked(_sentence(source), "", _sentence(prefix, "prefixes must be text"), tuple(texts))
-
-
-def _sentence(text: object, rule: str = "sources must be sentences") -> str:
-    """A text. Raises UserError if it is something else."""
-    if not isinstance(text, str):
-        raise UserError(f"{rule}, not {type(text).__name__}")
-    return text
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _scored(
-    system: System,
-    model: nn.Module,
-    variables: Variables,
-    source: Int[Array, "b s"],
-    target: Int[Array, "b t"],
-) -> TokenScores:
-    return system.scores(model, variables, source, target)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _aligned(
-    system: System,
-    model: nn.Module,
-    variables: Variables,
-    source: Int[Array, "b s"],
-    target: Int[Array, "b t"],
-) -> Float[Array, "b t s"]:
-    return system.alignment(model, variables, source, target)

@@ -1,0 +1,60 @@
+"""What a model says of given translations: log-probabilities, alignments, coverage of the source."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer.decoding.scores import TokenScores
+from transformer.model.parameters import Variables
+from transformer.systems.registry import System
+from transformer.tasks.translation import Hypothesis
+
+UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
+
+
+@dataclasses.dataclass(frozen=True)
+class More:
+    """What else is wanted of every hypothesis; each takes another pass of the model."""
+
+    alignments: bool = False
+    token_scores: bool = False
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def scored(
+    system: System,
+    model: nn.Module,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
+) -> TokenScores:
+    return system.scores(model, variables, source, target)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def aligned(
+    system: System,
+    model: nn.Module,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
+) -> Float[Array, "b t s"]:
+    return system.alignment(model, variables, source, target)
+
+
+def covered(hypothesis: Hypothesis, beta: float) -> Hypothesis:
+    """A hypothesis with the coverage penalty in its score: beta times the sum over source tokens of the
+    logarithm of the attention that each has got, if that is less than 1 (Wu et al. 2016, Eq. 15).
+
+    Args:
+      hypothesis: with its alignment.
+      beta: the weight.
+    """
+    assert hypothesis.alignment is not None
+    paid = hypothesis.alignment[:, :-1].sum(axis=0)  # without the source's <eos>
+    penalty = beta * float(np.log(np.clip(paid, UNPAID, 1)).sum())
+    return dataclasses.replace(hypothesis, score=hypothesis.score + penalty)

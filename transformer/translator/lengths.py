@@ -1,0 +1,40 @@
+"""The lengths of inputs and outputs, and batches of one length."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer.config import DecodingConfig
+
+
+def within_positions(settings: DecodingConfig, table: int | None) -> DecodingConfig:
+    """Limits inputs and outputs to the size of a learned position table, if there is one."""
+    if table is None:
+        return settings
+    buckets = (*(length for length in settings.buckets if length < table), table)
+    return dataclasses.replace(
+        settings,
+        buckets=buckets if settings.buckets[-1] > table else settings.buckets,
+        max_length=min(settings.max_length or table, table),
+    )
+
+
+def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
+    """Yields indices of similar length, `rows` at a time, and their padded length: the smallest bucket that
+    holds them. If the last batch is not full, it has the shortest."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for start in range(0, len(order), settings.rows):
+        members = order[start : start + settings.rows]
+        yield members, next(size for size in settings.buckets if size >= lengths[members[0]])
+
+
+def padded(
+    sentences: Sequence[Sequence[int]], length: int, rows: int, pad: int
+) -> Int[np.ndarray, "{rows} {length}"]:
+    """A batch of exactly `rows` rows."""
+    batch = np.full((rows, length), pad, np.int32)
+    for row, ids in enumerate(sentences):
+        batch[row, : len(ids)] = ids
+    return batch
