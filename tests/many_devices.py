@@ -24,7 +24,7 @@ from transformer.runtime import sharding
 from transformer.runtime.sharding import Layout, Shards, layout_of
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Loss, translation_objective
-from transformer.training.step import EvalState, make_eval_step, make_train_step
+from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 STEPS, ROWS = 20, 16
 
@@ -40,10 +40,10 @@ def whole(x: jax.Array) -> np.ndarray:
     return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
 
 
-def network(dropout: float) -> TransformerConfig:
+def network(dropout: float, normalization: Any = "layer") -> TransformerConfig:
     """A network of one layer."""
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    return TransformerConfig(vocab_size=WORDS, dropout=dropout, **sizes)
+    return TransformerConfig(vocab_size=WORDS, dropout=dropout, normalization=normalization, **sizes)
 
 
 def train(
@@ -97,6 +97,17 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
     return float(metrics["draw"]), float(metrics["square"])
 
 
+def statistics(layout: Layout, normalization: str) -> list[list[float]]:
+    """Parameters and running statistics after three updates with this normalisation."""
+    model, optimizer = Transformer(network(0.0, normalization)), optax.sgd(0.05)
+    initial = init_state(model, optimizer, 0, Translation.example())
+    step = make_train_step(model, translation_objective(0.1), optimizer, seed=5, gather=layout.gather)
+    state, step = layout.place(initial), layout.spread(step, donate_state=True)
+    for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(3)):
+        state, _ = step(state, batch)
+    return [whole(leaf).ravel().tolist() for leaf in jax.tree.leaves((state.params, state.statistics))]
+
+
 def main(given: dict[str, Any]) -> None:
     """The work of one process."""
     if "processes" in given:
@@ -106,6 +117,7 @@ def main(given: dict[str, Any]) -> None:
     layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example()))
     found = {"devices": jax.device_count(), **train(layout, 0.0)[0]}
     found["dropout"], found["again"] = train(layout, 0.3, times=2)
+    found |= {kind: statistics(layout, kind) for kind in ("batch", "power")}
     if not isinstance(layout, Shards) and jax.process_count() == 1:
         found["draws"] = random_numbers(layout)
         found["rounded"] = train(layout, 0.0, reduce_dtype="bfloat16")[0]["losses"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from toy_sentences import SOURCE, TARGET
 
+from transformer.decoding.forced import sown_attention
 from transformer.model.attention import attention_weights
 from transformer.model.masks import Mask
 from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
@@ -156,8 +157,9 @@ def test_a_layer_against_loops(tiny, norm):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, config.d_model), np.float32)
     mask = (rng.random((2, 1, 5, 5)) < 0.5) | np.eye(5, dtype=bool)
-    given = jnp.asarray(x), Mask(pairs=jnp.asarray(mask[:, 0])), jnp.arange(5), True
-    variables = jax.jit(layer.init, static_argnums=4)(jax.random.key(0), *given)
+    words = jnp.ones((2, 5), bool)
+    given = jnp.asarray(x), words, Mask(pairs=jnp.asarray(mask[:, 0])), jnp.arange(5), True
+    variables = jax.jit(layer.init, static_argnums=5)(jax.random.key(0), *given)
     variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), variables)
     p = variables["params"]
 
@@ -169,7 +171,7 @@ def test_a_layer_against_loops(tiny, norm):
 
     expected = around(x.astype(float), "self_residual", lambda x: multi_head(x, p["self_attention"], mask))
     expected = around(expected, "feed_forward_residual", lambda x: feed_forward(x, p["feed_forward"]))
-    computed = jax.jit(layer.apply, static_argnums=4)(variables, *given)
+    computed = jax.jit(layer.apply, static_argnums=5)(variables, *given)
     np.testing.assert_allclose(computed, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -184,7 +186,7 @@ def test_attention_weights_sum_to_one_and_are_zero_where_masked():
 
 def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     model = Transformer(tiny(attention="fused"))
-    look = jax.jit(lambda variables, *ids: cross_attention(model, variables, *ids))
+    look = jax.jit(lambda variables, *ids: sown_attention(cross_attention, model, variables, *ids))
     looked = look(random_variables(model), jnp.asarray(SOURCE), jnp.asarray(TARGET))
     assert looked.shape == (3, 5, 7)
     np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-6)

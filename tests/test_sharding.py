@@ -106,6 +106,16 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("normalization", ["batch", "power"])
+def test_statistics_are_those_of_the_whole_batch(
+    found: Callable[[str], Found], name: str, normalization: str
+) -> None:
+    one, this = found("one device")[normalization], found(name)[normalization]
+    for ours, theirs in zip(this, one, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_with_dropout_a_layout_repeats_itself(found: Callable[[str], Found], name: str) -> None:
     this = found(name)
     assert this["dropout"]["bits"] == this["again"]["bits"]

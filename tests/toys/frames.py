@@ -109,12 +109,12 @@ def token_objective(inputs, target):
         special, ids = model.config.special, batch[target]
         given = [batch[name] for name in inputs], shift_right(ids, special.bos)
         rngs, fixed = context.rngs("dropout"), context.deterministic
-        logits, statistics = apply_training(
-            model, variables, *given[0], given[1], deterministic=fixed, rngs=rngs
+        logits, sown = apply_training(
+            model, variables, context, *given[0], given[1], deterministic=fixed, rngs=rngs
         )
         words = (ids != special.pad).astype(jnp.float32)
         nll = (cross_entropy(logits, ids) * words).sum()
-        return Loss(nll, words.sum(), {"nll": (nll, words.sum())}, statistics)
+        return Loss(nll, words.sum(), {"nll": (nll, words.sum())}, **sown)
 
     return objective
 

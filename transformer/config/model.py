@@ -81,6 +81,16 @@ class ModelConfig:
         """Maximum sentence length. None: no limit."""
         return None
 
+    @property
+    def unpacked(self) -> str:
+        """The option with which a row holds one sentence only; empty: there is none."""
+        return ""
+
+    @property
+    def undivided(self) -> str:
+        """The option that needs a whole batch at once; empty: there is none."""
+        return ""
+
 
 @dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
@@ -116,8 +126,30 @@ class TransformerConfig(ModelConfig):
     """Rows of the learned position table. Sinusoids have no limit."""
     window: int | None = None
     """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
-    mechanism: Literal["dot-product"] = "dot-product"
-    """Attention mechanism. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1)."""
+    mechanism: Literal["dot-product", "linear", "additive"] = "dot-product"
+    """Mechanism of self-attention. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1); linear: time linear in
+    the length, and a decoding state of constant size (Katharopoulos et al. 2020); additive: by a small
+    network (Bahdanau et al. 2015)."""
+    cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
+    """Mechanism of the attention to the source. location: additive, and depends on where the last step
+    attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
+    (Raffel et al. 2017)."""
+    location_filters: int = 8
+    """location: filters over the weights of the last step."""
+    location_width: int = 15
+    """location: width of these filters, in source positions."""
+    monotonic_noise: float = 1.0
+    """monotonic: deviation of the noise on the energies in training."""
+    monotonic_offset: float = -1.0
+    """monotonic: initial offset of the energies; the lower, the further a step goes at first."""
+    cross_view: Literal["last", "soft-sum", "layer-wise", "coarse-to-fine"] = "last"
+    """What a decoder layer reads besides the last layer of the encoder (Liu et al. 2020). last: nothing;
+    soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
+    layers from the last, for the first decoder layer, to the first."""
+    normalization: Literal["layer", "batch", "power"] = "layer"
+    """Normalisation of each sublayer. layer: over the features of a position; batch: each feature over the
+    positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
+    (Shen et al. 2020)."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
     """Kernel that computes it. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere that of
     jax.nn.dot_product_attention; auto: fused in bfloat16 where one of these two runs, else einsum."""
@@ -127,6 +159,8 @@ class TransformerConfig(ModelConfig):
     _RANGES: ClassVar[Ranges] = {
         **ModelConfig._RANGES,
         **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
+        "location_filters": (1, LARGEST),
+        "location_width": (1, 1023),
         "decoder_layers": (1, DEEPEST),
         "window": (0, LARGEST),
     }
@@ -146,6 +180,19 @@ class TransformerConfig(ModelConfig):
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
         if self.positions == "rotary" and self.key_width % 2:
             raise UserError("--model.d-k must be even: rotary positions rotate pairs")
+        if self.mechanism != "dot-product" and self.positions in ("rotary", "alibi"):
+            raise UserError(
+                f"--model.positions {self.positions} acts on dot products: use sinusoidal or learned "
+                f"positions with --model.mechanism {self.mechanism}"
+            )
+        if self.mechanism == "linear" and self.window is not None:
+            raise UserError(
+                "--model.window: linear attention has no weights to restrict; leave one of them out"
+            )
+        if self.location_width % 2 == 0:
+            raise UserError("--model.location-width must be odd: the filters are centred")
+        if self.monotonic_noise < 0:
+            raise UserError("--model.monotonic-noise must not be negative")
 
     @property
     def decoder_depth(self) -> int:
@@ -160,6 +207,17 @@ class TransformerConfig(ModelConfig):
     def value_width(self) -> int:
         """d_v, resolved."""
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def unpacked(self) -> str:
+        if self.mechanism == "linear":
+            return "--model.mechanism linear"
+        sequential = self.cross_mechanism in ("location", "monotonic")
+        return f"--model.cross-mechanism {self.cross_mechanism}" if sequential else ""
+
+    @property
+    def undivided(self) -> str:
+        return "--model.normalization batch" if self.normalization == "batch" else ""
 
     @property
     def longest(self) -> int | None:

@@ -1,7 +1,6 @@
 """Scores and alignments of given translations, by one pass with teacher forcing."""
 
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,8 +9,12 @@ from jaxtyping import Array, Float, Int
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
+from transformer.model.statistics import INTERMEDIATES
 
-Attention = Callable[[Any, Variables, Array, Array], Float[Array, "b t s"]]
+Attentions = Callable[[Variables], Float[Array, "l b h t s"]]
+"""(what the model has sown in "intermediates") -> its attention to the source, by layer and head."""
+Alignment = Callable[[nn.Module, Variables, Array, Array], Float[Array, "b t s"]]
+"""(model, variables, source, target) -> the attention of each target token; rows sum to 1."""
 
 
 def forced_scores(
@@ -23,13 +26,25 @@ def forced_scores(
     return token_scores(logits, target, special.pad)
 
 
-def forced_alignment(attention: Attention) -> Attention:
-    """Wraps `attention(model, variables, source, decoder_input)` as a function of the translation."""
+def forced_alignment(attentions: Attentions) -> Alignment:
+    """The mean attention over layers and heads, with teacher forcing."""
 
     def alignment(
         model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
     ) -> Float[Array, "b t s"]:
         special = model.config.special  # type: ignore[attr-defined]
-        return attention(model, variables, source, shift_right(target, special.bos))
+        return sown_attention(attentions, model, variables, source, shift_right(target, special.bos))
 
     return alignment
+
+
+def sown_attention(
+    attentions: Attentions,
+    model: nn.Module,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    given: Int[Array, "b t"],
+) -> Float[Array, "b t s"]:
+    """The mean attention over layers and heads in one pass on these inputs of the decoder."""
+    _, sown = model.apply(variables, source, given, mutable=[INTERMEDIATES])
+    return attentions(sown.get(INTERMEDIATES, {})).mean(axis=(0, 2))  # type: ignore[attr-defined]

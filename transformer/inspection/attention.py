@@ -16,6 +16,7 @@ from transformer.config import Option
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
+from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.model.transformer import Transformer
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.translator.translator import Hypothesis, Translator
@@ -139,14 +140,14 @@ def _all_weights(
     """The weights of encoder self-attention, decoder self-attention and cross-attention."""
     config = model.config  # type: ignore[attr-defined]
     given = shift_right(target, config.special.bos)
-    _, sown = model.apply(variables, source, given, mutable=["intermediates"])
+    _, sown = model.apply(variables, source, given, mutable=[INTERMEDIATES])
 
-    def weights(side: str, depth: int, attention: str) -> Weights:
-        layers = (sown["intermediates"][f"{side}_{layer}"] for layer in range(depth))
+    def weights(stack: str, attention: str) -> Weights:
+        layers = layers_sown(sown[INTERMEDIATES], stack)
         return jnp.stack([layer[attention]["weights"][0] for layer in layers])
 
     return (
-        weights("encoder", config.num_layers, "self_attention"),
-        weights("decoder", config.decoder_depth, "self_attention"),
-        weights("decoder", config.decoder_depth, "cross_attention"),
+        weights("encoder", "self_attention"),
+        weights("decoder", "self_attention"),
+        weights("decoder", "cross_attention"),
     )

@@ -5,7 +5,6 @@ Heads come before time, `[b, h, time, d]`, which CPUs multiply several times fas
 """
 
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,20 +13,21 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import TransformerConfig
 from transformer.model import kernels
+from transformer.model.additive import AdditiveAttention, LocationAttention
 from transformer.model.cache import KeysValues
 from transformer.model.dropout import Dropout
 from transformer.model.int8 import QuantizedMatrix
+from transformer.model.linear_attention import LinearAttention
 from transformer.model.masks import Mask
+from transformer.model.mechanism import Attended, Mechanism, State
+from transformer.model.monotonic import MonotonicAttention
 from transformer.model.parameters import Module, matrix, param
 from transformer.model.positions import SCHEMES, Positions, RelativePositions
 from transformer.model.products import linear
+from transformer.model.statistics import INTERMEDIATES
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
 """Matrix and bias."""
-State = Any
-"""What a mechanism passes from each decoding step to the next; None if that is nothing."""
-Attended = tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"] | None, State]
-"""Context, attention weights if they were asked for, and the mechanism's new state."""
 
 
 def attention_weights(
@@ -41,49 +41,6 @@ def attention_weights(
     scores = scores / math.sqrt(query.shape[-1])
     scores = scores if bias is None else scores + bias
     return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min))
-
-
-class Mechanism(Module):
-    """Maps queries, keys and values to contexts. Its state, if it has one, passes from each decoding step to
-    the next and follows its beam."""
-
-    config: TransformerConfig
-
-    def init_state(self, rows: int, beams: int, keys: int) -> State:
-        """The state before the first step of decoding, arrays `[rows, beams, ...]`. None: it has none.
-
-        Args:
-          rows: number of rows, b.
-          beams: number of beams of each, n.
-          keys: number of keys; 0 for self-attention, where each step adds one.
-        """
-        return None
-
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        """The context of each query.
-
-        Args:
-          query: projected queries.
-          keys_values: projected keys and values.
-          mask: which keys each query may attend to.
-          positions: of queries and keys; None for cross-attention.
-          bias: the position scheme's term of the scores.
-          state: of the last decoding step; None in training.
-          deterministic: whether to leave out dropout.
-          weights: whether to return the attention weights, which not every kernel can.
-        """
-        raise NotImplementedError
 
 
 class DotProductAttention(Mechanism):
@@ -124,8 +81,14 @@ class DotProductAttention(Mechanism):
         return context, attended, state
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {"dot-product": DotProductAttention}
-"""The mechanisms of `TransformerConfig.mechanism`."""
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "dot-product": DotProductAttention,
+    "linear": LinearAttention,
+    "additive": AdditiveAttention,
+    "location": LocationAttention,
+    "monotonic": MonotonicAttention,
+}
+"""The mechanisms of `TransformerConfig.mechanism` and `TransformerConfig.cross_mechanism`."""
 
 
 class MultiHeadAttention(Module):
@@ -135,6 +98,8 @@ class MultiHeadAttention(Module):
     """
 
     config: TransformerConfig
+    kind: str = "dot-product"
+    """The name of its mechanism in `MECHANISMS`."""
     scheme: type[RelativePositions] | None = None
     """What the position scheme does here. None: nothing."""
 
@@ -144,7 +109,7 @@ class MultiHeadAttention(Module):
         self.key = self._heads("key", c.key_width)
         self.value = self._heads("value", c.value_width)
         self.out = self._merge("out", c.value_width)
-        self.mechanism = MECHANISMS[c.mechanism](c)
+        self.mechanism = MECHANISMS[self.kind](c)
         self.positions = self.scheme(c) if self.scheme else None
 
     def _heads(self, name: str, width: int) -> Projection:
@@ -204,16 +169,21 @@ class MultiHeadAttention(Module):
         if self.positions and positions:
             query = self.positions.rotate(query, positions[0])
             bias = self.positions.scores(query, *positions)
-        wanted = self.is_mutable_collection("intermediates")
+        wanted = self.is_mutable_collection(INTERMEDIATES)
         context, weights, state = self.mechanism(
             query, keys_values, mask, positions, bias, state, deterministic=deterministic, weights=wanted
         )
         if wanted:
-            self.sow("intermediates", "weights", weights)
+            self.sow(INTERMEDIATES, "weights", weights)
         concatenated = context.swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return linear(concatenated, *self.out), state
 
 
 def self_attention(config: TransformerConfig) -> MultiHeadAttention:
     """Multi-head attention with the config's position scheme."""
-    return MultiHeadAttention(config, SCHEMES[config.positions])
+    return MultiHeadAttention(config, config.mechanism, SCHEMES[config.positions])
+
+
+def source_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """Multi-head attention to the source, with the config's mechanism for it."""
+    return MultiHeadAttention(config, config.cross_mechanism)

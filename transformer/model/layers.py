@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, TransformerConfig
 from transformer.model.dropout import Dropout
-from transformer.model.parameters import Axes, Declared, Module, matrix, param
+from transformer.model.normalization import normalization
+from transformer.model.parameters import Axes, Module, matrix, param
 from transformer.model.placement import by_rows
 from transformer.model.products import linear
 
@@ -32,23 +32,6 @@ relu.defvjp(_relu_forward, lambda y, gradient: (jnp.where(y > 0, gradient, 0),))
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
 
 
-class LayerNorm(Module):
-    """Layer normalisation, always in float32."""
-
-    config: TransformerConfig
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
-        width, axes = x.shape[-1:], ("model",)
-        initial = {"scale": Declared(jnp.ones(width), axes), "bias": Declared(jnp.zeros(width), axes)}
-        norm: Any = self.param("norm", lambda _: initial)
-        centred = x.astype(jnp.float32) - x.mean(axis=-1, keepdims=True, dtype=jnp.float32)
-        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
-        # Flax's own multiplies the scale with this first, and stores that for every position
-        normalised = centred * jax.lax.rsqrt(variance + self.config.norm_epsilon)
-        return (normalised * norm["scale"] + norm["bias"]).astype(x.dtype)
-
-
 class Residual(Module):
     """The residual connection of every sublayer (section 3.1): LayerNorm(x + Dropout(Sublayer(x))),
     or, with norm="pre", x + Dropout(Sublayer(LayerNorm(x)))."""
@@ -56,7 +39,7 @@ class Residual(Module):
     config: TransformerConfig
 
     def setup(self) -> None:
-        self.norm = LayerNorm(self.config)
+        self.norm = normalization(self.config)
         self.dropout = Dropout(self.config.dropout)
 
     def __call__(
@@ -64,10 +47,13 @@ class Residual(Module):
         x: Float[Array, "b t m"],
         sublayer: Callable[[Float[Array, "b t m"]], Float[Array, "b t m"]],
         deterministic: bool = True,
+        words: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t m"]:
+        """The sum. `words`, False for padding, is what statistics of a batch are of; None: decoding has
+        none."""
         if self.config.norm == "pre":
-            return by_rows(x + self.dropout(sublayer(self.norm(x)), deterministic))
-        return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic)))
+            return by_rows(x + self.dropout(sublayer(self.norm(x, words, deterministic)), deterministic))
+        return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic), words, deterministic))
 
 
 class Affine(Module):

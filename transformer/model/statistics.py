@@ -7,14 +7,24 @@ training step (`transformer.training.step`) adds the sums up and updates each ru
     gradient_statistics   running means of gradients, see `running_gradient`
     sums                  the `Sums` of one batch; mutable in training
     probes                zeros whose gradients are sums; given in training
+    intermediates         what modules sow on request, such as attention weights
 """
 
+import contextlib
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from transformer.model.parameters import Variables
+
 STATISTICS, GRADIENTS, SUMS, PROBES = "statistics", "gradient_statistics", "sums", "probes"
+INTERMEDIATES = "intermediates"
 
 
 @struct.dataclass
@@ -30,6 +40,26 @@ class Sums:
         """The running mean after this batch."""
         new = self.total / jnp.maximum(self.count, 1e-20)
         return jnp.where(self.count > 0, self.momentum * mean + (1 - self.momentum) * new, mean)
+
+
+_REPLICAS: ContextVar[str | None] = ContextVar("replicas", default=None)
+
+
+@contextlib.contextmanager
+def replicas(axis_name: str | None) -> Iterator[None]:
+    """Programs traced in this context run once for each replica on this axis."""
+    token = _REPLICAS.set(axis_name)
+    try:
+        yield
+    finally:
+        _REPLICAS.reset(token)
+
+
+def over_replicas(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The sum over all replicas, for models that need the statistics of the whole batch at once. (Slices of
+    gradient accumulation come one after another: such models have to refuse them.)"""
+    axis = _REPLICAS.get()
+    return jax.lax.psum(x, axis) if axis else x
 
 
 def running_mean(
@@ -56,6 +86,12 @@ def running_mean(
         module.put_variable(SUMS, name, Sums(total, count, momentum))
     kept: Array = mean.value
     return kept
+
+
+def layers_sown(intermediates: Variables, stack: str) -> list[Variables]:
+    """What the layers of a stack, such as "decoder", have sown, in their order."""
+    names = [name for name in intermediates if re.fullmatch(f"{stack}_[0-9]+", name)]
+    return [intermediates[f"{stack}_{layer}"] for layer in range(len(names))]
 
 
 def running_gradient(

@@ -12,13 +12,17 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.attention import MultiHeadAttention, State, self_attention
+from transformer.model.attention import MECHANISMS, self_attention, source_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.layers import FeedForward, LayerNorm, Residual
+from transformer.model.layers import FeedForward, Residual
 from transformer.model.masks import Mask
+from transformer.model.mechanism import State
+from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, Variables
 from transformer.model.positions import PositionEncoding, Positions, positions_in
+from transformer.model.statistics import layers_sown
+from transformer.model.views import VIEWS
 
 
 @struct.dataclass
@@ -33,16 +37,22 @@ class Memory:
     """The output of every layer, if they were asked for; otherwise empty."""
 
 
+Views = tuple[Float[Array, "b s m"], ...]
+"""What a decoder layer reads of the source: states of the encoder, each of the same shape."""
+LayerStates = tuple[State, tuple[State, ...]]
+"""The states of self-attention, and of cross-attention to each view."""
+
+
 @struct.dataclass
 class LayerPast(ByRows):
-    """The cache of a decoder layer: keys and values of self-attention, and the states of its two attention
+    """The cache of a decoder layer: keys and values of self-attention, and the states of its attention
     mechanisms."""
 
     past: KeysValues
-    states: States[tuple[State, State]]
+    states: States[LayerStates]
 
     def append(
-        self, new: tuple[KeysValues, tuple[State, State]], column: Int[Array, ""], positions: Int[Array, " b"]
+        self, new: tuple[KeysValues, LayerStates], column: Int[Array, ""], positions: Int[Array, " b"]
     ) -> "LayerPast":
         """With new keys and values, and new states."""
         keys_values, states = new
@@ -69,14 +79,22 @@ class EncoderLayer(Module):
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
-        self, x: Float[Array, "b s m"], mask: Mask, positions: Positions, deterministic: bool
+        self,
+        x: Float[Array, "b s m"],
+        words: Bool[Array, "b s"],
+        mask: Mask,
+        positions: Positions,
+        deterministic: bool,
     ) -> Float[Array, "b s m"]:
         def attend(x: Array) -> Array:
             keys_values = self.self_attention.keys_values(x, positions)
             return self.self_attention(x, keys_values, mask, (positions, positions), deterministic)[0]
 
-        x = self.self_residual(x, attend, deterministic)
-        return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
+        def transform(x: Array) -> Array:
+            return self.feed_forward(x, deterministic)
+
+        x = self.self_residual(x, attend, deterministic, words)
+        return self.feed_forward_residual(x, transform, deterministic, words)
 
 
 class DecoderLayer(Module):
@@ -87,7 +105,7 @@ class DecoderLayer(Module):
     def setup(self) -> None:
         self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
-        self.cross_attention = MultiHeadAttention(self.config)
+        self.cross_attention = source_attention(self.config)
         self.cross_residual = Residual(self.config)
         self.feed_forward = FeedForward(self.config)
         self.feed_forward_residual = Residual(self.config)
@@ -95,26 +113,36 @@ class DecoderLayer(Module):
     def __call__(
         self,
         x: Float[Array, "b t m"],
-        memory: Float[Array, "b s m"],
+        words: Bool[Array, "b t"],
+        views: Views,
         self_mask: Mask,
         cross_mask: Mask,
         positions: Positions,
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
-        """Training: all positions at once."""
-        source = self.source_keys_values(memory)
+        """Training: all positions at once. `words` is False for padding."""
+        sources = self.source_keys_values(views)
 
         def attend(x: Array) -> Array:
             keys_values = self.self_attention.keys_values(x, positions)
             return self.self_attention(x, keys_values, self_mask, (positions, positions), deterministic)[0]
 
         def attend_to_source(x: Array) -> Array:
-            return self.cross_attention(x, source, cross_mask, deterministic=deterministic)[0]
+            each = [
+                self.cross_attention(x, source, cross_mask, deterministic=deterministic)[0]
+                for source in sources
+            ]
+            return mean(each)
 
-        return self._sublayers(x, attend, attend_to_source, deterministic)
+        return self._sublayers(x, attend, attend_to_source, deterministic, words)
 
     def decode_step(
-        self, x: Float[Array, "b n m"], own: "LayerPast", cache: Cache, source: KeysValues, cross_mask: Mask
+        self,
+        x: Float[Array, "b n m"],
+        own: "LayerPast",
+        cache: Cache,
+        sources: tuple[KeysValues, ...],
+        cross_mask: Mask,
     ) -> tuple[Float[Array, "b n m"], "LayerPast"]:
         """Decoding: one new token in each of n beams. Also returns the layer's cache, with the new token.
 
@@ -122,25 +150,36 @@ class DecoderLayer(Module):
           own: the layer's cache.
           cache: that of the decoder, without its layers.
         """
-        positions = cache.positions[:, None], cache.key_positions()
-        past, (self_state, cross_state) = own.past, own.states.value
+        past, (self_state, cross_states) = own.past, own.states.value
+        query_positions = cache.positions[:, None]
 
         def attend(x: Array) -> Array:
             nonlocal past, self_state
-            past = past.append(
-                self.self_attention.keys_values(x, positions[0]), cache.column, cache.positions
-            )
-            mask = cache.mask(self.config.window)
+            new = self.self_attention.keys_values(x, query_positions)
+            if not self.keeps_past:
+                x, self_state = self.self_attention(x, new, Mask(), state=self_state)
+                return x
+            past = past.append(new, cache.column, cache.positions)
+            mask, positions = cache.mask(self.config.window), (query_positions, cache.key_positions())
             x, self_state = self.self_attention(x, past, mask, positions, state=self_state)
             return x
 
         def attend_to_source(x: Array) -> Array:
-            nonlocal cross_state
-            x, cross_state = self.cross_attention(x, source, cross_mask, state=cross_state)
-            return x
+            nonlocal cross_states
+            each = [
+                self.cross_attention(x, source, cross_mask, state=state)
+                for source, state in zip(sources, cross_states, strict=True)
+            ]
+            cross_states = tuple(state for _, state in each)
+            return mean([x for x, _ in each])
 
         x = self._sublayers(x, attend, attend_to_source, True)
-        return x, LayerPast(past, States((self_state, cross_state)))
+        return x, LayerPast(past, States((self_state, cross_states)))
+
+    @property
+    def keeps_past(self) -> bool:
+        """Whether decoding keeps the keys and values of earlier tokens."""
+        return MECHANISMS[self.config.mechanism].keeps_past
 
     def _sublayers(
         self,
@@ -148,19 +187,25 @@ class DecoderLayer(Module):
         attend: Callable[[Array], Array],
         attend_to_source: Callable[[Array], Array],
         deterministic: bool,
+        words: Bool[Array, "b t"] | None = None,
     ) -> Array:
-        x = self.self_residual(x, attend, deterministic)
-        x = self.cross_residual(x, attend_to_source, deterministic)
-        return self.feed_forward_residual(x, lambda x: self.feed_forward(x, deterministic), deterministic)
+        def transform(x: Array) -> Array:
+            return self.feed_forward(x, deterministic)
 
-    def init_states(self, rows: int, beams: int, source: int) -> States[tuple[State, State]]:
+        x = self.self_residual(x, attend, deterministic, words)
+        x = self.cross_residual(x, attend_to_source, deterministic, words)
+        return self.feed_forward_residual(x, transform, deterministic, words)
+
+    def init_states(self, rows: int, beams: int, sources: tuple[KeysValues, ...]) -> States[LayerStates]:
         """The states of both attention mechanisms before the first step of decoding."""
-        own, cross = self.self_attention, self.cross_attention
-        return States((own.init_state(rows, beams), cross.init_state(rows, beams, source)))
+        cross = tuple(
+            self.cross_attention.init_state(rows, beams, source.keys.shape[2]) for source in sources
+        )
+        return States((self.self_attention.init_state(rows, beams), cross))
 
-    def source_keys_values(self, memory: Float[Array, "b s m"]) -> KeysValues:
-        """Keys and values of this layer's cross-attention, projected once per sentence."""
-        return self.cross_attention.keys_values(memory, jnp.arange(memory.shape[1]))
+    def source_keys_values(self, views: Views) -> tuple[KeysValues, ...]:
+        """Keys and values of this layer's cross-attention to each view, projected once per sentence."""
+        return tuple(self.cross_attention.keys_values(view, jnp.arange(view.shape[1])) for view in views)
 
 
 class Transformer(EncoderDecoder):
@@ -171,12 +216,13 @@ class Transformer(EncoderDecoder):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        encoder_layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer
-        decoder_layer = nn.remat(DecoderLayer, static_argnums=(6,)) if c.remat else DecoderLayer
+        encoder_layer = nn.remat(EncoderLayer, static_argnums=(5,)) if c.remat else EncoderLayer
+        decoder_layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
         self.encoder = [encoder_layer(c) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
+        self.second_view = VIEWS[c.cross_view](c)
         if c.norm == "pre":
-            self.encoder_norm, self.decoder_norm = LayerNorm(c), LayerNorm(c)
+            self.encoder_norm, self.decoder_norm = normalization(c), normalization(c)
         self.source_positions, self.target_positions = PositionEncoding(c), PositionEncoding(c)
 
     def encode(
@@ -214,10 +260,17 @@ class Transformer(EncoderDecoder):
         x = self.source_positions(embedded, positions, deterministic)
         outputs = []
         for layer in self.encoder:
-            x = layer(x, mask, positions, deterministic)
+            x = layer(x, words, mask, positions, deterministic)
             outputs.append(x)
-        states = self.encoder_norm(x) if self.config.norm == "pre" else x
+        states = self.encoder_norm(x, words, deterministic) if self.config.norm == "pre" else x
+        every_layer = every_layer or self.config.cross_view != "last"
         return Memory(states, words, tuple(outputs) if every_layer else ())
+
+    def views(self, memory: Memory) -> list[Views]:
+        """What each decoder layer reads of the source."""
+        if self.config.cross_view == "last":
+            return [(memory.states,)] * self.config.decoder_depth
+        return [(memory.states, other) for other in self.second_view(memory.layers)]
 
     def decode(
         self,
@@ -236,24 +289,32 @@ class Transformer(EncoderDecoder):
             cross_mask = Mask(segments=(target_segments, source_segments))
             positions = positions_in(target_segments)
         x = self.target_positions(self.embed_target(target), positions, deterministic)
-        for layer in self.decoder:
-            x = layer(x, memory.states, self_mask, cross_mask, positions, deterministic)
-        return self.decoder_norm(x) if self.config.norm == "pre" else x
+        words = target != self.config.special.pad
+        for layer, views in zip(self.decoder, self.views(memory), strict=True):
+            x = layer(x, words, views, self_mask, cross_mask, positions, deterministic)
+        return self.decoder_norm(x, words, deterministic) if self.config.norm == "pre" else x
 
     def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
         """The mask of the decoder's self-attention."""
         return Mask(causal=True, window=self.config.window)
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
-        c, rows, columns = self.config, memory.states.shape[0], length * beam_size
+        c, rows, keeps_past = (
+            self.config,
+            memory.states.shape[0],
+            MECHANISMS[self.config.mechanism].keeps_past,
+        )
+        columns = length * beam_size if keeps_past else 0
         keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
-        source = tuple(layer.source_keys_values(memory.states) for layer in self.decoder)
+        each = zip(self.decoder, self.views(memory), strict=True)
+        sources = tuple(layer.source_keys_values(views) for layer, views in each)
         layers = tuple(
-            LayerPast(KeysValues(keys, values), layer.init_states(rows, beam_size, memory.states.shape[1]))
-            for layer in self.decoder
+            LayerPast(KeysValues(keys, values), layer.init_states(rows, beam_size, own))
+            for layer, own in zip(self.decoder, sources, strict=True)
         )
-        return Cache.empty(layers, (source, memory.mask), rows, ancestors=(beam_size, columns))
+        ancestors = (beam_size, columns) if keeps_past else None
+        return Cache.empty(layers, (sources, memory.mask), rows, ancestors)
 
     def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
         hidden, cache = self.hidden_step(cache, tokens)
@@ -277,12 +338,13 @@ def _traced_once(layer: DecoderLayer, variables: Variables, *given: Any) -> tupl
     return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
 
 
-def cross_attention(
-    model: Transformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
-) -> Float[Array, "b t s"]:
-    """The attention of each target position to each source position, with teacher forcing: the mean over the
-    decoder's layers and heads. Every row sums to 1."""
-    _, sown = model.apply(variables, source, target, mutable=["intermediates"])
-    layers = (sown["intermediates"][f"decoder_{i}"] for i in range(model.config.decoder_depth))
-    weights = [layer["cross_attention"]["weights"][0] for layer in layers]
-    return jnp.stack(weights).mean(axis=(0, 2))
+def mean(outputs: list[Array]) -> Array:
+    """The mean of a layer's attention to each view."""
+    return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs)
+
+
+def cross_attention(intermediates: Variables) -> Float[Array, "l b h t s"]:
+    """The attention of each target position to each source position, in each decoder layer and head, from the
+    collection that the model has sown. With two views, that to the last encoder layer."""
+    layers = layers_sown(intermediates, "decoder")
+    return jnp.stack([layer["cross_attention"]["weights"][0] for layer in layers])

@@ -25,12 +25,12 @@ from transformer.config import (
 from transformer.config.decoding import methods_of
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import TYPES, Types, types_of
-from transformer.decoding.forced import forced_alignment, forced_scores
+from transformer.decoding.forced import Attentions, forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.parameters import Declarations, Variables, declarations
 from transformer.model.transformer import Transformer, cross_attention
-from transformer.systems.copying.model import CopyingTransformer
+from transformer.systems.copying.model import CopyingTransformer, pointer
 from transformer.systems.copying.objective import copying_objective
 from transformer.systems.copying.search import copying_scores, copying_search, pointers
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
@@ -53,6 +53,7 @@ def absent(what: str) -> Callable[..., Any]:
 
 
 NO_SEARCH, NO_ALIGNMENT = absent("does not decode"), absent("has no alignments")
+NO_ATTENTION = absent("sows no attention to the source")
 NO_SCORES = absent("does not score given outputs")
 
 
@@ -67,6 +68,9 @@ class System:
     search: Callable[..., Any] = NO_SEARCH
     """(model, variables, inputs, lines, options) -> a pytree of arrays with rows first, which the task makes
     into outputs; for text a `SearchResult`, as from `autoregressive_search`."""
+    attentions: Attentions = NO_ATTENTION
+    """(what the model has sown in "intermediates") -> [layer, batch, head, target, source]: its attention to
+    the source, which training can guide."""
     alignment: Callable[..., Any] = NO_ALIGNMENT
     """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
     scores: Callable[..., Any] = NO_SCORES
@@ -86,6 +90,7 @@ SYSTEMS = {
         model=Transformer,
         objective=lambda config, _: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
+        attentions=cross_attention,
         alignment=forced_alignment(cross_attention),
         scores=forced_scores,
         packs=True,
@@ -94,6 +99,7 @@ SYSTEMS = {
         model=recurrent.Recurrent,
         objective=lambda config, _: recurrent_objective(config),
         search=autoregressive_search,
+        attentions=recurrent.attention,
         alignment=forced_alignment(recurrent.attention),
         scores=forced_scores,
     ),
@@ -101,6 +107,7 @@ SYSTEMS = {
         model=convolutional.Convolutional,
         objective=lambda config, _: translation_objective(config.training.label_smoothing),
         search=autoregressive_search,
+        attentions=convolutional.attention,
         alignment=forced_alignment(convolutional.attention),
         scores=forced_scores,
     ),
@@ -108,6 +115,7 @@ SYSTEMS = {
         model=NonAutoregressiveTransformer,
         objective=nonautoregressive_objective,
         search=nonautoregressive_search,
+        attentions=cross_attention,
         alignment=nonautoregressive_attention,
         scores=nonautoregressive_scores,
     ),
@@ -115,6 +123,7 @@ SYSTEMS = {
         model=CopyingTransformer,
         objective=lambda config, _: copying_objective(config),
         search=copying_search,
+        attentions=pointer,
         alignment=pointers,
         scores=copying_scores,
         copies=True,
@@ -198,5 +207,11 @@ def check_system(config: Config) -> None:
         raise UserError(
             f"--data.tokenizer open-word: {config.system} cannot output out-of-vocabulary words; use word"
         )
-    if config.data.batching == "packed" and not system.packs:
-        raise UserError(f"--data.batching packed: {config.system} reads one sentence per row; use buckets")
+    if config.data.batching == "packed" and (config.model.unpacked or not system.packs):
+        what = config.model.unpacked or config.system
+        raise UserError(f"--data.batching packed: {what} reads one sentence per row; use buckets")
+    if config.training.accumulate > 1 and config.model.undivided:
+        raise UserError(
+            f"--training.accumulate {config.training.accumulate}: {config.model.undivided} needs the "
+            "statistics of the whole batch; leave one of them out"
+        )

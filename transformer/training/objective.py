@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.encoder_decoder import EncoderDecoder, shift_right
 from transformer.model.parameters import Variables
-from transformer.model.statistics import SUMS
+from transformer.model.statistics import INTERMEDIATES, SUMS
 from transformer.training.cross_entropy import output_cross_entropy
 
 Batch = Mapping[str, Array]
@@ -39,6 +39,8 @@ class Loss:
     metrics: Metrics = struct.field(default_factory=dict)
     statistics: Variables = struct.field(default_factory=dict)
     """The `Sums` of running statistics, by module and name (`transformer.model.statistics`)."""
+    intermediates: Variables = struct.field(default_factory=dict)
+    """What the model has sown, such as attention weights, if `Context.sows`."""
     carry: Carry = ()
     """The rows' memory for the next step. It has no gradient."""
 
@@ -53,6 +55,8 @@ class Context:
     """Number of updates so far, for annealed objectives."""
     carry: Carry = ()
     """The rows' memory from the step before."""
+    sows: bool = False
+    """Whether the loss is to return the model's intermediates."""
 
     @property
     def deterministic(self) -> bool:
@@ -71,13 +75,14 @@ Objective = Callable[[nn.Module, Variables, Batch, Context], Loss]
 
 
 def apply_training(
-    model: nn.Module, variables: Variables, *given: Any, **options: Any
-) -> tuple[Any, Variables]:
-    """`model.apply`, and the `Loss.statistics` of the model."""
-    found: Any = model.apply(variables, *given, mutable=[SUMS], **options)
-    output, changed = found
-    statistics: Variables = changed.get(SUMS, {})
-    return output, statistics
+    model: nn.Module, variables: Variables, context: Context, *given: Any, **options: Any
+) -> tuple[Any, dict[str, Variables]]:
+    """`model.apply`, and what the model has sown meanwhile: the arguments `statistics` and `intermediates` of
+    `Loss`."""
+    collections = [SUMS, INTERMEDIATES] if context.sows else [SUMS]
+    found: Any = model.apply(variables, *given, mutable=collections, **options)
+    output, sown = found
+    return output, {"statistics": sown.get(SUMS, {}), "intermediates": sown.get(INTERMEDIATES, {})}
 
 
 def translation_objective(smoothing: float) -> Objective:
@@ -101,9 +106,10 @@ def translation_objective(smoothing: float) -> Objective:
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
         words = (target != special.pad).astype(jnp.float32)
-        factors, statistics = apply_training(
+        factors, sown = apply_training(
             model,
             variables,
+            context,
             batch["source"],
             shift_right(target, special.bos, segments and segments[1]),
             segments=segments,
@@ -113,7 +119,7 @@ def translation_objective(smoothing: float) -> Objective:
         )
         loss, nll, correct = output_cross_entropy(*factors, target, words, smoothing)
         weight = words.sum()
-        return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, statistics)
+        return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
 
     return objective
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import TrainingConfig
 from transformer.errors import UserError
 from transformer.model.parameters import Arguments, Params, Variables
-from transformer.model.statistics import GRADIENTS, PROBES, Sums
+from transformer.model.statistics import GRADIENTS, PROBES, Sums, replicas
 from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
 
 Means = dict[str, Float[Array, ""]]
@@ -159,7 +159,8 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         if axis_name:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        sums, carry = (summed if accumulate == 1 else accumulated)(state, batch, state.carry, key)
+        with replicas(axis_name):
+            sums, carry = (summed if accumulate == 1 else accumulated)(state, batch, state.carry, key)
         if axis_name:
             sent = jax.tree.map(lambda x: x.astype(reduce_dtype), sums.gradients)
             sums = jax.lax.psum(replace(sums, gradients=sent), axis_name)

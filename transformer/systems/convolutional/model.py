@@ -20,6 +20,7 @@ from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.positions import sinusoids
+from transformer.model.statistics import INTERMEDIATES, layers_sown
 
 START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)
@@ -83,7 +84,7 @@ class DecoderBlock(Module):
         query = (self.query(convolved) + embedded) * HALF  # Eq. 1
         scores = jnp.einsum("bum,bsm->bus", query, source.keys, preferred_element_type=jnp.float32)
         weights = jax.nn.softmax(jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min))
-        self.sow("intermediates", "weights", weights)
+        self.sow(INTERMEDIATES, "weights", weights)
         # scaled up by the square root of the number of source tokens (section 3.5)
         words = source.words.sum(axis=1)[:, None, None].astype(x.dtype)
         context = jnp.einsum("bus,bsm->bum", weights.astype(x.dtype), source.values) * jnp.sqrt(words)
@@ -159,11 +160,7 @@ class Convolutional(EncoderDecoder):
         return self.output(self.readout(x)), cache.end_step(layers)
 
 
-def attention(
-    model: Convolutional, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
-) -> Float[Array, "b t s"]:
-    """The attention of each target position to each source position, with teacher forcing: the mean over the
-    decoder's layers."""
-    _, sown = model.apply(variables, source, target, mutable=["intermediates"])
-    layers = (sown["intermediates"][f"decoder_{i}"]["weights"][0] for i in range(model.config.num_layers))
-    return jnp.stack(list(layers)).mean(axis=0)
+def attention(intermediates: Variables) -> Float[Array, "l b 1 t s"]:
+    """The attention of each decoder layer."""
+    layers = layers_sown(intermediates, "decoder")
+    return jnp.stack([layer["weights"][0][:, None] for layer in layers])

@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config.copying import CopyingConfig
 from transformer.model.cache import Cache
 from transformer.model.encoder_decoder import Segments
-from transformer.model.parameters import dense
+from transformer.model.parameters import Variables, dense
+from transformer.model.statistics import INTERMEDIATES
 from transformer.model.transformer import Memory, Transformer
 
 TINY = 1e-30  # keeps logarithms finite; smaller than all probabilities that matter
@@ -98,6 +99,7 @@ class CopyingTransformer(Transformer):
         scores = scores / math.sqrt(key.shape[-1])
         pointer = jax.nn.softmax(jnp.where(memory.mask[:, None, :], scores, jnp.finfo(jnp.float32).min))
         context = jnp.einsum("bts,bsm->btm", pointer.astype(hidden.dtype), memory.states)
+        self.sow(INTERMEDIATES, "pointer", pointer)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(jnp.float32)[..., 0]
         return Mixture(jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), pointer)
 
@@ -125,6 +127,12 @@ class CopyingTransformer(Transformer):
         read, memory = cache.source
         hidden, cache = self.hidden_step(replace(cache, source=read), self.known(tokens))
         return self.extended(hidden, memory), replace(cache, source=(read, memory))
+
+
+def pointer(intermediates: Variables) -> Float[Array, "1 b 1 t s"]:
+    """The pointer's attention."""
+    (weights,) = intermediates["pointer"]
+    return weights[None, :, None]  # type: ignore[no-any-return]
 
 
 def extended_ids(ids: Int[Array, "b t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b t"]:

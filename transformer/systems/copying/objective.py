@@ -1,7 +1,6 @@
 """Likelihood under the mixture of generating and copying, and the coverage loss."""
 
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,7 +13,7 @@ from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
 from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture
-from transformer.training.objective import Batch, Context, Loss, Objective
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
 
 def copying_objective(config: Config) -> Objective:
@@ -42,7 +41,7 @@ def copying_objective(config: Config) -> Objective:
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         assert isinstance(model, CopyingTransformer)
         source, target = batch["source"], batch["target"]
-        log_p, likely, mixture, _ = forced(model, variables, source, target, context.rngs("dropout"))
+        (log_p, likely, mixture, _), sown = forced(model, variables, source, target, context)
         words = (target != model.config.special.pad).astype(jnp.float32)
         loss, weight = -(log_p * words).sum(), words.sum()
         sums = {
@@ -55,9 +54,13 @@ def copying_objective(config: Config) -> Objective:
             sums["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * words).sum()
             loss += coverage_weight * sums["coverage"]
         metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
-        return Loss(loss, weight, metrics)
+        return Loss(loss, weight, metrics, **sown)
 
     return objective
+
+
+Forced = tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture, Float[Array, "b t v"]]
+EVALUATION = Context()
 
 
 def forced(
@@ -65,10 +68,10 @@ def forced(
     variables: Variables,
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
-    rngs: dict[str, Array] | None = None,
-) -> tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture, Float[Array, "b t v"]]:
+    context: Context = EVALUATION,
+) -> tuple[Forced, dict[str, Variables]]:
     """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), the
-    mixture, and the logits of generating.
+    mixture, and the logits of generating; and what the model has sown.
 
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
     An out-of-vocabulary word that is not in the source is generated as <unk>.
@@ -77,12 +80,13 @@ def forced(
     given = shift_right(target, special.bos)
 
     def run(model: CopyingTransformer) -> tuple[Array, Mixture]:
-        memory = model.encode(source, deterministic=rngs is None)
-        hidden = model.decode(memory, given, deterministic=rngs is None)
+        memory = model.encode(source, deterministic=context.deterministic)
+        hidden = model.decode(memory, given, deterministic=context.deterministic)
         return model.output(hidden), model.mixture(hidden, memory)
 
-    found: Any = model.apply(variables, rngs=rngs, method=run)
-    logits, mixture = found
+    (logits, mixture), sown = apply_training(
+        model, variables, context, rngs=context.rngs("dropout"), method=run
+    )
     log_vocabulary = jax.nn.log_softmax(logits)
     outside = target >= logits.shape[-1]
     held = target[:, :, None] == source[:, None, :]
@@ -91,4 +95,4 @@ def forced(
     generated = jnp.where(outside & held.any(axis=-1), -jnp.inf, generated)
     pointed = jnp.where(held, mixture.pointer, 0).sum(axis=-1)
     log_p = jnp.logaddexp(generated, jnp.log(pointed + TINY) + mixture.log_copy)
-    return log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture, logits
+    return (log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture, logits), sown

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.forced import sown_attention
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention
@@ -54,5 +55,5 @@ def nonautoregressive_attention(
     draft = target
     if model.config.decoder_input != "masked":
         draft = initial_draft(model, variables, source, target)
-    weights = cross_attention(model, variables, source, draft)[:, : target.shape[1]]
+    weights = sown_attention(cross_attention, model, variables, source, draft)[:, : target.shape[1]]
     return jax.lax.stop_gradient(weights)

@@ -15,7 +15,7 @@ from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
-from transformer.training.objective import Batch, Context, Loss, Objective
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
 Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
 
@@ -65,7 +65,7 @@ def nonautoregressive_objective(
             hidden = model.decode(memory, draft, deterministic=context.deterministic)
             return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
 
-        outputs: Any = model.apply(variables, rngs=context.rngs("dropout"), method=run)
+        outputs, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
         factors, plan = outputs
         weights = predicted.astype(jnp.float32)
         loss, nll, correct = output_cross_entropy(*factors, target, weights, smoothing)
@@ -79,7 +79,7 @@ def nonautoregressive_objective(
             plan_loss = c.length_weight * (cross_entropy(plan, classes) * is_sentence).sum()
         sums, weight = {"nll": nll, "correct": correct, "plan": plan_loss}, weights.sum()
         metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
-        return Loss(loss + plan_loss, weight, metrics)
+        return Loss(loss + plan_loss, weight, metrics, **sown)
 
     return objective
 

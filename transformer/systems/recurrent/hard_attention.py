@@ -6,6 +6,8 @@ same sum if every step attends to the most probable position, as in decoding (se
 et al. 2017). The difficulty of the words is in both, and cancels.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,14 @@ from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
 from transformer.systems.recurrent.model import Recurrent, Steps
 from transformer.training.cross_entropy import cross_entropy
-from transformer.training.objective import Batch, Context, Loss, Objective, translation_objective
+from transformer.training.objective import (
+    Batch,
+    Context,
+    Loss,
+    Objective,
+    apply_training,
+    translation_objective,
+)
 
 
 def recurrent_objective(config: Config) -> Objective:
@@ -43,20 +52,11 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         target, special = batch["target"], model.config.special
         words = (target != special.pad).astype(jnp.float32)
 
-        def along(rngs: dict[str, Array] | None) -> tuple[Steps, Array]:
-            return model.apply(  # type: ignore[return-value]
-                variables,
-                batch["source"],
-                shift_right(target, special.bos),
-                rngs=rngs,
-                method=_steps_and_logits,
-            )
-
-        steps, logits = along(context.rngs("dropout", "draw"))
-        nll, otherwise = (
-            cross_entropy(logits, target),
-            cross_entropy(along(context.rngs("dropout"))[1], target),
-        )
+        given = batch["source"], shift_right(target, special.bos)
+        along = functools.partial(apply_training, model, variables, context, *given, method=_steps_and_logits)
+        (steps, logits), sown = along(rngs=context.rngs("dropout", "draw"))
+        (_, likely), _ = along(rngs=context.rngs("dropout"))
+        nll, otherwise = cross_entropy(logits, target), cross_entropy(likely, target)
         advantage = _from_here_on(jax.lax.stop_gradient(otherwise - nll) * words)  # return - baseline
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
@@ -68,7 +68,7 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
             name: (jax.lax.stop_gradient((values * words).sum()), weight)
             for name, values in {"nll": nll, "correct": correct, "entropy": entropy}.items()
         }
-        return Loss((loss * words).sum(), weight, metrics)
+        return Loss((loss * words).sum(), weight, metrics, **sown)
 
     return objective
 

@@ -20,6 +20,7 @@ from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, Variables, declared, dense
+from transformer.model.statistics import INTERMEDIATES
 
 Carry = Any
 """The state of a cell: one or two arrays `[b, n, d]`."""
@@ -190,7 +191,10 @@ class Recurrent(EncoderDecoder):
             out_axes=1,
         )
         _, steps = scan(self.decoder, memory.starts, embedded[:, :, None, :])
-        return jax.tree.map(lambda x: x.squeeze(2), steps), embedded
+        steps = jax.tree.map(lambda x: x.squeeze(2), steps)
+        if self.config.attention != "fixed":
+            self.sow(INTERMEDIATES, "weights", steps.weights)
+        return steps, embedded
 
     def decode(
         self,
@@ -234,18 +238,13 @@ def _output(carry: Any) -> Array:
     return carry[1] if isinstance(carry, tuple) else carry
 
 
-def attention(
-    model: Recurrent, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
-) -> Float[Array, "b t s"]:
-    """The attention of each step to each source position, with teacher forcing.
+def attention(intermediates: Variables) -> Float[Array, "1 b 1 t s"]:
+    """The attention of each step.
 
     Raises:
       UserError: the model sees the source as one fixed vector.
     """
-    if model.config.attention == "fixed":
+    if "weights" not in intermediates:
         raise UserError("a decoder with a fixed context has no attention: there is no alignment to show")
-
-    def weights(model: Recurrent) -> Array:
-        return model.steps(model.encode(source), target)[0].weights
-
-    return model.apply(variables, method=weights)  # type: ignore[return-value]
+    (weights,) = intermediates["weights"]
+    return weights[None, :, None]  # type: ignore[no-any-return]

@@ -1,0 +1,146 @@
+"""Normalisation of the inputs or outputs of sublayers (section 3.1), always in float32.
+
+Each is called with `words`, False for padding, and `deterministic`; only the normalisations over a batch read
+them.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer.config import TransformerConfig
+from transformer.model.parameters import Declared, Module
+from transformer.model.statistics import over_replicas, running_gradient, running_mean
+
+MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
+
+
+def normalization(config: TransformerConfig) -> nn.Module:
+    """The normalisation that a config names."""
+    found: Any = NORMALIZATIONS[config.normalization]
+    return found(config)  # type: ignore[no-any-return]
+
+
+def scale_and_bias(module: nn.Module, width: int) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+    """gamma and beta: the scale and the offset of each feature after its normalisation."""
+    axes = ("model",)
+    initial = {"scale": Declared(jnp.ones(width), axes), "bias": Declared(jnp.zeros(width), axes)}
+    norm: Any = module.param("norm", lambda _: initial)
+    return norm["scale"], norm["bias"]
+
+
+class LayerNorm(Module):
+    """Layer normalisation (Ba et al. 2016): over the features of each position."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b t m"],
+        words: Bool[Array, "b t"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        scale, bias = scale_and_bias(self, x.shape[-1])
+        centred = x.astype(jnp.float32) - x.mean(axis=-1, keepdims=True, dtype=jnp.float32)
+        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+        # Flax's own multiplies the scale with this first, and stores that for every position
+        normalised = centred * jax.lax.rsqrt(variance + self.config.norm_epsilon)
+        return (normalised * scale + bias).astype(x.dtype)
+
+
+class BatchNorm(Module):
+    """Batch normalisation (Ioffe and Szegedy 2015): each feature over the positions of a batch that are no
+    padding, on all devices. In evaluation and decoding, by running means."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b t m"],
+        words: Bool[Array, "b t"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        scale, bias = scale_and_bias(self, x.shape[-1])
+        values = x.astype(jnp.float32)
+        there = jnp.ones((*x.shape[:2], 1)) if words is None else words[..., None].astype(jnp.float32)
+        count = there.sum()
+        total = (values * there).sum(axis=(0, 1))
+        all_words = jnp.maximum(over_replicas(count), 1)
+        mean = over_replicas(total) / all_words
+        squares = (jnp.square(values - mean) * there).sum(axis=(0, 1))
+        variance = over_replicas(squares) / all_words
+        running = running_mean(self, "mean", total, count, momentum=MOMENTUM)
+        around = running_mean(self, "variance", squares, count, momentum=MOMENTUM, initial=1.0)
+        if deterministic:
+            mean, variance = running, around
+        normalised = (values - mean) * jax.lax.rsqrt(variance + self.config.norm_epsilon)
+        return (normalised * scale + bias).astype(x.dtype)
+
+
+class PowerNorm(Module):
+    """PowerNorm (Shen et al. 2020, Eq. 9-12): each feature divided by its running quadratic mean, which also
+    training reads from the batches before. The gradient reads a running mean, too. So neither depends on
+    this batch, nor on how it is divided."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b t m"],
+        words: Bool[Array, "b t"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        scale, bias = scale_and_bias(self, x.shape[-1])
+        values = x.astype(jnp.float32)
+        there = jnp.ones((*x.shape[:2], 1)) if words is None else words[..., None].astype(jnp.float32)
+        count, width = there.sum(), x.shape[-1:]
+        total = jax.lax.stop_gradient((jnp.square(values) * there).sum(axis=(0, 1)))
+        quadratic = running_mean(self, "quadratic", total, count, momentum=MOMENTUM, initial=1.0)
+        gradient, probe = running_gradient(self, "gradient", width, count, momentum=MOMENTUM)
+        psi = jnp.sqrt(quadratic + self.config.norm_epsilon)
+        return (power_normalised(values, there, psi, gradient, probe) * scale + bias).astype(x.dtype)
+
+
+@jax.custom_vjp
+def power_normalised(
+    x: Float[Array, "b t m"],
+    there: Float[Array, "b t 1"],
+    psi: Float[Array, " m"],
+    nu: Float[Array, " m"],
+    probe: Float[Array, " m"],
+) -> Float[Array, "b t m"]:
+    """x / psi, whose gradient is approximated by running means (Shen et al. 2020, Eq. 11-12).
+
+    Args:
+      x: activations.
+      there: 0 for padding, 1 otherwise.
+      psi: the running quadratic mean of each feature.
+      nu: the running mean of gradient times normalised activation.
+      probe: zeros. Its gradient is the sum over positions whose mean the running mean nu takes in: nu + g y -
+        nu y^2, for normalised activations y and their gradients g. So nu becomes nu (1 - (1 - a) mean(y^2)) +
+        (1 - a) mean(g y), for a momentum a.
+    """
+    return x / psi
+
+
+def _forward(x: Array, there: Array, psi: Array, nu: Array, probe: Array) -> tuple[Array, Any]:
+    y = x / psi
+    return y, (y, there, psi, nu)
+
+
+def _backward(kept: Any, g: Array) -> tuple[Array, ...]:
+    y, there, psi, nu = kept
+    of_x = (g - nu * y) * there / psi
+    of_probe = ((nu + g * y - nu * jnp.square(y)) * there).sum(axis=(0, 1))
+    return of_x, jnp.zeros_like(there), jnp.zeros_like(psi), jnp.zeros_like(nu), of_probe
+
+
+power_normalised.defvjp(_forward, _backward)
+NORMALIZATIONS: dict[str, type[Module]] = {"layer": LayerNorm, "batch": BatchNorm, "power": PowerNorm}
+"""Those of `TransformerConfig.normalization`."""
