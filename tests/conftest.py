@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ from jaxtyping import install_import_hook
 from transformer.config import TransformerConfig
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# A shell starts background jobs, such as these tests, with SIGINT ignored; tests of signals send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These tests mostly compile, so optimising programs would cost more than it saves.
 # JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the optimised programs that users run.

@@ -18,6 +18,7 @@ LAYERS = (
     {"decoding", "evaluation"},
     {"tasks"},
     {"systems"},
+    {"methods"},
     {"runs"},
     {"translator"},
     {"trainer"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.devices import MeshConfig
+from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.ranges import Option
 from transformer.config.training import OptimizerConfig, TrainingConfig
@@ -38,6 +39,14 @@ class Config:
     method."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     """Sharding."""
+    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+    """Guided attention."""
+    rdrop: RDropConfig = field(default_factory=RDropConfig)
+    """R-Drop."""
+    scheduled: ScheduledConfig = field(default_factory=ScheduledConfig)
+    """Scheduled sampling."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """Training on rewards."""
 
     def __post_init__(self) -> None:
         for name, value in flatten(self).items():

@@ -88,8 +88,10 @@ class EncoderDecoder(Module):
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last hidden states, with teacher forcing."""
+        """The decoder's last hidden states, with teacher forcing. `embedded` takes the place of the embedded
+        target."""
         raise NotImplementedError
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:

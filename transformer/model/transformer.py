@@ -279,6 +279,7 @@ class Transformer(EncoderDecoder):
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
         """The decoder stack."""
         self_mask, cross_mask = self.decoder_mask(target), Mask(keys=memory.mask)
@@ -288,7 +289,8 @@ class Transformer(EncoderDecoder):
             self_mask = replace(self_mask, segments=(target_segments, target_segments))
             cross_mask = Mask(segments=(target_segments, source_segments))
             positions = positions_in(target_segments)
-        x = self.target_positions(self.embed_target(target), positions, deterministic)
+        embedded = self.embed_target(target) if embedded is None else embedded
+        x = self.target_positions(embedded, positions, deterministic)
         words = target != self.config.special.pad
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
             x = layer(x, words, views, self_mask, cross_mask, positions, deterministic)

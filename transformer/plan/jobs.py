@@ -14,6 +14,7 @@ from transformer.config import Config
 from transformer.data.batching import stacked
 from transformer.decoding.lanes import STEPS, Job, Size, advance, batch, begin, sizes
 from transformer.decoding.search import AutoregressiveSearch, Conditions
+from transformer.methods.registry import objective_of
 from transformer.model.placement import tracing_for
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import declared_parameters, find_system, model_shapes
@@ -46,7 +47,7 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
     system, t = find_system(config.system), config.training
     model, optimizer = system.model(config.model), make_optimizer(config)
     layout = layout_of(config.mesh, declared_parameters(config), devices)
-    objective = system.objective(config, teacher)
+    objective = objective_of(config, teacher)
     state = jax.eval_shape(
         lambda: init_state(
             model, optimizer, t.seed, system.task.example(), average=t.ema > 0, carry=system.carry(config)
@@ -95,7 +96,7 @@ def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
     as many). Neither recomputation nor element-wise work counts; masked products do."""
     config, task = prepared(config)
     system = find_system(config.system)
-    model, objective = system.model(config.model), system.objective(config, teacher)
+    model, objective = system.model(config.model), objective_of(config, teacher)
     carry = system.carry(config)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from transformer.config import Config, ModelConfig, check_beam, differences
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
 from transformer.errors import UserError
+from transformer.methods.registry import objective_of
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
@@ -90,7 +91,7 @@ def train(
     check_task(config, task, corpus)
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
-    objective = find_system(config.system).objective(config, Translator.load)
+    objective = objective_of(config, Translator.load)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from transformer.config import SpecialIds
 from transformer.model.encoder_decoder import EncoderDecoder, shift_right
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
@@ -85,7 +87,8 @@ def apply_training(
     return output, {"statistics": sown.get(SUMS, {}), "intermediates": sown.get(INTERMEDIATES, {})}
 
 
-def translation_objective(smoothing: float) -> Objective:
+@dataclass(frozen=True)
+class TranslationObjective:
     """Label-smoothed cross-entropy of the target given the source, with teacher forcing.
 
     The batch has `source` and `target`, ids `[rows, length]`, each sentence closed by <eos>, then <pad>; for
@@ -95,33 +98,57 @@ def translation_objective(smoothing: float) -> Objective:
     had the highest logit, of each target token. The weight is their number.
     """
 
-    def objective(
-        model: nn.Module,
-        variables: Variables,
-        batch: Batch,
-        context: Context,
-    ) -> Loss:
-        assert isinstance(model, EncoderDecoder)
-        special, target, segments = model.config.special, batch["target"], None
+    smoothing: float
+
+    def __call__(self, model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        factors, sown = self.factors(model, variables, batch, context)
+        return self.of_factors(model, batch, factors, sown)
+
+    def decoder_input(
+        self, model: nn.Module, batch: Batch
+    ) -> tuple[Int[Array, "b t"], tuple[Array, Array] | None]:
+        """What the decoder reads, and the segments of packed rows."""
+        special, segments = _special(model), None
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
-        words = (target != special.pad).astype(jnp.float32)
-        factors, sown = apply_training(
+        return shift_right(batch["target"], special.bos, segments and segments[1]), segments
+
+    def factors(
+        self, model: nn.Module, variables: Variables, batch: Batch, context: Context
+    ) -> tuple[tuple[Array, Array], dict[str, Variables]]:
+        """The two factors of the logits, and what the model has sown."""
+        given, segments = self.decoder_input(model, batch)
+        found: tuple[tuple[Array, Array], dict[str, Variables]] = apply_training(
             model,
             variables,
             context,
             batch["source"],
-            shift_right(target, special.bos, segments and segments[1]),
+            given,
             segments=segments,
             deterministic=context.deterministic,
             rngs=context.rngs("dropout"),
             method=_output_factors,
         )
-        loss, nll, correct = output_cross_entropy(*factors, target, words, smoothing)
+        return found
+
+    def of_factors(
+        self, model: nn.Module, batch: Batch, factors: tuple[Array, Array], sown: dict[str, Variables]
+    ) -> Loss:
+        """The loss, given the two factors of the logits."""
+        words = (batch["target"] != _special(model).pad).astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(*factors, batch["target"], words, self.smoothing)
         weight = words.sum()
         return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
 
-    return objective
+
+def translation_objective(smoothing: float) -> TranslationObjective:
+    """Label-smoothed cross-entropy, see `TranslationObjective`."""
+    return TranslationObjective(smoothing)
+
+
+def _special(model: nn.Module) -> SpecialIds:
+    assert isinstance(model, EncoderDecoder)
+    return model.config.special
 
 
 def _output_factors(model: EncoderDecoder, *inputs: Array, **options: Any) -> tuple[Array, Array]:

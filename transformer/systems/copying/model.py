@@ -89,8 +89,9 @@ class CopyingTransformer(Transformer):
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        return super().decode(memory, self.known(target), deterministic=deterministic)
+        return super().decode(memory, self.known(target), deterministic=deterministic, embedded=embedded)
 
     def mixture(self, hidden: Float[Array, "b t m"], memory: SourceMemory) -> Mixture:
         """The gate and the pointer, for every state of the decoder."""

@@ -179,10 +179,15 @@ class Recurrent(EncoderDecoder):
         return start if self.config.cell == "gru" else (jnp.zeros_like(start), start)
 
     def steps(
-        self, memory: Memory, target: Int[Array, "b t"], *, deterministic: bool = True
+        self,
+        memory: Memory,
+        target: Int[Array, "b t"],
+        *,
+        deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
     ) -> tuple[Steps, Float[Array, "b t m"]]:
         """The decoder's steps with teacher forcing, and the embedded target."""
-        embedded = self.embed_target(target)
+        embedded = self.embed_target(target) if embedded is None else embedded
         scan = nn.scan(
             lambda step, states, word: step(states, word, memory.source, deterministic),
             variable_broadcast="params",
@@ -203,8 +208,9 @@ class Recurrent(EncoderDecoder):
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        steps, embedded = self.steps(memory, target, deterministic=deterministic)
+        steps, embedded = self.steps(memory, target, deterministic=deterministic, embedded=embedded)
         return self.read(steps, embedded, deterministic)
 
     def read(

@@ -1,0 +1,117 @@
+"""Options of training methods: additions to the objective of a system. Each is off unless its weight, rate or
+share is above 0."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, Ranges, check_ranges
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class GuidanceConfig:
+    """Guided attention: attention to the source should follow the diagonal (Tachibana et al. 2018, section
+    4)."""
+
+    weight: float = 0.0
+    """Weight of the guidance loss. 0: none."""
+    width: float = 0.2
+    """g: how far from the diagonal attention may be, as a share of the sentence."""
+    layers: tuple[int, ...] = ()
+    """Decoder layers to guide, from 1. None given: all."""
+    heads: tuple[int, ...] = ()
+    """Heads to guide in each of them, from 1. None given: all."""
+
+    _RANGES: ClassVar[Ranges] = {"layers": (1, DEEPEST), "heads": (1, LARGEST)}
+
+    def __post_init__(self) -> None:
+        check_ranges("guidance", self, self._RANGES)
+        if self.weight < 0:
+            raise UserError("--guidance.weight must not be negative")
+        if self.width <= 0:
+            raise UserError("--guidance.width must be positive")
+
+
+@dataclass(frozen=True)
+class RDropConfig:
+    """R-Drop: two passes with other dropout masks should predict the same (Liang et al. 2021)."""
+
+    weight: float = 0.0
+    """alpha: weight of the divergence between the two predictions. 0: none. An update takes about twice the
+    time."""
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise UserError("--rdrop.weight must not be negative")
+
+
+@dataclass(frozen=True)
+class ScheduledConfig:
+    """Scheduled sampling: the decoder reads some of its own predictions in place of the target's tokens
+    (Bengio et al. 2015), from an earlier pass (Mihaylova and Martins 2019)."""
+
+    share: float = 0.0
+    """Share of tokens to replace in the end. 0: none."""
+    decay: Literal["linear", "exponential", "inverse-sigmoid"] = "linear"
+    """How the share of the target's tokens falls with the updates (Bengio et al. 2015, section 2.4)."""
+    updates: int = 1000
+    """linear: updates until the share is reached; otherwise the constant of the decay: exponential, the
+    updates after which the target's share has fallen to 1/e; inverse-sigmoid, k."""
+    tokens: Literal["argmax", "sample", "mixture"] = "argmax"
+    """What replaces a token: the most probable one, a sampled one, or the mean embedding of the most probable
+    ones, by their probabilities."""
+    top_k: int = 5
+    """mixture: how many tokens it is of."""
+    passes: int = 1
+    """Passes whose predictions are read, one after the other (Duckworth et al. 2019)."""
+    gradient: Literal["last", "all"] = "last"
+    """mixture: whether the gradient goes through the last pass only, or also through those before."""
+
+    def __post_init__(self) -> None:
+        ranges = {"updates": (1, COUNTS), "top_k": (1, COUNTS), "passes": (1, 100)}
+        check_ranges("scheduled", self, ranges)
+        if not 0 <= self.share <= 1:
+            raise UserError("--scheduled.share must be in [0, 1]")
+        if self.gradient == "all" and self.tokens != "mixture":
+            raise UserError(
+                f"--scheduled.gradient all needs --scheduled.tokens mixture: {self.tokens} has no gradient"
+            )
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Training on a score of the model's own outputs, mixed with cross-entropy."""
+
+    share: float = 0.0
+    """Weight of this loss; cross-entropy has the rest. 0: none."""
+    loss: Literal["risk", "reinforce"] = "risk"
+    """risk: the expected cost over the candidates of a sentence, by their renormalised probabilities (Shen et
+    al. 2016); reinforce: the gradient of the expected reward, by samples (Ranzato et al. 2016)."""
+    candidates: Literal["sample", "beam"] = "sample"
+    """risk: sampled outputs, or those of beam search."""
+    samples: int = 4
+    """Candidates of each sentence."""
+    reward: Literal["gleu", "bleu", "chrf"] = "gleu"
+    """gleu: of n-grams of tokens, computed with the update (Wu et al. 2016); bleu, chrf: sacreBLEU's scores
+    of sentences, computed by the host."""
+    baseline: Literal["greedy", "mean", "none"] = "greedy"
+    """reinforce: what rewards are compared with. greedy: the reward of greedy search (Rennie et al. 2017);
+    mean: the mean reward of the sentence's other samples."""
+    sharpness: float = 0.005
+    """risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016."""
+    anneal: int = 0
+    """Updates over which the weight rises from 0 to its share (Ranzato et al. 2016). 0: none."""
+    extra_length: int = 10
+    """Candidates have at most this many tokens more than the source."""
+
+    def __post_init__(self) -> None:
+        ranges = {"samples": (1, 1000), "anneal": (0, COUNTS), "extra_length": (1, COUNTS)}
+        check_ranges("reward", self, ranges)
+        if not 0 <= self.share <= 1:
+            raise UserError("--reward.share must be in [0, 1]")
+        if self.sharpness <= 0:
+            raise UserError("--reward.sharpness must be positive")
+        if self.samples == 1 and (self.loss == "risk" or self.baseline == "mean") and self.share:
+            raise UserError("--reward.samples 1: nothing to compare a candidate with; give at least 2")
+        if self.loss == "reinforce" and self.candidates == "beam":
+            raise UserError("--reward.candidates beam: REINFORCE needs samples; use --reward.loss risk")

@@ -1,0 +1,1 @@
+"""Training methods: additions to the objective of a system."""

@@ -1,0 +1,48 @@
+"""Which methods a config asks for, around the objective of its system."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config
+from transformer.errors import UserError
+from transformer.methods.guidance import guided
+from transformer.methods.rdrop import rdrop_objective
+from transformer.methods.scheduled import scheduled_objective
+from transformer.systems.registry import find_system
+from transformer.training.objective import Objective, TranslationObjective
+
+Maker = Callable[[Config, TranslationObjective], Objective]
+REPLACEMENTS: dict[str, tuple[Callable[[Config], float], Maker]] = {
+    "--rdrop.weight": (lambda config: config.rdrop.weight, rdrop_objective),
+    "--scheduled.share": (lambda config: config.scheduled.share, scheduled_objective),
+}
+"""The option that switches a method on, its value, and the objective that takes the place of
+cross-entropy."""
+
+
+def objective_of(config: Config, load_teacher: Callable[[Path], Any]) -> Objective:
+    """The objective of a run: that of its system, with the methods of its config.
+
+    Args:
+      config: of the run.
+      load_teacher: as for `System.objective`.
+
+    Raises:
+      UserError: methods do not go together, or with the system.
+    """
+    system = find_system(config.system)
+    objective = system.objective(config, load_teacher)
+    chosen = {option: make for option, (value, make) in REPLACEMENTS.items() if value(config)}
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)}: each replaces cross-entropy; leave one of them out")
+    for option, make in chosen.items():
+        if not isinstance(objective, TranslationObjective):
+            raise UserError(
+                f"{option}: it is for systems trained by cross-entropy with given targets, and "
+                f"{config.system} has an objective of its own; leave it out"
+            )
+        objective = make(config, objective)
+    if config.guidance.weight:
+        objective = guided(objective, system.attentions, config.guidance)
+    return objective

@@ -1,0 +1,147 @@
+"""Scheduled sampling: the decoder learns from its own predictions (Bengio et al. 2015), which an earlier pass
+over the whole target has made (Mihaylova and Martins 2019; Duckworth et al. 2019)."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import Config
+from transformer.config.methods import ScheduledConfig
+from transformer.model.encoder_decoder import EncoderDecoder
+from transformer.model.parameters import Variables
+from transformer.model.products import logits
+from transformer.training.objective import (
+    Batch,
+    Context,
+    Loss,
+    Objective,
+    TranslationObjective,
+    apply_training,
+)
+from transformer.training.slices import in_slices
+
+
+def share_of_target(options: ScheduledConfig, step: Int[Array, ""] | int) -> Float[Array, ""]:
+    """The share of tokens that are the target's own in this update: from 1 down to 1 - `share` (Bengio et al.
+    2015, section 2.4)."""
+    done, k = jnp.asarray(step, jnp.float32), float(options.updates)
+    match options.decay:
+        case "linear":
+            kept = 1 - done / k
+        case "exponential":
+            kept = jnp.exp(-done / k)
+        case _:
+            kept = k / (k + jnp.exp(jnp.minimum(done / k, 80.0)))
+    return jnp.maximum(kept, 1 - options.share)
+
+
+def scheduled_objective(config: Config, plain: TranslationObjective) -> Objective:
+    """Cross-entropy of a pass whose decoder reads predictions of the pass before in some places, see
+    `ScheduledConfig`. The encoder runs once. In evaluation it is `plain`.
+
+    The metrics are those of `plain`, and `replaced`, the share of tokens that are predictions.
+    """
+    options = config.scheduled
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        if context.deterministic:
+            return plain(model, variables, batch, context)
+        assert isinstance(model, EncoderDecoder)
+        given, segments = plain.decoder_input(model, batch)
+        rngs = context.rngs("dropout", "where", "which")
+        assert rngs
+        dropout = {"dropout": rngs["dropout"]}
+        source_segments = None if segments is None else segments[0]
+        memory, encoder = apply_training(
+            model,
+            variables,
+            context,
+            batch["source"],
+            segments=source_segments,
+            deterministic=False,
+            rngs=dropout,
+            method="encode",
+        )
+
+        def decoded(embedded: Array | None, rngs: dict[str, Array], context: Context) -> Any:
+            def run(model: EncoderDecoder) -> tuple[Array, Array]:
+                decode = functools.partial(model.decode, segments=segments, deterministic=False)
+                return model.output_factors(decode(memory, given, embedded=embedded))
+
+            return apply_training(model, variables, context, rngs=rngs, method=run)
+
+        is_word = batch["target"] != model.config.special.pad
+        kept = share_of_target(options, context.step)
+        draws = jax.random.uniform(rngs["where"], given.shape)
+        starts = given == model.config.special.bos
+        replaced = (draws >= kept) & is_word & ~starts
+        mixed = None
+        for index in range(options.passes):
+            keys = {name: jax.random.fold_in(key, index + 1) for name, key in rngs.items()}
+            factors, _ = decoded(mixed, {"dropout": keys["dropout"]}, replace(context, sows=False))
+            if options.gradient == "last":
+                factors = jax.lax.stop_gradient(factors)
+            predicted = predictions(model, options, factors, keys["which"])
+            mixed = with_predictions(model, variables, given, predicted, replaced)
+        factors, decoder = decoded(mixed, dropout, context)
+        loss = plain.of_factors(model, batch, factors, _merged(encoder, decoder))
+        words = is_word.sum().astype(jnp.float32)
+        metrics = {**loss.metrics, "replaced": (replaced.sum().astype(jnp.float32), words)}
+        return replace(loss, metrics=metrics)
+
+    return objective
+
+
+def predictions(
+    model: EncoderDecoder, options: ScheduledConfig, factors: tuple[Array, Array], key: Array
+) -> tuple[Int[Array, "b t k"], Float[Array, "b t k"]]:
+    """What the model predicts after each token: ids, and their shares of the embedding."""
+    hidden, table = factors
+    special, size = model.config.special, table.shape[0]
+    never = jnp.zeros(size, bool).at[jnp.asarray([special.pad, special.bos])].set(True)
+    times = jnp.broadcast_to(jnp.arange(hidden.shape[1]), hidden.shape[:2])
+
+    def choose(hidden: Array, times: Array) -> tuple[Array, Array]:
+        scores = jnp.where(never, -jnp.inf, logits(hidden, table))
+        if options.tokens == "mixture":
+            best, ids = jax.lax.top_k(scores, min(options.top_k, size))
+            return ids, jax.nn.softmax(best)
+        if options.tokens == "sample":
+            keys = jax.vmap(lambda time: jax.random.fold_in(key, time))(times[0])
+            scores += jax.vmap(lambda key: jax.random.gumbel(key, scores[:, 0].shape), out_axes=1)(keys)
+        ids = scores.argmax(axis=-1)[..., None]
+        return ids, jnp.ones(ids.shape, jnp.float32)
+
+    found: tuple[Array, Array] = in_slices(choose, size, hidden, times)
+    return found
+
+
+def with_predictions(
+    model: EncoderDecoder,
+    variables: Variables,
+    given: Int[Array, "b t"],
+    predicted: tuple[Int[Array, "b t k"], Float[Array, "b t k"]],
+    replaced: Bool[Array, "b t"],
+) -> Float[Array, "b t m"]:
+    """The embedded input of the decoder, with the predictions after the token before in the replaced
+    places."""
+
+    def run(model: EncoderDecoder) -> Array:
+        ids, shares = predicted
+        embedded = jax.vmap(model.embed_target, in_axes=-1, out_axes=-2)(ids)
+        mean = (embedded * shares[..., None].astype(embedded.dtype)).sum(axis=-2)
+        after = jnp.pad(mean[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        return jnp.where(replaced[..., None], after, model.embed_target(given))
+
+    mixed: Any = model.apply(variables, method=run)
+    return mixed  # type: ignore[no-any-return]
+
+
+def _merged(encoder: dict[str, Variables], decoder: dict[str, Variables]) -> dict[str, Variables]:
+    """What both passes have sown."""
+    return {name: {**encoder[name], **decoder[name]} for name in encoder}
