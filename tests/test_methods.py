@@ -58,7 +58,7 @@ def built(config):
 
 def loss_of(config, batch=BATCH, context=TRAINING):
     model, variables = built(config)
-    objective = objective_of(config, no_teacher)
+    objective = objective_of(config, no_teacher, str)
     return jax.jit(lambda v: objective(model, v, batch, context))(variables)
 
 
@@ -108,7 +108,7 @@ def test_every_system_can_be_guided(system):
     """Its attention moves towards the diagonal."""
     config = config_of(system, guidance=GuidanceConfig(weight=1.0))
     model, variables = built(config)
-    guided, plain = objective_of(config, no_teacher), objective_of(config_of(system), no_teacher)
+    guided, plain = objective_of(config, no_teacher, str), objective_of(config_of(system), no_teacher, str)
 
     def guidance(params):
         given = {**variables, "params": params}
@@ -204,7 +204,7 @@ def test_scheduled_sampling_has_gradients(tokens, passes):
     gradients = []
     for gradient in ("last", "all") if tokens == "mixture" else ("last",):
         config = config_of(scheduled=ScheduledConfig(**options, gradient=gradient))
-        objective, (model, variables) = objective_of(config, no_teacher), built(config)
+        objective, (model, variables) = objective_of(config, no_teacher, str), built(config)
         each = jax.jit(jax.grad(lambda v, f=objective, m=model: f(m, v, BATCH, TRAINING).total))(variables)
         assert all(np.isfinite(x).all() and np.abs(x).max() > 0 for x in jax.tree.leaves(each))
         gradients.append(each["params"]["encoder_0"]["self_attention"]["query"])
@@ -228,13 +228,13 @@ def test_systems_with_other_objectives_refuse_what_replaces_cross_entropy(system
     for method in ({"rdrop": RDropConfig(weight=1.0)}, {"scheduled": ScheduledConfig(share=0.5)}):
         config = config_of(system, **method)
         if system in LIKELIHOOD:
-            objective_of(config, no_teacher)
+            objective_of(config, no_teacher, str)
         else:
             with pytest.raises(UserError, match=f"{system} has an objective of its own"):
-                objective_of(config, no_teacher)
+                objective_of(config, no_teacher, str)
     hard = config_of("recurrent", {"attention": "hard"}, rdrop=RDropConfig(weight=1.0))
     with pytest.raises(UserError, match="has an objective of its own"):
-        objective_of(hard, no_teacher)
+        objective_of(hard, no_teacher, str)
     both = config_of(rdrop=RDropConfig(weight=1.0), scheduled=ScheduledConfig(share=0.5))
     with pytest.raises(UserError, match="each replaces cross-entropy"):
-        objective_of(both, no_teacher)
+        objective_of(both, no_teacher, str)

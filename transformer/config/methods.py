@@ -91,9 +91,9 @@ class RewardConfig:
     """risk: sampled outputs, or those of beam search."""
     samples: int = 4
     """Candidates of each sentence."""
-    reward: Literal["gleu", "bleu", "chrf"] = "gleu"
-    """gleu: of n-grams of tokens, computed with the update (Wu et al. 2016); bleu, chrf: sacreBLEU's scores
-    of sentences, computed by the host."""
+    reward: Literal["gleu", "bleu", "text-bleu", "text-chrf"] = "gleu"
+    """gleu (Wu et al. 2016), bleu: of n-grams of subwords, computed on the accelerator; text-bleu, text-chrf:
+    sacreBLEU's scores of sentences of text, computed by the host."""
     baseline: Literal["greedy", "mean", "none"] = "greedy"
     """reinforce: what rewards are compared with. greedy: the reward of greedy search (Rennie et al. 2017);
     mean: the mean reward of the sentence's other samples."""

@@ -1,5 +1,6 @@
 """Which methods a config asks for, around the objective of its system."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,32 +9,29 @@ from transformer.config import Config
 from transformer.errors import UserError
 from transformer.methods.guidance import guided
 from transformer.methods.rdrop import rdrop_objective
+from transformer.methods.reward import reward_objective
+from transformer.methods.rewards import Spell
 from transformer.methods.scheduled import scheduled_objective
 from transformer.systems.registry import find_system
 from transformer.training.objective import Objective, TranslationObjective
 
 Maker = Callable[[Config, TranslationObjective], Objective]
-REPLACEMENTS: dict[str, tuple[Callable[[Config], float], Maker]] = {
-    "--rdrop.weight": (lambda config: config.rdrop.weight, rdrop_objective),
-    "--scheduled.share": (lambda config: config.scheduled.share, scheduled_objective),
-}
-"""The option that switches a method on, its value, and the objective that takes the place of
-cross-entropy."""
 
 
-def objective_of(config: Config, load_teacher: Callable[[Path], Any]) -> Objective:
+def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spell) -> Objective:
     """The objective of a run: that of its system, with the methods of its config.
 
     Args:
       config: of the run.
       load_teacher: as for `System.objective`.
+      spell: the text of output ids (`Task.spell`).
 
     Raises:
       UserError: methods do not go together, or with the system.
     """
     system = find_system(config.system)
     objective = system.objective(config, load_teacher)
-    chosen = {option: make for option, (value, make) in REPLACEMENTS.items() if value(config)}
+    chosen = _chosen(config, spell)
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: each replaces cross-entropy; leave one of them out")
     for option, make in chosen.items():
@@ -46,3 +44,13 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any]) -> Objecti
     if config.guidance.weight:
         objective = guided(objective, system.attentions, config.guidance)
     return objective
+
+
+def _chosen(config: Config, spell: Spell) -> dict[str, Maker]:
+    """By the option that switches a method on: the objective that takes the place of cross-entropy."""
+    methods: dict[str, tuple[float, Maker]] = {
+        "--rdrop.weight": (config.rdrop.weight, rdrop_objective),
+        "--scheduled.share": (config.scheduled.share, scheduled_objective),
+        "--reward.share": (config.reward.share, functools.partial(reward_objective, spell=spell)),
+    }
+    return {option: make for option, (switch, make) in methods.items() if switch}

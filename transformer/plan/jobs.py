@@ -47,7 +47,7 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
     system, t = find_system(config.system), config.training
     model, optimizer = system.model(config.model), make_optimizer(config)
     layout = layout_of(config.mesh, declared_parameters(config), devices)
-    objective = objective_of(config, teacher)
+    objective = objective_of(config, teacher, task.spell)
     state = jax.eval_shape(
         lambda: init_state(
             model, optimizer, t.seed, system.task.example(), average=t.ema > 0, carry=system.carry(config)
@@ -96,7 +96,7 @@ def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
     as many). Neither recomputation nor element-wise work counts; masked products do."""
     config, task = prepared(config)
     system = find_system(config.system)
-    model, objective = system.model(config.model), objective_of(config, teacher)
+    model, objective = system.model(config.model), objective_of(config, teacher, task.spell)
     carry = system.carry(config)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:

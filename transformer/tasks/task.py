@@ -232,6 +232,14 @@ class Task(ABC):
         """
         raise UserError(f"a phrase, {text!r}: the outputs of {type(self).__name__} have no words")
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of output ids, for rewards of text.
+
+        Raises:
+          UserError: outputs have no text.
+        """
+        raise UserError(f"the outputs of {type(self).__name__} have no text")
+
     def truncated(self, records: Sequence[Record], longest: int) -> str:
         """A warning if inputs of a split are longer than the search reads, with %s for its name; or empty."""
         return ""

@@ -226,6 +226,10 @@ class Translation(Task):
         """All divisions of a phrase into subwords, at the beginning of a word."""
         return self._steering.phrases(text)
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of output ids."""
+        return self.tokenizers[1].decode(ids)
+
     def ids(
         self, texts: Sequence[str], tokenizer: Tokenizer, longest: int, lines: Sequence[int] = ()
     ) -> list[list[int]]:

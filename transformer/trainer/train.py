@@ -91,7 +91,7 @@ def train(
     check_task(config, task, corpus)
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
-    objective = objective_of(config, Translator.load)
+    objective = objective_of(config, Translator.load, task.spell)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
