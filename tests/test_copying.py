@@ -66,7 +66,7 @@ def test_words_the_vocabulary_has_or_that_stand_twice_are_counted_once():
 
 
 def test_the_loss_is_that_of_the_distribution():
-    (log_p, _, mixture, _), _ = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
+    (log_p, _, mixture), _ = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
     places = np.asarray(extended_ids(TARGET, SOURCE, SIZE))
     # A is not in the third source: it can only be generated as <unk>
     expected = np.take_along_axis(extended(), np.where(places == SIZE + 6, UNK, places)[..., None], -1)[
@@ -98,7 +98,7 @@ def test_coverage_counts_attention_paid_twice():
         )
         for model in (CONFIG, config)
     )
-    (_, _, mixture, _), _ = forced(MODEL, variables(), SOURCE, TARGET)
+    (_, _, mixture), _ = forced(MODEL, variables(), SOURCE, TARGET)
     pointer, expected = np.asarray(mixture.pointer), 0.0
     for row, time in itertools.product(range(3), range(7)):
         if TARGET[row, time] != PAD:

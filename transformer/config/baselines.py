@@ -13,8 +13,9 @@ class RecurrentConfig(ModelConfig):
 
     num_layers: int = 1
     """Bidirectional layers of the encoder, and as many of the decoder."""
-    cell: Literal["gru", "lstm"] = "gru"
-    """Gated recurrent units (Cho et al. 2014), or long short-term memory."""
+    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    """gru: gated recurrent units (Cho et al. 2014); lstm: long short-term memory (Hochreiter and Schmidhuber
+    1997); rnn: tanh(W x + U h + b), without gates (Elman 1990)."""
     attention: Literal["fixed", "additive", "dot", "hard"] = "additive"
     """Attention to the source. fixed: none, but one vector of the encoder's last states (Cho et al. 2014);
     additive: by a small network (Bahdanau et al. 2015, Eq. 5-6); dot: by scaled dot products; hard: to one

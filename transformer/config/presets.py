@@ -17,6 +17,7 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.config.variants import VARIANTS, Variant
 
 
 def _quickstart() -> Config:
@@ -150,11 +151,58 @@ _DIALOGUES = {
     for copying in (True, False)
 }
 
+
+def _pointing(task: str, copying: bool) -> Config:
+    """A line of words, and an answer of some of its words."""
+    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4, "dropout": 0.0}
+    pointing = CopyingConfig(**sizes, output="pointer", once=True)
+    return Config(
+        system="copying" if copying else "transformer",
+        model=pointing if copying else TransformerConfig(**sizes),
+        data=DataConfig(
+            dataset=task,
+            source_language={"sorting": "numbers", "convex-hull": "points"}[task],
+            target_language=task,
+            built_in_size=60_000,
+            tokenizer="open-word" if copying else "word",
+            vocab_size=300,  # all numbers and points
+            max_length=13,
+            buckets=(13,),
+            batch_tokens=1664,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
+        training=TrainingConfig(
+            steps=2000,
+            label_smoothing=0.0,
+            evaluate_every=500,
+            evaluate_sentences=200,
+            bleu_tokenize="none",
+        ),
+        decoding=BeamConfig(buckets=(13, 26, 52), extra_length=1),
+    )
+
+
+_POINTING = {
+    f"{task}{'' if copying else '-plain'}": _pointing(task, copying)
+    for task in ("sorting", "convex-hull")
+    for copying in (True, False)
+}
+
 _FINE_TUNE = Config(
     data=DataConfig(batch_tokens=2048),
     optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=2e-4, warmup_steps=200),
     training=TrainingConfig(steps=2000, evaluate_every=200),
 )
+
+
+def _varied(variant: Variant) -> Config:
+    """`tiny` with a variant. The share of scheduled sampling rises until the last update."""
+    config = variant.of(_tiny())
+    if variant.continues:
+        fine_tuning = replace(_FINE_TUNE.training, bleu_tokenize="none")
+        config = replace(config, optimizer=_FINE_TUNE.optimizer, training=fine_tuning)
+    return replace(config, scheduled=replace(config.scheduled, updates=config.training.steps))
+
 
 _PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
 
@@ -181,8 +229,10 @@ PRESETS: dict[str, Config] = {
     "tiny-recurrent-hard": _recurrent("hard"),
     "tiny-recurrent-fixed": _recurrent("fixed"),
     "fine-tune": _FINE_TUNE,  # with --init-from, which determines the sizes
+    **{f"tiny-{name}": _varied(variant) for name, variant in VARIANTS.items()},
     **_NONAUTOREGRESSIVE,
     **_DIALOGUES,
+    **_POINTING,
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row
@@ -223,6 +273,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny-recurrent-hard": "with hard attention, trained with REINFORCE (Xu et al. 2015)",
         "tiny-recurrent-fixed": "with a fixed context vector (Sutskever et al. 2014)",
     },
+    "attention and training methods, as tiny": {
+        f"tiny-{name}": variant.about + (", with --init-from" if variant.continues else "")
+        for name, variant in VARIANTS.items()
+    },
     "non-autoregressive": {
         f"{base}-{kind}": f"{what}, {where}"
         for base, where in (("quickstart", "built-in corpus"), ("tiny", "as tiny"))
@@ -237,6 +291,11 @@ GROUPS: dict[str, dict[str, str]] = {
         f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
         for language, name in (("en", "English"), ("zh", "Chinese"))
         for suffix, what in (("", "pointer-generator"), ("-plain", "no pointer"))
+    },
+    "pointing": {
+        f"{task}{suffix}": f"{what}, {how}"
+        for task, what in (("sorting", "numbers in order"), ("convex-hull", "vertices of the hull of points"))
+        for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
     },
     "fine-tuning": {
         "fine-tune": "with the sizes and vocabulary of the run given by --init-from",

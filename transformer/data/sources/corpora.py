@@ -12,7 +12,7 @@ from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus
 from transformer.data.remote import fetched
-from transformer.data.sources import built_in, dialogue
+from transformer.data.sources import built_in, dialogue, pointing
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
 from transformer.errors import UserError
@@ -41,6 +41,14 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
         [Path(dialogue.__file__)],
         functools.partial(dialogue.pairs, "zh"),
     ),
+    **{
+        task: (
+            f"built-in {task.replace('-', ' ')}",
+            [Path(pointing.__file__), Path(dialogue.__file__)],  # which decides the splits
+            functools.partial(pointing.pairs, task),
+        )
+        for task in pointing.TASKS
+    },
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
 

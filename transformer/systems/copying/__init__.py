@@ -1,1 +1,1 @@
-"""Pointer-generator models, which can copy out-of-vocabulary words from the source."""
+"""Models that copy words of the source, also out-of-vocabulary ones, or only point to them."""

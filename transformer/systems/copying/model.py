@@ -1,22 +1,25 @@
-"""Pointer-generator output (See et al. 2017; Vinyals et al. 2015; Gu et al. 2016) for the Transformer.
+"""Outputs that can be words of the source, for the Transformer: the pointer-generator (See et al. 2017),
+CopyNet (Gu et al. 2016) and the pointer network (Vinyals et al. 2015).
 
 An id at or above the vocabulary size stands for an out-of-vocabulary word, the same in source and target.
 The network reads all of these as <unk>, and outputs one by pointing to its position in the source. In
-searches such a word is `vocab_size` + its first position.
+searches such a word is `vocab_size` + its first position. Every source is closed by <eos>, so an output that
+only points ends by pointing to that position.
 """
 
 import math
 from dataclasses import replace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.copying import CopyingConfig
-from transformer.model.cache import Cache
+from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import Segments
-from transformer.model.parameters import Variables, dense
+from transformer.model.parameters import Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
 from transformer.model.transformer import Memory, Transformer
 
@@ -32,26 +35,38 @@ class SourceMemory(Memory):
 
 @struct.dataclass
 class Mixture:
-    """The mixture of generating and copying at each target position."""
+    """The distribution of the next word at each target position: generated or copied."""
 
+    logits: Float[Array, "b t v"]
+    """Of generating: their softmax is P_vocab."""
     log_generate: Float[Array, "b t"]
-    """log of the gate p_gen (See et al. 2017, Eq. 8)."""
+    """log of p_gen, the probability of generating."""
     log_copy: Float[Array, "b t"]
     """log of 1 - p_gen."""
     pointer: Float[Array, "b t s"]
-    """Attention over the source, rows summing to 1 (Eq. 2)."""
+    """The distribution over the source positions, rows summing to 1."""
 
 
 class CopyingTransformer(Transformer):
-    """The Transformer with one more attention over the source, as the pointer."""
+    """The Transformer with one of three output layers that point to the source."""
 
     config: CopyingConfig
 
     def setup(self) -> None:
         super().setup()
         width = self.config.d_model
-        self.pointer_query, self.pointer_key = (dense(width, use_bias=False) for _ in range(2))
-        self.gate = dense(1)
+        match self.config.output:
+            case "copynet":
+                # scores of copying begin with a variance of about 1, as those of generating
+                initial = nn.initializers.variance_scaling(1 / width, "fan_in", "truncated_normal")
+                kernel = declared(initial, ("model", "hidden"))
+                self.copy_key = nn.Dense(width, use_bias=False, kernel_init=kernel)
+            case "pointer":
+                self.pointer_query, self.pointer_key = (dense(width, use_bias=False) for _ in range(2))
+                self.energy = dense(1, use_bias=False)
+            case _:
+                self.pointer_query, self.pointer_key = (dense(width, use_bias=False) for _ in range(2))
+                self.gate = dense(1)
 
     def known(self, ids: Int[Array, "*time"]) -> Int[Array, "*time"]:
         """Ids as the network reads them: <unk> for every word outside the vocabulary."""
@@ -69,7 +84,7 @@ class CopyingTransformer(Transformer):
         positions (`extended`)."""
         memory = self.encode(source, deterministic=deterministic)
         hidden = self.decode(memory, target, deterministic=deterministic)
-        return self.extended(hidden, memory)
+        return self.extended(hidden, memory, counted(target, source))
 
     def encode(
         self,
@@ -93,41 +108,118 @@ class CopyingTransformer(Transformer):
     ) -> Float[Array, "b t m"]:
         return super().decode(memory, self.known(target), deterministic=deterministic, embedded=embedded)
 
-    def mixture(self, hidden: Float[Array, "b t m"], memory: SourceMemory) -> Mixture:
-        """The gate and the pointer, for every state of the decoder."""
+    def mixture(
+        self, hidden: Float[Array, "b t m"], memory: SourceMemory, counts: Int[Array, "b t s"] | None
+    ) -> Mixture:
+        """The distribution of the next word for every state of the decoder.
+
+        Args:
+          hidden: the decoder's states.
+          memory: the encoded source.
+          counts: how often the word at each source position was output before, for `once`.
+        """
+        allowed = memory.mask[:, None, :]
+        if self.config.once:
+            assert counts is not None
+            allowed &= counts <= _earlier(memory.ids)[:, None, :]
+        match self.config.output:
+            case "copynet":
+                found = self._one_softmax(hidden, memory, allowed)
+            case "pointer":
+                found = self._pointed(hidden, memory, allowed)
+            case _:
+                found = self._gated(hidden, memory, allowed)
+        self.sow(INTERMEDIATES, "pointer", found.pointer)
+        return found
+
+    def _gated(
+        self, hidden: Float[Array, "b t m"], memory: SourceMemory, allowed: Bool[Array, "b #t s"]
+    ) -> Mixture:
+        """The pointer-generator: p_gen is a gate (See et al. 2017, Eq. 8), the pointer an attention."""
+        logits = self.output(hidden)
         query, key = self.pointer_query(hidden), self.pointer_key(memory.states)
         scores = jnp.einsum("btm,bsm->bts", query, key, preferred_element_type=jnp.float32)
-        scores = scores / math.sqrt(key.shape[-1])
-        pointer = jax.nn.softmax(jnp.where(memory.mask[:, None, :], scores, jnp.finfo(jnp.float32).min))
+        pointer = jax.nn.softmax(_only(allowed, scores / math.sqrt(key.shape[-1])))
         context = jnp.einsum("bts,bsm->btm", pointer.astype(hidden.dtype), memory.states)
-        self.sow(INTERMEDIATES, "pointer", pointer)
         gate = self.gate(jnp.concatenate([hidden, context], axis=-1)).astype(jnp.float32)[..., 0]
-        return Mixture(jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), pointer)
+        return Mixture(logits, jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), pointer)
 
-    def extended(self, hidden: Float[Array, "b t m"], memory: SourceMemory) -> Float[Array, "b t extended"]:
+    def _one_softmax(
+        self, hidden: Float[Array, "b t m"], memory: SourceMemory, allowed: Bool[Array, "b #t s"]
+    ) -> Mixture:
+        """CopyNet: one softmax over the scores of generating each word of the vocabulary and of copying each
+        source position, tanh(h_j W_c) . s_t (Gu et al. 2016, Eq. 4-8). That is a mixture in which the two
+        sums of exponentials are in the ratio of p_gen and 1 - p_gen."""
+        logits, key = self.output(hidden), jnp.tanh(self.copy_key(memory.states))
+        scores = jnp.einsum("btm,bsm->bts", hidden, key, preferred_element_type=jnp.float32)
+        scores = _only(allowed, scores)
+        gate = jax.nn.logsumexp(logits, axis=-1) - jax.nn.logsumexp(scores, axis=-1)
+        log_generate, log_copy = jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate)
+        return Mixture(logits, log_generate, log_copy, jax.nn.softmax(scores))
+
+    def _pointed(
+        self, hidden: Float[Array, "b t m"], memory: SourceMemory, allowed: Bool[Array, "b #t s"]
+    ) -> Mixture:
+        """The pointer network: softmax over v . tanh(W_1 e_j + W_2 d_i) (Vinyals et al. 2015, Eq. 3). It
+        generates nothing."""
+        query, key = self.pointer_query(hidden), self.pointer_key(memory.states)
+        scores = self.energy(jnp.tanh(query[:, :, None, :] + key[:, None, :, :]))[..., 0]
+        pointer = jax.nn.softmax(_only(allowed, scores.astype(jnp.float32)))
+        always = jnp.zeros(hidden.shape[:2])
+        return Mixture(
+            jnp.zeros((*hidden.shape[:2], self.config.output_size)), always - jnp.inf, always, pointer
+        )
+
+    def extended(
+        self, hidden: Float[Array, "b t m"], memory: SourceMemory, counts: Int[Array, "b t s"] | None
+    ) -> Float[Array, "b t extended"]:
         """log P of every word of the vocabulary, then of every source position. If the word at a position is
-        in the vocabulary or at an earlier position, its probability is added to that one."""
-        mixture = self.mixture(hidden, memory)
-        generated = jax.nn.log_softmax(self.output(hidden)) + mixture.log_generate[..., None]
+        in the vocabulary or at an earlier position, its probability is added to that one. Arguments as of
+        `mixture`."""
+        mixture = self.mixture(hidden, memory, counts)
+        generated = jax.nn.log_softmax(mixture.logits) + mixture.log_generate[..., None]
         size, places = generated.shape[-1], memory.ids.shape[1]
         copied = mixture.pointer * jnp.exp(mixture.log_copy)[..., None]
         share = jnp.exp(jnp.pad(generated, ((0, 0), (0, 0), (0, places)), constant_values=-jnp.inf))
         rows = jnp.arange(memory.ids.shape[0])[:, None]
         share = share.at[rows, :, extended_ids(memory.ids, memory.ids, size)].add(jnp.swapaxes(copied, 1, 2))
-        return jnp.log(share + TINY)
+        least = 0.0 if self.config.output == "pointer" else TINY  # other words are impossible
+        return jnp.log(share + least)
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
-        """The Transformer's cache, and the source to point to."""
+        """The Transformer's cache, the source to point to, and with `once` the counts of `mixture`."""
         assert isinstance(memory, SourceMemory)
         cache = super().init_cache(memory, beam_size, length)
-        return replace(cache, source=(cache.source, memory))
+        rows, places = memory.ids.shape
+        counts = jnp.zeros((rows, beam_size, places), jnp.int32) if self.config.once else None
+        return replace(cache, layers=(*cache.layers, States(counts)), source=(cache.source, memory))
 
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"]
     ) -> tuple[Float[Array, "b n extended"], Cache]:
-        read, memory = cache.source
-        hidden, cache = self.hidden_step(replace(cache, source=read), self.known(tokens))
-        return self.extended(hidden, memory), replace(cache, source=(read, memory))
+        (read, memory), (*layers, past) = cache.source, cache.layers
+        if self.config.once:
+            ids = extended_ids(memory.ids, memory.ids, self.config.output_size)
+            past = States(past.value + (tokens[:, :, None] == ids[:, None, :]))
+        cache = replace(cache, layers=tuple(layers), source=read)
+        hidden, cache = self.hidden_step(cache, self.known(tokens))
+        found = self.extended(hidden, memory, past.value)
+        return found, replace(cache, layers=(*cache.layers, past), source=(read, memory))
+
+
+def _only(allowed: Bool[Array, "b #t s"], scores: Float[Array, "b t s"]) -> Float[Array, "b t s"]:
+    """Scores of which a softmax is zero where it is not allowed."""
+    return jnp.where(allowed, scores, jnp.finfo(jnp.float32).min)
+
+
+def _earlier(ids: Int[Array, "b s"]) -> Int[Array, "b s"]:
+    """How many earlier positions have the same word."""
+    return jnp.tril(ids[:, :, None] == ids[:, None, :], -1).sum(axis=-1)
+
+
+def counted(given: Int[Array, "b t"], source: Int[Array, "b s"]) -> Int[Array, "b t s"]:
+    """How often the word at each source position is in each prefix of the decoder input."""
+    return jnp.cumsum(given[:, :, None] == source[:, None, :], axis=1)
 
 
 def pointer(intermediates: Variables) -> Float[Array, "1 b 1 t s"]:

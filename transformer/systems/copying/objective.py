@@ -1,4 +1,4 @@
-"""Likelihood under the mixture of generating and copying, and the coverage loss."""
+"""Likelihood of generating and copying, and the coverage loss."""
 
 import math
 
@@ -12,7 +12,7 @@ from transformer.config.copying import CopyingConfig
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.parameters import Variables
-from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture
+from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture, counted
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
 
@@ -41,7 +41,7 @@ def copying_objective(config: Config) -> Objective:
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         assert isinstance(model, CopyingTransformer)
         source, target = batch["source"], batch["target"]
-        (log_p, likely, mixture, _), sown = forced(model, variables, source, target, context)
+        (log_p, likely, mixture), sown = forced(model, variables, source, target, context)
         words = (target != model.config.special.pad).astype(jnp.float32)
         loss, weight = -(log_p * words).sum(), words.sum()
         sums = {
@@ -59,7 +59,7 @@ def copying_objective(config: Config) -> Objective:
     return objective
 
 
-Forced = tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture, Float[Array, "b t v"]]
+Forced = tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]
 EVALUATION = Context()
 
 
@@ -70,29 +70,28 @@ def forced(
     target: Int[Array, "b t"],
     context: Context = EVALUATION,
 ) -> tuple[Forced, dict[str, Variables]]:
-    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), the
-    mixture, and the logits of generating; and what the model has sown.
+    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
+    mixture; and what the model has sown.
 
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
-    An out-of-vocabulary word that is not in the source is generated as <unk>.
+    An out-of-vocabulary word that is not in the source is generated as <unk>. A pointer network gives a word
+    that is not in the source the probability 1e-30.
     """
     special = model.config.special
     given = shift_right(target, special.bos)
 
-    def run(model: CopyingTransformer) -> tuple[Array, Mixture]:
+    def run(model: CopyingTransformer) -> Mixture:
         memory = model.encode(source, deterministic=context.deterministic)
         hidden = model.decode(memory, given, deterministic=context.deterministic)
-        return model.output(hidden), model.mixture(hidden, memory)
+        return model.mixture(hidden, memory, counted(given, source))
 
-    (logits, mixture), sown = apply_training(
-        model, variables, context, rngs=context.rngs("dropout"), method=run
-    )
-    log_vocabulary = jax.nn.log_softmax(logits)
-    outside = target >= logits.shape[-1]
+    mixture, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
+    log_vocabulary = jax.nn.log_softmax(mixture.logits)
+    outside = target >= model.config.output_size
     held = target[:, :, None] == source[:, None, :]
     spoken = jnp.where(outside, special.unk, target)
     generated = jnp.take_along_axis(log_vocabulary, spoken[..., None], axis=-1)[..., 0] + mixture.log_generate
     generated = jnp.where(outside & held.any(axis=-1), -jnp.inf, generated)
     pointed = jnp.where(held, mixture.pointer, 0).sum(axis=-1)
     log_p = jnp.logaddexp(generated, jnp.log(pointed + TINY) + mixture.log_copy)
-    return (log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture, logits), sown
+    return (log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture), sown

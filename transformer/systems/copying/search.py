@@ -1,4 +1,4 @@
-"""Search, scores and alignments of pointer-generator models."""
+"""Search, scores and alignments of models that copy."""
 
 import functools
 from dataclasses import replace
@@ -36,12 +36,13 @@ def copying_scores(
 ) -> TokenScores:
     """log P of each target token, including <eos>. The entropy is that of the choice between generating and
     copying, and of the word or the source position chosen."""
-    (log_p, _, mixture, logits), _ = forced(model, variables, source, target)
+    (log_p, _, mixture), _ = forced(model, variables, source, target)
     is_token = target != model.config.special.pad
     generate, copy = jnp.exp(mixture.log_generate), jnp.exp(mixture.log_copy)
     pointed = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
-    said = token_scores(logits, jnp.zeros_like(target), -1).entropy
-    entropy = generate * (said - mixture.log_generate) + copy * (pointed - mixture.log_copy)
+    said = token_scores(mixture.logits, jnp.zeros_like(target), -1).entropy
+    entropy = copy * (pointed - mixture.log_copy)
+    entropy += jnp.where(generate > 0, generate * (said - mixture.log_generate), 0)  # 0 log 0 = 0
     return TokenScores(jnp.where(is_token, log_p, 0), jnp.where(is_token, entropy, 0))
 
 
@@ -49,5 +50,5 @@ def pointers(
     model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The pointer distribution over the source for each token of a translation."""
-    (_, _, mixture, _), _ = forced(model, variables, source, target)
+    (_, _, mixture), _ = forced(model, variables, source, target)
     return mixture.pointer

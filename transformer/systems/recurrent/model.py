@@ -57,10 +57,12 @@ class Steps:
     """hard: the position that was sampled; otherwise the most probable one."""
 
 
+CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "rnn": nn.SimpleCell}
+
+
 def make_cell(config: RecurrentConfig, width: int) -> nn.RNNCellBase:
-    """A GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997) cell."""
-    cell = nn.GRUCell if config.cell == "gru" else nn.OptimizedLSTMCell
-    return cell(
+    """A GRU (Cho et al. 2014), LSTM (Hochreiter and Schmidhuber 1997) or tanh RNN cell (Elman 1990)."""
+    return CELLS[config.cell](
         width,
         kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
         recurrent_kernel_init=declared(nn.initializers.orthogonal(), ("model", "hidden")),
@@ -176,7 +178,7 @@ class Recurrent(EncoderDecoder):
         )
 
     def _carry(self, start: Float[Array, "b 1 m"]) -> Any:
-        return start if self.config.cell == "gru" else (jnp.zeros_like(start), start)
+        return (jnp.zeros_like(start), start) if self.config.cell == "lstm" else start
 
     def steps(
         self,

@@ -1,0 +1,277 @@
+"""Compares attention mechanisms and training methods with the plain Transformer, under equal updates.
+
+`python -m benchmarks.methods WORK` trains the preset `quickstart`, and each variant of it
+(`transformer.config.variants`), from the same seed for the same number of updates, on the built-in corpus; or
+with --corpus the preset `tiny` on a folder of train, validation and test in two languages (`train.en`, ...).
+Variants for a trained model continue the plain run for a quarter of the updates, and so does the plain model.
+Each run translates the test set. Where a paired bootstrap test finds no difference from the plain model
+(p > 0.05), the run is repeated with more seeds. Then the cost of each is measured beside the plain model, and
+a table is written. Everything is in WORK: if interrupted, the same command continues.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import positive, run
+from benchmarks.measure import Contestant, machine, save, side_by_side
+from transformer import PRESETS, Config, Run, Translator, train
+from transformer.config import text_data
+from transformer.config.variants import VARIANTS, Variant
+from transformer.data.sources.corpora import open_corpus
+from transformer.errors import UserError
+from transformer.files import Json
+
+PLAIN, FURTHER = "plain", "plain, further"
+PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
+SENTENCES = 200  # of each timed decoding
+UNCERTAIN = 0.05  # p of a difference that needs more seeds
+METHODS = {
+    PLAIN: Variant("as it is"),
+    **{name: variant for name, variant in VARIANTS.items() if not variant.continues},
+    FURTHER: Variant("as it is, trained further", continues=True),
+    **{name: variant for name, variant in VARIANTS.items() if variant.continues},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare."""
+
+    work: Path
+    corpus: Path | None
+    updates: int
+    seeds: int
+    languages: tuple[str, str] = ("en", "de")
+
+    def path(self, name: str, seed: int) -> Path:
+        """The run directory of a method."""
+        return self.work / f"{name.replace(', ', '-')}-{seed}"
+
+    def config(self, name: str, seed: int) -> Config:
+        """The config of a run."""
+        variant, base = METHODS[name], PRESETS["tiny" if self.corpus else "quickstart"]
+        steps = max(1, self.updates // 4) if variant.continues else self.updates
+        files = {"buckets": (16, 24, 40)} if not self.corpus else self._files(self.corpus)
+        config = replace(
+            base,
+            data=replace(text_data(base), batching="buckets", **files),
+            model=replace(base.model, dropout=0.1, norm="pre"),  # type: ignore[call-arg]
+            training=replace(
+                base.training,
+                seed=seed,
+                steps=steps,
+                init_from=self.path(PLAIN, seed) if variant.continues else None,
+                evaluate_every=max(1, steps // 4),
+                evaluate_sentences=100,
+                keep_last=1,
+            ),
+            optimizer=replace(
+                base.optimizer,
+                peak=LOWER if variant.continues else PEAK,
+                warmup_steps=max(1, min(base.optimizer.warmup_steps, steps // 4)),
+            ),
+            scheduled=replace(base.scheduled, updates=steps),
+        )
+        return variant.of(config)
+
+    def _files(self, corpus: Path) -> dict[str, Any]:
+        return {
+            f"{split}_{side}": corpus / f"{split}.{language}"
+            for split in ("train", "validation", "test")
+            for side, language in zip(("source", "target"), self.languages, strict=True)
+        }
+
+    def build(self, name: str, seed: int) -> Json:
+        """Trains a run, unless it is there, and translates the test set with its last checkpoint."""
+        path, about = self.path(name, seed), self.path(name, seed).with_suffix(".json")
+        if not about.exists():
+            if METHODS[name].continues:
+                self.build(PLAIN, seed)
+            start = time.monotonic()
+            train(self.config(name, seed), path)
+            seconds = time.monotonic() - start
+            test = list(open_corpus(text_data(self.config(name, seed))).splits["test"])
+            translated = Translator.load(path, "last").translate([source for source, _ in test])
+            save(str(about), {"seconds": seconds, "translations": translated})
+        found: Json = json.loads(about.read_text())
+        return found
+
+
+# Quality
+
+
+def compared(plan: Plan, name: str, seed: int) -> dict[str, float]:
+    """BLEU of a run, half the width of its 95 % interval, its difference from the plain run with that seed,
+    and the p of a paired bootstrap test (Koehn 2004)."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.significance import PairedTest
+
+    against = FURTHER if METHODS[name].continues else PLAIN
+    runs = [(each, plan.build(each, seed)["translations"]) for each in dict.fromkeys((against, name))]
+    tokenize = plan.config(PLAIN, seed).training.bleu_tokenize
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
+    tokenizer = Run(plan.path(PLAIN, seed)).tokenizers[1]
+    test = open_corpus(text_data(plan.config(PLAIN, seed))).splits["test"]
+    references = [tokenizer.plain(target) for _, target in test]
+    if name == against:
+        runs.append((f"{name} again", runs[0][1]))
+    _, scores = PairedTest(runs, {"BLEU": metric}, [references], test_type="bs")()
+    plain, ours = scores["BLEU"]
+    return {
+        "bleu": ours.score,
+        "interval": ours.ci,
+        "difference": ours.score - plain.score,
+        "p": 1.0 if name == against else ours.p_value,
+    }
+
+
+def quality(plan: Plan, name: str) -> dict[str, Any]:
+    """The comparisons of a method: with one seed, or with all if it is not certainly different."""
+    found = [compared(plan, name, 0)]
+    baseline = name in (PLAIN, FURTHER)
+    if found[0]["p"] > UNCERTAIN and not baseline:
+        found += [compared(plan, name, seed) for seed in range(1, plan.seeds)]
+    differences = [each["difference"] for each in found]
+    return {
+        "name": name,
+        "options": METHODS[name].options,
+        "seeds": len(found),
+        "bleu": statistics.mean(each["bleu"] for each in found),
+        "interval": found[0]["interval"],
+        "difference": statistics.mean(differences),
+        "spread": statistics.stdev(differences) if len(differences) > 1 else None,
+        "p": found[0]["p"],
+        "each": found,
+    }
+
+
+# Cost
+
+
+def update(config: Config, seed: int = 0) -> Callable[[], None]:
+    """One update of a run, on its first batch."""
+    from transformer.methods.registry import objective_of
+    from transformer.runtime.sharding import Replicas
+    from transformer.systems.registry import find_system
+    from transformer.tasks.preparation import prepare
+    from transformer.training.schedule import make_optimizer
+    from transformer.training.step import configured_step, init_state
+
+    system, corpus = find_system(config.system), open_corpus(text_data(config))
+    task = system.task.create(config, corpus)
+    config = task.config
+    model, optimizer = system.model(config.model), make_optimizer(config)
+    objective = objective_of(config, Translator.load, task.spell)
+    layout = Replicas()
+    state = layout.place(init_state(model, optimizer, seed, system.task.example()))
+    step = layout.spread(
+        configured_step(config.training, model, objective, optimizer, layout.gather), donate_state=True
+    )
+    batch = next(iter(layout.batches([prepare(task, corpus).batcher(0)])))
+
+    def one() -> None:
+        nonlocal state
+        state, metrics = step(state, batch)
+        float(metrics["loss"])
+
+    return one
+
+
+def decoding(path: Path) -> Callable[[], None]:
+    """Translation of some test sentences."""
+    translator = Translator.load(path, "last")
+    test = open_corpus(text_data(Run(path).config)).splits["test"]
+    sources = [source for source, _ in list(test)[:SENTENCES]]
+
+    def translate() -> None:
+        translator.translate(sources)
+
+    return translate
+
+
+def cost(plan: Plan, name: str, rounds: int) -> dict[str, float]:
+    """Seconds and peak memory of an update, and seconds of a decoding, relative to the plain model beside
+    it: ratios of medians."""
+    kept = plan.path(name, 0).with_suffix(f".cost-{rounds}.json")
+    if kept.exists():
+        found: dict[str, float] = json.loads(kept.read_text())
+        return found
+    both = (PLAIN, name)
+    updates = side_by_side(
+        [Contestant(each, update, {"config": plan.config(each, 0)}) for each in both], rounds
+    )
+    decodings = side_by_side(
+        [Contestant(each, decoding, {"path": plan.path(each, 0)}) for each in both], max(3, rounds // 3), 1
+    )
+    found = {
+        "update": updates[1].median / updates[0].median,
+        "memory": updates[1].memory / updates[0].memory,
+        "decoding": decodings[1].median / decodings[0].median,
+        "update_seconds": updates[1].median,
+        "sentences_per_second": SENTENCES / decodings[1].median,
+    }
+    save(str(kept), found)
+    return found
+
+
+# The table
+
+HEADER = "| method | options | BLEU | difference | p | seeds | update | memory | decoding |"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown. The costs, of an update in time and memory and of decoding in time, are relative to the plain
+    model."""
+    lines = [HEADER, "|---" * HEADER.count(" | ") + "|---|"]
+    for row in rows:
+        spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
+        baseline = row["name"] in (PLAIN, FURTHER)
+        against = "" if baseline else f"{row['difference']:+.2f}{spread}"
+        options = f"`{row['options']}`" if row["options"] else ""
+        lines.append(
+            f"| {row['name']} | {options} | {row['bleu']:.2f} ± {row['interval']:.2f} | {against} | "
+            f"{'' if baseline else format(row['p'], '.3f')} | {row['seeds']} | {row['update']:.2f} | "
+            f"{row['memory']:.2f} | {row['decoding']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Trains what is missing, measures, prints the table and writes WORK/methods.json and methods.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.methods", description=__doc__)
+    parser.add_argument("work", type=Path, help="folder for runs and the table")
+    parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
+    parser.add_argument("--updates", type=positive, default=1200, help="of each training from scratch")
+    parser.add_argument("--seeds", type=positive, default=3, help="where one seed shows no difference")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these methods; plain is always needed")
+    parser.add_argument("--train", action="store_true", help="train with one seed and stop")
+    parser.add_argument("--rounds", type=positive, default=9, help="timed updates of each method")
+    given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.only or ()) - set(METHODS)):
+        raise UserError(f"--only {unknown[0]}: there is no such method; there are {', '.join(METHODS)}")
+    if given.corpus and not given.corpus.is_dir():
+        raise UserError(f"--corpus {given.corpus}: no such folder")
+    given.work.mkdir(parents=True, exist_ok=True)
+    plan = Plan(given.work, given.corpus, given.updates, given.seeds)
+    names = [name for name in METHODS if not given.only or name in given.only]
+    for name in names:
+        plan.build(name, 0)
+    if given.train:
+        print(f"trained: {', '.join(names)}, in {given.work}")
+        return
+    rows = [quality(plan, name) | cost(plan, name, given.rounds) for name in names]
+    settings = {key: str(value) for key, value in dataclasses.asdict(plan).items()}
+    save(str(given.work / "methods.json"), {"about": machine() | settings, "rows": rows})
+    (given.work / "methods.md").write_text(table(rows) + "\n")
+    print(f"{table(rows)}\n{machine()}\nwritten to {given.work / 'methods.json'} and methods.md")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run("benchmarks.methods", main))
