@@ -16,7 +16,7 @@ from transformer.cli.help import preset_table, train_help
 from transformer.cli.methods import with_method
 from transformer.commands import program
 from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
-from transformer.config.presets import GROUPS, PRESETS
+from transformer.config.presets import PRESETS
 from transformer.config.registry import load_entry_points, unknown
 from transformer.data.remote import has
 from transformer.errors import UserError, nearest
@@ -91,7 +91,8 @@ def _train(arguments: list[str]) -> None:
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
     about = announced(given.config, preset or "quickstart")
-    if preset in GROUPS["Multi30k"] and not any(word.startswith(TEXT) for word in arguments):
+    is_multi30k = preset is not None and preset.startswith(("tiny", "multi30k"))
+    if is_multi30k and not any(word.startswith(TEXT) for word in arguments):
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if preset is None and given.run_dir and has(given.run_dir, "config.json"):
         run_dir = shown(given.run_dir)

@@ -42,6 +42,14 @@ class DecodingConfig:
     """Ids of tokens that never occur."""
     suppress_first: tuple[int, ...] = ()
     """Ids of tokens that do not begin an output."""
+    noise: float = 0.0
+    """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
+    those of a beam search, and scores are those under the noise. 0: none."""
+    input_dropout: float = 0.0
+    """Dropout that is kept on for the decoder's inputs, to the same end: the share of their features that are
+    zero."""
+    seed: int = 0
+    """Of samples and of noise, combined with the line number."""
     rows: int = 32
     """Sentences searched at once. When one is done, the next takes its place."""
     buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -51,6 +59,7 @@ class DecodingConfig:
         **dict.fromkeys(("rows", "max_length", "buckets"), (1, LONGEST)),
         **dict.fromkeys(("extra_length", "min_length", "no_repeat_ngram"), (0, LONGEST)),
         **dict.fromkeys(("suppress", "suppress_first"), (0, IDS)),
+        "seed": (0, COUNTS),
     }
 
     @property
@@ -82,6 +91,10 @@ class DecodingConfig:
                 f"--decoding.min-length {self.min_length} leaves no room below --decoding.max-length "
                 f"{self.max_length}, which counts <eos>"
             )
+        if not 0 <= self.noise <= 100:
+            raise UserError("--decoding.noise must be from 0 to 100; 0 for none")
+        if not 0 <= self.input_dropout < 1:
+            raise UserError("--decoding.input-dropout must be in [0, 1)")
         if any(not phrase.strip() for phrase in self.forbidden):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
@@ -95,7 +108,12 @@ class DecodingConfig:
 
     def static(self) -> Self:
         """The options that a compiled program depends on, with the others at their defaults."""
-        return self
+        return replace(self, seed=0)
+
+    @property
+    def noisy(self) -> list[str]:
+        """The options in use that put noise on the inputs of a decoder."""
+        return [name for name in ("noise", "input_dropout") if getattr(self, name)]
 
     @property
     def steered(self) -> list[str]:
@@ -171,14 +189,11 @@ class SampleConfig(DecodingConfig):
     """Restrict to the k most likely tokens. 0: all."""
     top_p: float = 1.0
     """Restrict to the most likely tokens with this total probability."""
-    seed: int = 0
-    """Combined with the line number."""
 
     _RANGES: ClassVar[Ranges] = {
         **DecodingConfig._RANGES,
         "samples": (1, LONGEST),
         "top_k": (0, LONGEST),
-        "seed": (0, COUNTS),
     }
 
     @property
@@ -195,7 +210,7 @@ class SampleConfig(DecodingConfig):
             raise UserError("--decoding.top-p must be in (0, 1], and no less than 0.000001")
 
     def static(self) -> Self:
-        return replace(self, seed=0, temperature=1.0)
+        return replace(super().static(), temperature=1.0)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Options of non-autoregressive models and of their search."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from transformer.config import COUNTS, LONGEST, DecodingConfig, Ranges, TransformerConfig
+from transformer.config import LONGEST, DecodingConfig, Ranges, TransformerConfig
 from transformer.errors import UserError
 
 
@@ -64,29 +64,22 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     penalty: Literal["wu", "power"] = "power"
     """As for other systems. Default power: candidates are ranked by their mean log-probability per token."""
 
-    seed: int = 0
-    """fertility: of the sampled candidates, combined with the line number."""
-
     _RANGES: ClassVar[Ranges] = {
         **DecodingConfig._RANGES,
         "iterations": (1, 1000),
         "beam_size": (1, LONGEST),
-        "seed": (0, COUNTS),
     }
 
     @property
     def kept(self) -> int:
         return 1 if self.method == "greedy" else self.beam_size
 
-    def static(self) -> Self:
-        return replace(self, seed=0)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.05 <= self.length_scale <= 20:
             raise UserError("--decoding.length-scale must be from 0.05 to 20")
-        if self.steered:
-            option = self.steered[0].replace("_", "-")
+        if refused := self.steered + self.noisy:
+            option = refused[0].replace("_", "-")
             raise UserError(
                 f"--decoding.{option} needs an autoregressive model, and this one predicts all tokens at "
                 "once: leave it out"

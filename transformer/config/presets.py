@@ -260,6 +260,7 @@ PRESETS: dict[str, Config] = {
 GROUPS: dict[str, dict[str, str]] = {
     "getting started": {
         "quickstart": "small, built-in corpus; minutes on two CPU cores",
+        "fine-tune": "with the sizes and vocabulary of the run given by --init-from",
     },
     "Multi30k": {
         "tiny": "text already split into subwords",
@@ -287,18 +288,20 @@ GROUPS: dict[str, dict[str, str]] = {
             ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
         )
     },
-    "copying names": {
-        f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
-        for language, name in (("en", "English"), ("zh", "Chinese"))
-        for suffix, what in (("", "pointer-generator"), ("-plain", "no pointer"))
-    },
-    "pointing": {
-        f"{task}{suffix}": f"{what}, {how}"
-        for task, what in (("sorting", "numbers in order"), ("convex-hull", "vertices of the hull of points"))
-        for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
-    },
-    "fine-tuning": {
-        "fine-tune": "with the sizes and vocabulary of the run given by --init-from",
+    "copying and pointing": {
+        **{
+            f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
+            for language, name in (("en", "English"), ("zh", "Chinese"))
+            for suffix, what in (("", "pointer-generator"), ("-plain", "no pointer"))
+        },
+        **{
+            f"{task}{suffix}": f"{what}, {how}"
+            for task, what in (
+                ("sorting", "numbers in order"),
+                ("convex-hull", "vertices of the hull of points"),
+            )
+            for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
+        },
     },
     "the paper, WMT 2014": {
         "base": "Table 2's base model",

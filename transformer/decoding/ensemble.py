@@ -19,6 +19,7 @@ from transformer.decoding.calls import Inputs, advance, begin
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.cache import Alike, AnyCache, Caches
 from transformer.model.encoder_decoder import shift_right
+from transformer.model.noise import NOISE
 from transformer.model.parameters import Variables
 
 K = TypeVar("K", bound=Hashable)
@@ -47,7 +48,8 @@ class Ensemble(nn.Module):
         self, variables: Variables, *given: Any, method: str | Callable[..., Any]
     ) -> Any:
         """Calls a method, as `flax.linen.Module.apply` does."""
-        bound = _Bound(self, variables["members"])
+        noise = {name: variables[name] for name in variables if name == NOISE}
+        bound = _Bound(self, variables["members"], noise)
         return method(bound, *given) if callable(method) else getattr(bound, method)(*given)
 
     def combined(self, logits: Sequence[Float[Array, "_ ... v"]]) -> Float[Array, "... v"]:
@@ -100,6 +102,8 @@ class _Bound:
 
     model: Ensemble
     variables: tuple[Variables, ...]
+    noise: Variables
+    """The same for all members."""
 
     def encode(self, **inputs: Array) -> Inputs:
         """The inputs, which each member encodes when it makes its cache."""
@@ -122,7 +126,7 @@ class _Bound:
         """The mean of what each predicts."""
 
         def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
-            return advance(kind, held, cache, tokens)
+            return advance(kind, {**held, **self.noise}, cache, tokens)
 
         logits, caches = [], []
         for kind, held, own in zip(self.model.kinds, self.variables, cache.members, strict=True):

@@ -23,7 +23,14 @@ from transformer.data.batching import Fields, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import AutoregressiveSearch, Conditions, as_found, choice_of, read_of
+from transformer.decoding.search import (
+    AutoregressiveSearch,
+    Conditions,
+    as_found,
+    choice_of,
+    noise_of,
+    read_of,
+)
 from transformer.decoding.slots import Slots, begun, results, run
 from transformer.model.parameters import Variables
 
@@ -104,12 +111,12 @@ def begin(
     job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: Conditions
 ) -> Slots:
     """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
-    read = read_of(job.options, conditions)
+    read, noise = read_of(job.options, conditions), noise_of(job.options, conditions)
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
         choice, given = choice_of(job.options, job.search.hook), as_variables(variables)
-        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, read)
+        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, read, noise)
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
         axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape

@@ -21,6 +21,7 @@ from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
 from transformer.decoding.slots import Choice, search_all
 from transformer.decoding.terms import Allotted, Terms
+from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
 
 
@@ -91,6 +92,14 @@ def read_of(options: DecodingConfig, conditions: Conditions) -> Any:
             return ()
 
 
+def noise_of(options: DecodingConfig, conditions: Conditions) -> Noise | None:
+    """The noise on the decoder's inputs. None: there is none."""
+    if not options.noisy:
+        return None
+    drawn = Randomness.of(jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, 1.0)
+    return Noise(drawn.keys, options.noise, options.input_dropout, drawn.generator)
+
+
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
     """The limits of outputs relative to `inputs["source"]`, which are ids."""
     return source_limits(inputs["source"], special.pad, options.extra_length, options.max_length)
@@ -146,7 +155,8 @@ def _searched(
 ) -> SearchResult:
     read = read_of(options, conditions)
     limits = search.limits(inputs, special_ids(model), options)
-    found = search_all(model, variables, inputs, limits, choice_of(options, search.hook), search.hook, read)
+    noise, choice = noise_of(options, conditions), choice_of(options, search.hook)
+    found = search_all(model, variables, inputs, limits, choice, search.hook, read, noise)
     return search.named(model, found, inputs)
 
 

@@ -20,6 +20,7 @@ from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, 
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
 from transformer.model.cache import AnyCache, ByRows, States, put_rows
+from transformer.model.noise import NOISE, OF_INPUTS, Noise
 from transformer.model.parameters import Variables
 
 
@@ -66,6 +67,8 @@ class Slots(ByRows):
     """Its rings were full before its limit: it must be searched again in longer ones."""
     read: Any
     """What the choice reads for each slot, such as random keys: arrays with rows first."""
+    noise: Noise | None = None
+    """On the decoder's inputs."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
         """These slots begin anew, as in `new`, whose rings may have any length. Rows beyond the last are
@@ -128,6 +131,8 @@ def predict(
 ) -> tuple[Float[Array, "b n v"], Float[Array, "b n 1"], AnyCache]:
     """The logits of the next token, with -inf for what is forbidden, the log-sum-exp of all logits, and the
     cache."""
+    if slots.noise is not None:
+        variables = {**variables, NOISE: {OF_INPUTS: slots.noise.at(slots.length)}}
     logits, cache = advance(model, variables, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     if getattr(hook, "penalises", False):
@@ -214,6 +219,7 @@ def search_all(
     choice: Choice,
     hook: SearchHook = NO_HOOK,
     read: Any = (),
+    noise: Noise | None = None,
 ) -> SearchResult:
     """The search of all rows at once: each fills a slot, and no other takes its place.
 
@@ -225,9 +231,10 @@ def search_all(
       choice: of a step.
       hook: restricts the tokens, see `transformer.decoding.hooks`.
       read: what the choice reads for each row.
+      noise: on the decoder's inputs.
     """
     variables = as_variables(params)
-    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, read)
+    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, read, noise)
     return results(run(model, variables, slots, choice, hook), special_ids(model), choice.penalty)
 
 
@@ -240,6 +247,7 @@ def begun(
     choice: Choice,
     hook: SearchHook,
     read: Any,
+    noise: Noise | None = None,
 ) -> Slots:
     """Slots for the rows of the inputs before their first step, with rings of so many columns."""
     live, rows = choice.first(), len(limits.each)
@@ -260,4 +268,5 @@ def begun(
         done=limits.each == 0,
         overflowed=jnp.zeros(rows, bool),
         read=read,
+        noise=noise,
     )

@@ -16,7 +16,7 @@ from transformer.decoding.beam import Best, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
-from transformer.decoding.search import AutoregressiveSearch, choice_of
+from transformer.decoding.search import AutoregressiveSearch, Conditions, choice_of, noise_of
 from transformer.decoding.slots import Extended, Slots, begun, extend, predict
 from transformer.decoding.terms import Allotted
 from transformer.errors import UserError
@@ -102,7 +102,8 @@ def search_tree(
     penalty: Any = choice.penalty  # numpy in, numpy out
     phrases = {term: translator.task.term(term) for term in asked.terms}
     job = translator.model, search, settings.static(), translator.variables
-    slots, eos = _begun(*job, inputs), translator.task.special.eos
+    conditions = jax.tree.map(jnp.asarray, Conditions.of([settings], [1], 1))  # as the first line
+    slots, eos = _begun(*job, inputs, conditions), translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
     above: list[int | None] = [None] * choice.beam_size  # the candidate that each beam is
@@ -170,11 +171,20 @@ def _begun(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
+    conditions: Conditions,
 ) -> Slots:
     """One slot before its first step."""
     limits, given = search.limits(inputs, special_ids(model), options), as_variables(variables)
     return begun(
-        model, given, inputs, limits, limits.longest, choice_of(options, search.hook), search.hook, ()
+        model,
+        given,
+        inputs,
+        limits,
+        limits.longest,
+        choice_of(options, search.hook),
+        search.hook,
+        (),
+        noise_of(options, conditions),
     )
 
 

@@ -10,6 +10,7 @@ from transformer.config import ModelConfig
 from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
+from transformer.model.noise import NOISE, OF_INPUTS
 from transformer.model.parameters import Module, param
 from transformer.model.products import logits
 
@@ -130,9 +131,12 @@ class EncoderDecoder(Module):
                 return self.output_embedding.table
 
     def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        """Embeds target tokens."""
+        """Embeds target tokens; with the noise of a search, if it has some."""
         shared = self.config.share_embeddings == "all"
-        return self.source_embedding(ids) if shared else self.target_embedding(ids)
+        embedded: Array = self.source_embedding(ids) if shared else self.target_embedding(ids)
+        if self.has_variable(NOISE, OF_INPUTS):
+            embedded = self.get_variable(NOISE, OF_INPUTS)(embedded)
+        return embedded
 
 
 def shift_right(
