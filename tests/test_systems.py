@@ -45,6 +45,8 @@ MODELS = {
     "nonautoregressive, fertility": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="fertility"),
     "nonautoregressive, masked": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="masked"),
     "copying": CopyingConfig(**SIZES, **LAYER, coverage_weight=0.1),
+    "copying, copynet": CopyingConfig(**SIZES, **LAYER, output="copynet"),
+    "copying, pointer": CopyingConfig(**SIZES, **LAYER, output="pointer", once=True),
 }
 ROOT = Path(__file__).parent.parent
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
@@ -79,7 +81,7 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
         options = {name: value for name, value in vars(decoding).items() if name in own}
         decoding = NonAutoregressiveDecodingConfig(**options | {"iterations": 2 if "masked" in name else 1})
     config = dataclasses.replace(base, system=name.split(",")[0], model=model, decoding=decoding)
-    if name == "copying":  # all but six words are outside the vocabulary
+    if config.system == "copying":  # all but six words are outside the vocabulary
         data = dataclasses.replace(config.data, tokenizer="open-word", vocab_size=10)
         training = dataclasses.replace(config.training, label_smoothing=0.0)
         return dataclasses.replace(config, data=data, training=training)
