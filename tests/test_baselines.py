@@ -1,4 +1,4 @@
-"""Properties of recurrent and convolutional models that search and training rely on."""
+"""Properties of recurrent, convolutional and fast autoregressive models that search and training rely on."""
 
 import dataclasses
 import functools
@@ -11,6 +11,7 @@ from reference_search import SOURCES, hypotheses, next_log_p, random_variables, 
 
 from transformer.config import Config
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.presets import PRESETS
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
@@ -18,18 +19,23 @@ from transformer.decoding.scores import wu_penalty
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
 from transformer.systems.convolutional.model import Convolutional
+from transformer.systems.fast_autoregressive.model import FastAutoregressive
 from transformer.systems.recurrent.hard_attention import hard_attention_objective
 from transformer.systems.recurrent.model import Recurrent
-from transformer.systems.registry import check_system, find_system
+from transformer.systems.registry import SYSTEMS, check_system
 from transformer.training.objective import Context, translation_objective
 
 SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}
+AT = {"encoder": "lstm", "weights": "additive"}
 MODELS = {
     "gru, additive": Recurrent(RecurrentConfig(**SIZES, num_layers=2)),
     "gru, dot": Recurrent(RecurrentConfig(**SIZES, num_layers=1, attention="dot")),
     "gru, hard": Recurrent(RecurrentConfig(**SIZES, num_layers=1, attention="hard")),
     "lstm, fixed": Recurrent(RecurrentConfig(**SIZES, num_layers=2, attention="fixed", cell="lstm")),
     "lstm, additive": Recurrent(RecurrentConfig(**SIZES, num_layers=1, cell="lstm")),
+    "rnn, dot": Recurrent(RecurrentConfig(**SIZES, num_layers=1, attention="dot", cell="rnn")),
+    "AT": FastAutoregressive(FastAutoregressiveConfig(**SIZES, **AT, num_layers=2)),
+    "FAT": FastAutoregressive(FastAutoregressiveConfig(**SIZES, num_heads=2, table_size=3)),
     "convolutional": Convolutional(ConvolutionalConfig(**SIZES, num_layers=2)),
     "dilated": Convolutional(ConvolutionalConfig(**SIZES, num_layers=3, dilation=(1, 2))),
 }
@@ -112,7 +118,8 @@ def test_no_word_sees_what_follows_it(name):
 @every_model
 def test_attention_is_over_the_words_of_the_source(name):
     model, variables = MODELS[name], variables_of(name)
-    attention = jax.jit(find_system(type(model).__name__.lower()).alignment, static_argnums=0)
+    (system,) = (system for system in SYSTEMS.values() if system.model is type(model))
+    attention = jax.jit(system.alignment, static_argnums=0)
     if "fixed" in name:
         with pytest.raises(UserError, match="no attention"):
             attention(model, variables, SOURCE, TARGET[:, 1:])

@@ -11,6 +11,7 @@ from reference_search import random_variables
 from transformer import Config, Context, TransformerConfig, UserError
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, ScheduledConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.methods import scheduled
@@ -34,6 +35,7 @@ MODELS = {
     "recurrent": RecurrentConfig(**SIZES),
     "convolutional": ConvolutionalConfig(**SIZES),
     "copying": CopyingConfig(**SIZES, **LAYER),
+    "fast-autoregressive": FastAutoregressiveConfig(**SIZES, num_heads=2),
     "nonautoregressive": NonAutoregressiveConfig(**SIZES, **LAYER, decoder_input="masked"),
 }
 
@@ -134,7 +136,7 @@ def softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
-LIKELIHOOD = ("transformer", "recurrent", "convolutional")
+LIKELIHOOD = ("transformer", "recurrent", "convolutional", "fast-autoregressive")
 
 
 @pytest.mark.parametrize("system", LIKELIHOOD)

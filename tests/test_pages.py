@@ -89,14 +89,14 @@ class Outside:
     def __init__(self, folder: Path) -> None:
         page = (DOCS / "own-system.md").read_text(encoding="utf-8")
         self.folder = folder
-        for name, program in zip(("zloss", "sorting"), programs_of(page), strict=True):
+        for name, program in zip(("zloss", "sorter"), programs_of(page), strict=True):
             (folder / f"{name}.py").write_text(program, encoding="utf-8")
         (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
         info = folder / "zloss-0.1.dist-info"
         info.mkdir()
         named = tomllib.loads(project)["project"]
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {named['name']}\nVersion: 0.1\n")
-        points = named["entry-points"]["transformer.systems"] | {"sorting": "sorting"}
+        points = named["entry-points"]["transformer.systems"] | {"sorter": "sorter"}
         (info / "entry_points.txt").write_text(
             "[transformer.systems]\n" + "".join(f"{name} = {module}\n" for name, module in points.items())
         )
@@ -116,7 +116,7 @@ class Outside:
 def test_a_task_from_outside(tmp_path: Path) -> None:
     run = Outside(tmp_path).run
     short = ("--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt")
-    done = run("train", "sorting", *short, "--run-dir=run", "--data.cache-dir=cache")
+    done = run("train", "sorter", *short, "--run-dir=run", "--data.cache-dir=cache")
     assert done.returncode == 0, done.stderr
     assert "test rows sorted" in done.stdout + done.stderr
     assert run("train", "--run-dir=run", "--training.steps=6", "--data.cache-dir=cache").returncode == 0
@@ -128,7 +128,7 @@ def test_a_task_from_outside(tmp_path: Path) -> None:
     assert "line 1: source truncated from 4 to 2" in done.stderr
     for words in (
         ("decode", "run", "--reference", "run/config.json"),
-        ("train", "sorting", "--init-from", "run"),
+        ("train", "sorter", "--init-from", "run"),
     ):
         done = run(*words, text="3 1 2\n")
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr

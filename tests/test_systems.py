@@ -22,6 +22,7 @@ from transformer import Config, Run, Translator, UserError
 from transformer.cli import train_main
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
@@ -47,6 +48,8 @@ MODELS = {
     "copying": CopyingConfig(**SIZES, **LAYER, coverage_weight=0.1),
     "copying, copynet": CopyingConfig(**SIZES, **LAYER, output="copynet"),
     "copying, pointer": CopyingConfig(**SIZES, **LAYER, output="pointer", once=True),
+    "fast-autoregressive": FastAutoregressiveConfig(**SIZES, num_heads=2, hybrid=True),
+    "fast-autoregressive, AT": FastAutoregressiveConfig(**SIZES, encoder="lstm", weights="additive"),
 }
 ROOT = Path(__file__).parent.parent
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
@@ -56,6 +59,7 @@ QUICK = (
     "convolutional",
     "nonautoregressive, masked",
     "copying",
+    "fast-autoregressive",
 )  # one of a kind; the others are slow tests
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 

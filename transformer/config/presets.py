@@ -188,6 +188,30 @@ _POINTING = {
     for copying in (True, False)
 }
 
+
+def _spelling() -> Config:
+    """Digits, and the letters of their names."""
+    return Config(
+        model=TransformerConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4, dropout=0.0),
+        data=DataConfig(
+            dataset="spelling",
+            source_language="digits",
+            target_language="letters",
+            built_in_size=20_000,
+            tokenizer="word",
+            vocab_size=30,  # ten digits and fifteen letters
+            max_length=41,
+            buckets=(41,),
+            batch_tokens=1312,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
+        training=TrainingConfig(
+            steps=1000, label_smoothing=0.0, evaluate_every=100, evaluate_sentences=200, bleu_tokenize="none"
+        ),
+        decoding=BeamConfig(buckets=(9, 18), extra_length=60),
+    )
+
+
 _FINE_TUNE = Config(
     data=DataConfig(batch_tokens=2048),
     optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=2e-4, warmup_steps=200),
@@ -233,6 +257,7 @@ PRESETS: dict[str, Config] = {
     **_NONAUTOREGRESSIVE,
     **_DIALOGUES,
     **_POINTING,
+    "spelling": _spelling(),
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row
@@ -288,7 +313,7 @@ GROUPS: dict[str, dict[str, str]] = {
             ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
         )
     },
-    "copying and pointing": {
+    "copying, pointing and spelling": {
         **{
             f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
             for language, name in (("en", "English"), ("zh", "Chinese"))
@@ -302,6 +327,7 @@ GROUPS: dict[str, dict[str, str]] = {
             )
             for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
         },
+        "spelling": "digits, and the letters of their names: source and target advance together",
     },
     "the paper, WMT 2014": {
         "base": "Table 2's base model",

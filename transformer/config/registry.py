@@ -12,6 +12,7 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.errors import UserError
@@ -31,6 +32,7 @@ TYPES: dict[str, Types] = {
     "convolutional": Types(ConvolutionalConfig),
     "nonautoregressive": Types(NonAutoregressiveConfig, NonAutoregressiveDecodingConfig),
     "copying": Types(CopyingConfig),
+    "fast-autoregressive": Types(FastAutoregressiveConfig),
 }
 
 

@@ -33,6 +33,7 @@ from transformer.model.transformer import Transformer, cross_attention
 from transformer.systems.copying.model import CopyingTransformer, pointer
 from transformer.systems.copying.objective import copying_objective
 from transformer.systems.copying.search import copying_scores, copying_search, pointers
+from transformer.systems.fast_autoregressive.model import FastAutoregressive
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
@@ -127,6 +128,14 @@ SYSTEMS = {
         alignment=pointers,
         scores=copying_scores,
         copies=True,
+    ),
+    "fast-autoregressive": System(
+        model=FastAutoregressive,
+        objective=lambda config, _: translation_objective(config.training.label_smoothing),
+        search=autoregressive_search,
+        attentions=recurrent.attention,
+        alignment=forced_alignment(recurrent.attention),
+        scores=forced_scores,
     ),
 }
 

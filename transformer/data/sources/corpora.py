@@ -12,7 +12,7 @@ from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus
 from transformer.data.remote import fetched
-from transformer.data.sources import built_in, dialogue, pointing
+from transformer.data.sources import built_in, dialogue, pointing, spelling
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
 from transformer.errors import UserError
@@ -49,6 +49,11 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
         )
         for task in pointing.TASKS
     },
+    "spelling": (
+        "built-in spelled digits",
+        [Path(spelling.__file__), Path(dialogue.__file__)],
+        spelling.pairs,
+    ),
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
 

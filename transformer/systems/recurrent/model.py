@@ -60,9 +60,9 @@ class Steps:
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "rnn": nn.SimpleCell}
 
 
-def make_cell(config: RecurrentConfig, width: int) -> nn.RNNCellBase:
+def make_cell(kind: str, width: int) -> nn.RNNCellBase:
     """A GRU (Cho et al. 2014), LSTM (Hochreiter and Schmidhuber 1997) or tanh RNN cell (Elman 1990)."""
-    return CELLS[config.cell](
+    return CELLS[kind](
         width,
         kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
         recurrent_kernel_init=declared(nn.initializers.orthogonal(), ("model", "hidden")),
@@ -72,7 +72,7 @@ def make_cell(config: RecurrentConfig, width: int) -> nn.RNNCellBase:
 
 def _half(config: RecurrentConfig) -> nn.RNN:
     """One direction of an encoder layer."""
-    return nn.RNN(make_cell(config, config.d_model // 2))
+    return nn.RNN(make_cell(config.cell, config.d_model // 2))
 
 
 class Encoder(Module):
@@ -106,7 +106,7 @@ class DecoderStep(Module):
 
     def setup(self) -> None:
         c = self.config
-        self.cells = [make_cell(c, c.d_model) for _ in range(c.num_layers)]
+        self.cells = [make_cell(c.cell, c.d_model) for _ in range(c.num_layers)]
         self.dropout = Dropout(c.dropout)
         if c.attention != "fixed":
             self.query = dense(c.d_model, use_bias=False)

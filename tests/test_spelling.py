@@ -1,0 +1,25 @@
+"""The corpus of spelled digits."""
+
+import itertools
+
+import pytest
+
+from transformer import UserError
+from transformer.data.sources import spelling
+
+
+def test_lines_are_spelled_digit_by_digit():
+    assert spelling.spelled([4, 0, 7]) == ("4 0 7", "f o u r z e r o s e v e n")
+    for source, target in itertools.islice(spelling.pairs("train"), 200):
+        assert target.replace(" ", "") == "".join(spelling.NAMES[int(digit)] for digit in source.split())
+
+
+def test_no_line_is_in_two_splits():
+    found = [
+        {source for source, _ in itertools.islice(spelling.pairs(split, lengths=[2, 3]), 3000)}
+        for split in ("train", "validation", "test")
+    ]
+    for one, other in itertools.combinations(found, 2):
+        assert not one & other
+    with pytest.raises(UserError, match="no tests split of the corpus spelling"):
+        next(spelling.pairs("tests"))

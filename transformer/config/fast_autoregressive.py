@@ -1,0 +1,64 @@
+"""Configuration of AT and FAT."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from transformer.config import ModelConfig, Ranges
+from transformer.config.ranges import LARGEST
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class FastAutoregressiveConfig(ModelConfig):
+    """A recurrent decoder whose input words are gated by attention to the source, with the parts of two
+    systems. AT: an LSTM encoder and additive attention. FAT: slow multi-head attention and the fast fully
+    connected softmax."""
+
+    num_layers: int = 1
+    """Layers of the encoder. The decoder has one."""
+    encoder: Literal["lstm", "attention"] = "attention"
+    """lstm: recurrent (AT); attention: slow multi-head attention (FAT)."""
+    weights: Literal["additive", "softmax", "tanh"] = "softmax"
+    """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully connected
+    softmax, in its two formulas (FAT)."""
+    num_heads: int = 4
+    """attention: heads of the encoder, each with a gate of its own."""
+    bidirectional: bool = True
+    """Whether the encoder reads in both directions, or from left to right only."""
+    table_size: int = 128
+    """softmax, tanh: rows and columns of the table that is added to the scores. Later positions share the
+    last ones."""
+    hybrid: bool = False
+    """Hybrid forward pass: a decoder input that does not occur in the source is replaced by zeros, and does not
+    attend. In decoding, attention is skipped where that holds for all hypotheses of a search."""
+    frequent: float = 1.0
+    """hybrid: share of the vocabulary, from its first id, that is frequent enough not to be skipped."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **ModelConfig._RANGES,
+        "num_heads": (1, LARGEST),
+        "table_size": (1, LARGEST),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model % 2:
+            raise UserError(
+                "--model.d-model must be even: each direction has half of it, and sinusoids pairs"
+            )
+        if self.encoder == "attention" and self.d_model % self.num_heads:
+            raise UserError(
+                f"--model.d-model {self.d_model} is not divisible by --model.num-heads {self.num_heads}: "
+                "change one of them"
+            )
+        if self.dtype != "float32":
+            raise UserError("--model.dtype: fast-autoregressive models support float32 only")
+        if self.hybrid and self.share_embeddings != "all":
+            raise UserError(
+                "--model.hybrid compares words of source and target: it needs a joint vocabulary, with "
+                "--model.share-embeddings all"
+            )
+        if not 0 < self.frequent <= 1:
+            raise UserError("--model.frequent must be in (0, 1]")
+        if self.frequent < 1 and not self.hybrid:
+            raise UserError("--model.frequent: nothing is skipped without --model.hybrid; leave it out")

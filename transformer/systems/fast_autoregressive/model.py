@@ -1,0 +1,225 @@
+"""AT and FAT, two recurrent-style systems of a blog article on "fast autoregressive Transformers", whose
+equations leave choices open. This is the reading of them here (docs/systems.md):
+
+    alpha_t = attention(h_{t-1}, y_{t-1}, source)       c_t = sum over j of alpha_t[j] h_enc[j]
+    x_t = E(y_{t-1}) * (W c_t)                          the gate: * is elementwise
+    h_t = GRU(h_{t-1}, x_t)                             h_0 = tanh(W of the mean of h_enc)
+    P(y_t) = softmax(E tanh(W [h_t; c_t; x_t]))         the MLP's two layers
+
+As in `transformer.systems.recurrent`, one module is scanned over the target in training and called once per
+token in decoding.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
+from transformer.model.cache import Cache, States
+from transformer.model.dropout import Dropout
+from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.parameters import Module, dense, param
+from transformer.model.statistics import INTERMEDIATES
+from transformer.systems.fast_autoregressive.encoder import ENCODERS
+from transformer.systems.recurrent.model import make_cell
+
+
+@struct.dataclass
+class Source:
+    """The encoded source, the same at every step of the decoder."""
+
+    states: Float[Array, "b s m"]
+    keys: Float[Array, "b s m"]
+    ids: Int[Array, "b s"]
+    words: Bool[Array, "b s"]
+
+
+@struct.dataclass
+class Memory:
+    """The encoded source, and the decoder's initial state."""
+
+    source: Source
+    start: Float[Array, "b 1 m"]
+
+
+@struct.dataclass
+class Words:
+    """The decoder's input, for `t` steps of one hypothesis or one step of `n` hypotheses."""
+
+    embedded: Float[Array, "b t m"]
+    used: Bool[Array, "b t"]
+    """False: skipped in the hybrid forward pass."""
+
+
+@struct.dataclass
+class Steps:
+    """The output of the decoder, for `t` steps of one hypothesis or one step of `n` hypotheses."""
+
+    states: Float[Array, "b t m"]
+    contexts: Float[Array, "b t m"]
+    inputs: Float[Array, "b t m"]
+    """The gated words."""
+    weights: Float[Array, "b t s"]
+
+
+class DecoderStep(Module):
+    """One step of the decoder."""
+
+    config: FastAutoregressiveConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.query, self.gate = dense(c.d_model), dense(c.d_model, use_bias=False)
+        self.cell, self.dropout = make_cell("gru", c.d_model), Dropout(c.dropout)
+        if c.weights == "additive":
+            self.word = dense(c.d_model, use_bias=False)
+            normal = nn.initializers.normal(c.d_model**-0.5)
+            self.energy = param(self, "energy", normal, (c.d_model,), ("model",))
+        else:
+            zeros, shape = nn.initializers.zeros_init(), (c.table_size, c.table_size)
+            self.table = param(self, "table", zeros, shape, (None, None))
+            self.bias = param(self, "bias", zeros, (), ())
+
+    def __call__(
+        self,
+        state: Float[Array, "b n m"],
+        words: Words,
+        position: Int[Array, "b"] | Int[Array, ""],
+        source: Source,
+        deterministic: bool,
+    ) -> tuple[Float[Array, "b n m"], Steps]:
+        """The new state, and the step's output.
+
+        Args:
+          state: h_{t-1}.
+          words: y_{t-1}.
+          position: t, of each row or of all.
+          source: the encoded source.
+          deterministic: whether to leave out dropout.
+        """
+        query = self.query(state)
+        if self.config.weights == "additive":
+            query += self.word(words.embedded)
+        weights, context = self._attended(query, words.used, position, source)
+        embedded = words.embedded * words.used[..., None]
+        gated = self.dropout(embedded * self.gate(context), deterministic)
+        state, _ = self.cell(state, gated)
+        return state, Steps(state, context, gated, weights)
+
+    def _attended(self, query: Array, used: Array, position: Array, source: Source) -> tuple[Array, Array]:
+        """Weights and context; zeros for words that are not used, and not computed if none is."""
+
+        def attend(query: Array) -> tuple[Array, Array]:
+            weights = self.attention(query, position, source) * used[..., None]
+            return weights, jnp.einsum("bns,bsm->bnm", weights, source.states)
+
+        def skip(query: Array) -> tuple[Array, Array]:
+            return jnp.zeros((*query.shape[:2], source.words.shape[1])), jnp.zeros_like(query)
+
+        if not self.config.hybrid:
+            return attend(query)
+        return jax.lax.cond(used.any(), attend, skip, query)  # type: ignore[no-any-return]
+
+    def attention(
+        self, query: Float[Array, "b n m"], position: Int[Array, "*b"], source: Source
+    ) -> Float[Array, "b n s"]:
+        """alpha. additive: softmax(v . ReLU(H h + W e + U y)); else, with the scores Omega = QueryMap(h) .
+        KeyMap(e) / sqrt(d) + U[t, s] + b, softmax(Omega) or tanh(Omega) / sum over s of exp(Omega)."""
+        allowed = source.words[:, None, :]
+        if self.config.weights == "additive":
+            summed = jax.nn.relu(query[:, :, None, :] + source.keys[:, None, :, :])
+            scores = summed @ self.energy
+        else:
+            scores = jnp.einsum("bnm,bsm->bns", query, source.keys) / math.sqrt(query.shape[-1])
+            last = self.config.table_size - 1
+            columns = jnp.minimum(jnp.arange(source.words.shape[1]), last)
+            row = self.table[jnp.minimum(position, last)][..., columns]
+            scores += (row if row.ndim == 1 else row[:, None, :]) + self.bias
+        scores = jnp.where(allowed, scores, jnp.finfo(jnp.float32).min)
+        if self.config.weights == "tanh":
+            total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+            return jnp.where(allowed, jnp.tanh(scores) * jnp.exp(-total), 0)
+        return jax.nn.softmax(scores)
+
+
+class FastAutoregressive(EncoderDecoder):
+    """AT and FAT."""
+
+    config: FastAutoregressiveConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        self.encoder = ENCODERS[c.encoder](c)
+        self.start, self.key = dense(c.d_model), dense(c.d_model, use_bias=False)
+        self.decoder = DecoderStep(c)
+        self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
+
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+    ) -> Memory:
+        words = source != self.config.special.pad
+        states = self.encoder(self.source_embedding(source), words, deterministic)
+        mean = (states * words[..., None]).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1)[:, None]
+        start = jnp.tanh(self.start(mean))[:, None, :]
+        return Memory(Source(states, self.key(states), source, words), start)
+
+    def decode(
+        self,
+        memory: Memory,
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
+    ) -> Float[Array, "b t m"]:
+        words = self._words(target, memory.source, embedded)
+        scan = nn.scan(
+            lambda step, state, word, position: step(state, word, position, memory.source, deterministic),
+            variable_broadcast="params",
+            split_rngs={"params": False, "dropout": True},
+            in_axes=(1, 0),
+            out_axes=1,
+        )
+        words = jax.tree.map(lambda x: x[:, :, None], words)
+        _, steps = scan(self.decoder, memory.start, words, jnp.arange(target.shape[1]))
+        steps = jax.tree.map(lambda x: x.squeeze(2), steps)
+        self.sow(INTERMEDIATES, "weights", steps.weights)
+        return self._read(steps, deterministic)
+
+    def _words(self, tokens: Int[Array, "b t"], source: Source, embedded: Array | None = None) -> Words:
+        """The input words, and which of them are used."""
+        embedded = self.embed_target(tokens) if embedded is None else embedded
+        if not self.config.hybrid:
+            return Words(embedded, jnp.ones(tokens.shape, bool))
+        occurs = ((tokens[:, :, None] == source.ids[:, None, :]) & source.words[:, None, :]).any(axis=-1)
+        first = tokens == self.config.special.bos
+        frequent = tokens < self.config.frequent * self.config.vocab_size
+        return Words(embedded, first | (occurs & frequent))
+
+    def _read(self, steps: Steps, deterministic: bool = True) -> Float[Array, "b t m"]:
+        """The first layer of the MLP; `output` is its second."""
+        joined = jnp.concatenate([steps.states, steps.contexts, steps.inputs], axis=-1)
+        return self.dropout(jnp.tanh(self.readout(joined)), deterministic)
+
+    def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
+        """A cache of beams that are all in the initial state of the decoder."""
+        start = jnp.repeat(memory.start, beam_size, axis=1)
+        return Cache.empty((States(start),), memory.source, rows=len(start))
+
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
+        source: Any = cache.source
+        (own,) = cache.layers
+        words = self._words(tokens, source)
+        state, step = self.decoder(own.value, words, cache.positions, source, True)
+        own = own.append(state, cache.column, cache.positions)
+        return self.output(self._read(step)), cache.end_step([own])
