@@ -150,7 +150,7 @@ def numpy_logits(p, source, given, options):
 
 @every
 def test_the_equations_in_numpy(name):
-    model, variables = built(name)
+    _, variables = built(name)
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     found = run(name)
     for row, words in enumerate(WORDS):

@@ -19,8 +19,8 @@ class FastAutoregressiveConfig(ModelConfig):
     encoder: Literal["lstm", "attention"] = "attention"
     """lstm: recurrent (AT); attention: slow multi-head attention (FAT)."""
     weights: Literal["additive", "softmax", "tanh"] = "softmax"
-    """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully connected
-    softmax, in its two formulas (FAT)."""
+    """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully
+    connected softmax, in its two formulas (FAT)."""
     num_heads: int = 4
     """attention: heads of the encoder, each with a gate of its own."""
     bidirectional: bool = True
@@ -29,8 +29,8 @@ class FastAutoregressiveConfig(ModelConfig):
     """softmax, tanh: rows and columns of the table that is added to the scores. Later positions share the
     last ones."""
     hybrid: bool = False
-    """Hybrid forward pass: a decoder input that does not occur in the source is replaced by zeros, and does not
-    attend. In decoding, attention is skipped where that holds for all hypotheses of a search."""
+    """Hybrid forward pass: a decoder input that does not occur in the source is replaced by zeros, and does
+    not attend. In decoding, attention is skipped where that holds for all hypotheses of a search."""
     frequent: float = 1.0
     """hybrid: share of the vocabulary, from its first id, that is frequent enough not to be skipped."""
 

@@ -1,5 +1,5 @@
-"""A built-in corpus in which source and target advance together: digits, read one by one and spelled letter by
-letter.
+"""A built-in corpus in which source and target advance together: digits, read one by one and spelled letter
+by letter.
 
     4 0 7        f o u r z e r o s e v e n
 
@@ -24,8 +24,8 @@ def spelled(digits: Sequence[int]) -> Pair:
 
 
 def pairs(split: str, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> Iterator[Pair]:
-    """Yields digits and letters endlessly, the same for the same arguments. Lines are repeated, since there are
-    few short ones.
+    """Yields digits and letters endlessly, the same for the same arguments. Lines are repeated, since there
+    are few short ones.
 
     Args:
       split: "train", "validation" or "test". A hash of the digits decides in which split a line is.
