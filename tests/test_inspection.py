@@ -140,6 +140,13 @@ def test_the_tree_says_what_terms_did(translator: Translator) -> None:
         assert candidate.fate != "finished" or f"tokens of terms: {total}" in candidate.why
     whys = {each.why.partition(";")[0] for each in tree.candidates}
     assert whys >= {"one of the first 3 that go on", "ends as one of the first 3", "3 others go on before it"}
+    kept = [each for each in tree.candidates if each.why.startswith("kept for its")]
+    for candidate in kept:  # less likely than one that was dropped for its part of the beam
+        assert any(
+            other.step == candidate.step and other.log_p > candidate.log_p and other.fate == "pruned"
+            for other in tree.candidates
+        )
+    assert kept
     page = explore(translator, SOURCES[1:2], prefixes=["gr"], terms=[["red"]], extra_length=9)
     assert '"completes":["red"]' in page.html
     assert '"tree":null' in explore(translator, SOURCES[1:2], beam_size=4, groups=2).html

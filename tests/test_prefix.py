@@ -87,10 +87,10 @@ def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: st
 def test_in_slots(system: str, method: str) -> None:
     translator = small_translator(system)
     sources = ["red green blue", "cat", "dog bird", "sings sleeps"] * 3
-    prefixes = ["cat dog ", "", "bird", "gr", "red "] * 2
+    prefixes = [*["cat dog ", "", "bird", "gr", "red "] * 2, "", ""]
     found = translator.search(sources, prefixes=prefixes, method=method, extra_length=9)
     free = translator.search(sources, method=method, extra_length=9)
-    for prefix, several, before in zip([*prefixes, "", ""], found, free, strict=True):
+    for prefix, several, before in zip(prefixes, found, free, strict=True):
         for hypothesis in several:
             assert hypothesis.text.startswith(prefix.strip())
             if prefix.endswith(" "):

@@ -240,6 +240,9 @@ def test_glossaries(tmp_path: Path) -> None:
     assert glossary.terms("dogs tell us: the US, hot-dog, red\tcat") == ("USA", "Hund", "rote Katze")
     assert glossary.terms("dog dog http://x.y/dog dog") == ("Hund", "Hund", "http://x.y/dog", "Hund")
     assert Glossary({}).terms("a dog") == ()
+    houses = Glossary({"house": "Hotel", "big house": "große Hotel"})  # an occurrence counts for both
+    assert houses.terms("The big house by the house") == ("große Hotel", "Hotel", "Hotel")
+    assert houses.terms("a big house") == ("große Hotel",)
     for text, message in (("dog\n", "line 1: must be a term"), ("a\tb\na\tc\n", "line 2: 'a' has another")):
         path.write_text(text)
         with pytest.raises(UserError, match=message):
@@ -265,12 +268,17 @@ def test_what_cannot_be_is_refused() -> None:
     refuses("terms: only --decoding.method beam", ["red"], method="sample")
     refuses("terms: only --decoding.method beam", ["red"], beam_size=4, groups=2)
     refuses("this needs an autoregressive model", ["red"], small_translator("nonautoregressive"))
-    refuses("the search found nothing", ["red"], forbidden=("red",))
+    refuses("no output can have the term 'red' by the rules of this search", ["red"], forbidden=("red",))
+    for few in ([["red"]], iter([["red"]])):
+        with pytest.raises(UserError, match="terms .*sentences: give one for each"):
+            translator.search(["red", "cat"], terms=few)
     with pytest.raises(UserError, match="terms must be a list: one for each sentence"):
         translator.search(["red"], terms="red")
 
 
-def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_on_the_command_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     run, lines, terms = (
         stored(small_translator(), tmp_path / "run"),
         tmp_path / "lines",
@@ -296,6 +304,23 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     lines.write_text("a\tb\tc\td\n")
     status, _, errors = decoded(run, "--input", lines, "--tsv")
     assert (status, "line 1: 4 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)
+    lines.write_text("\tred\nred\tcat\n")
+    status, said, errors = decoded(run, "--input", lines, "--tsv")
+    assert (status, said.splitlines()[0]) == (0, "")
+    assert "line 1: an empty sentence stays empty; its prefix and terms do not count" in caplog.text
+    decoded(run, "--input", lines)
+    assert caplog.text.count("a tab is read as a space; --tsv reads a prefix and terms after it") == 1
+    lines.write_text("dog " * 3 + "\n")
+    terms.write_text("dog\tred cat bird green\n")
+    status, said, errors = decoded(run, "--input", lines, "--glossary", terms, "--extra-length", 3)
+    assert (status, said.count("red cat bird green")) == (0, 1)
+    assert "line 1: the output has no room for the term 'red cat bird green'" in caplog.text
+    status, _, errors = decoded(run, "--forbidden", "red", run)
+    assert (status, "--forbidden takes all words after it" in errors) == (2, True)
+    status, _, errors = decoded(run, "--weights", "2")
+    assert (status, "--weights: there is one run" in errors) == (2, True)
+    status, _, errors = decoded(run, "--rescore", run, "--method", "greedy")
+    assert (status, "greedy search finds one" in errors) == (2, True)
     terms.write_text("dog\n")
     status, _, errors = decoded(run, "--input", lines, "--glossary", terms)
     assert (status, "terms.tsv, line 1: must be a term, a tab and its translation" in errors) == (2, True)

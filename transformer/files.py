@@ -50,6 +50,11 @@ def address(path: Path | str) -> str | None:
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
 
 
+def brief(text: str, most: int = 60) -> str:
+    """A text in quotes for messages, shortened if it is long."""
+    return repr(text if len(text) <= most else f"{text[:most]}...")
+
+
 def shown(path: Path | str) -> str:
     """A path or an address as text."""
     return address(path) or os.fspath(path)

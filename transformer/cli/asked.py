@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Iterator
 
-from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.decode_arguments import DecodeArguments, columns_of
+from transformer.cli.train import fields_of
 from transformer.config import BeamConfig
 from transformer.decoding.terms import SIZES
 from transformer.errors import UserError
+from transformer.files import brief
 from transformer.tasks.asked import Asked
 from transformer.tasks.glossary import Glossary
-from transformer.tasks.translation import Translation
+from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
 
@@ -19,14 +21,15 @@ class Asking:
 
     Args:
       given: the command line.
-      task: of the run.
+      translator: of the run.
 
     Raises:
       UserError: the glossary or the regular expression is invalid, or the search cannot do it.
     """
 
-    def __init__(self, given: DecodeArguments, task: Translation) -> None:
-        self.task, search = task, given.decoding
+    def __init__(self, given: DecodeArguments, translator: Translator) -> None:
+        self.translator, search = translator, given.decoding
+        self.options, self._warned = dict(fields_of(search)), False
         if (given.glossary or given.keep) and not (isinstance(search, BeamConfig) and search.groups == 1):
             option = "glossary" if given.glossary else "keep"
             raise UserError(f"--{option}: only --method beam, without --groups, can find terms")
@@ -36,29 +39,33 @@ class Asking:
 
     def __call__(self, number: int, line: str) -> Asked:
         """What a line asks for. Raises UserError if it has too many columns."""
-        columns = line.split("\t") if self.tsv else [line]
-        if len(columns) > 3:
-            raise UserError(
-                f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, "
-                "with tabs between them"
-            )
-        source, prefix, terms = columns + [""] * (3 - len(columns))
-        own = tuple(filter(None, map(str.strip, terms.split(" | "))))
+        if "\t" in line and not self.tsv and not self._warned:
+            self._warned = True
+            log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
+        source, prefix, terms = columns_of(number, line) if self.tsv else (line, "", "")
+        own = tuple(filter(None, map(str.strip, terms.split("|"))))
+        if not source.strip() and (prefix.strip() or own):
+            log.warning("line %d: an empty sentence stays empty; its prefix and terms do not count", number)
         return Asked(source, "", prefix, own + tuple(self._found(number, source, own)))
 
     def _found(self, number: int, source: str, own: tuple[str, ...]) -> Iterator[str]:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are left
         out, with a warning."""
-        held = set(own)
-        for text in self.glossary.terms(source):
-            if text in own:
-                continue
+        held, wanted = set(own), [text for text in self.glossary.terms(source) if text not in own]
+        if not wanted:
+            return
+        term, settings = self.translator.task.term, self.translator.settings(None, self.options)
+        room = self.translator.room(Asked(source), settings) - sum(len(term(text)) for text in own)
+        for text in wanted:
             try:
-                self.task.term(text)
+                size = len(term(text))
                 if len(held | {text}) > SIZES[-1]:
-                    raise UserError(f"the term {text!r} is one more than the {SIZES[-1]} that a search holds")
+                    raise UserError(f"the term {brief(text)} is one more than the {SIZES[-1]} of a search")
+                if size > room:
+                    raise UserError(f"the output has no room for the term {brief(text)} (see --extra-length)")
             except UserError as error:
                 log.warning("line %d: %s; it is left out", number, error)
             else:
+                room -= size
                 held.add(text)
                 yield text

@@ -34,7 +34,7 @@ class DecodeArguments:
     """Output file, one translation per line. Default: standard output."""
     tsv: bool = False
     """After each sentence of the input follow a tab and what its translation must begin with, and another and
-    the terms that must occur in it, with " | " between them. Both may be empty or left out. The last word of
+    the terms that must occur in it, with | between them. Both may be empty or left out. The last word of
     the beginning may be a part of one; a space after it completes it."""
     glossary: Path | None = None
     """A term, a tab and its translation on each line. Where a sentence has the term, its translation has that
@@ -92,7 +92,7 @@ def short_options() -> Iterator[None]:
 
 def parse_decode(arguments: list[str]) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults."""
-    return tyro.cli(
+    given = tyro.cli(
         DecodeArguments,
         args=arguments,
         default=DecodeArguments(
@@ -105,6 +105,13 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
             f"See why: {called('decode')} RUN --input FILE --explore page.html"
         ),
     )
+    for phrase in given.decoding.forbidden:
+        if has(phrase, "config.json"):
+            raise UserError(f"--forbidden takes all words after it: name the run {phrase} before the options")
+    if not given.ensemble and (given.weights or given.mean != "probabilities"):
+        option = "--weights" if given.weights else "--mean"
+        raise UserError(f"{option}: there is one run; name several before the options, or leave it out")
+    return given
 
 
 def run_defaults(arguments: list[str]) -> Config:
@@ -116,6 +123,33 @@ def run_defaults(arguments: list[str]) -> Config:
     from transformer.runs.run import Run
 
     return Run(run_dir).config
+
+
+def lines_of(given: DecodeArguments) -> Iterator[str]:
+    """The lines of the input file. Raises UserError if one has too many columns."""
+    from transformer.data.sources.corpora import read_lines
+
+    assert given.input
+    for number, line in enumerate(read_lines(given.input), 1):
+        if given.tsv:
+            columns_of(number, line)
+        yield line
+
+
+def columns_of(number: int, line: str) -> tuple[str, str, str]:
+    """Sentence, prefix and terms of a line of --tsv.
+
+    Raises:
+      UserError: it has too many columns.
+    """
+    columns = line.split("\t")
+    if len(columns) > 3:
+        raise UserError(
+            f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, "
+            "with tabs between them"
+        )
+    source, prefix, terms = columns + [""] * (3 - len(columns))
+    return source, prefix, terms
 
 
 def check_files(given: DecodeArguments) -> int | None:
@@ -137,7 +171,7 @@ def check_files(given: DecodeArguments) -> int | None:
         if path and is_device(path):
             pipe = "< FILE" if option == "--input" else "a file"
             raise UserError(f"{option} {path} can be read only once: give {pipe}")
-    total = sum(1 for _ in read_lines(given.input)) if given.input else None
+    total = sum(1 for _ in lines_of(given)) if given.input else None
     if given.reference:
         references = sum(1 for _ in read_lines(given.reference))
         if total is not None and references != total:

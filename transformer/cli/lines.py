@@ -58,7 +58,10 @@ def decode_lines(given: DecodeArguments) -> None:
                 raise UserError(f"{given.input} changed while it was translated: run the same command again")
     finally:
         if long and long.kept:
-            watch.message("the unfinished output is kept: to continue it, add --resume to the same command")
+            watch.message(
+                "the unfinished output is kept: to continue it, add --resume to the same command (with other "
+                "input or options it starts again)"
+            )
     seconds = time.monotonic() - start
     if given.output:
         speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"

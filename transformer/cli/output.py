@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import itertools
 import os
@@ -85,8 +86,8 @@ class Output:
         os.replace(self._partial, self._path)
 
     def _not_written(self, error: OSError) -> UserError:
-        place = self._path or "standard output"
-        return UserError(f"cannot write {self._option} {place}: {error.strerror}")
+        place = f"{self._option} {self._path}" if self._path else "standard output"
+        return UserError(f"cannot write {place}: {error.strerror}")
 
 
 class LongOutput(Output):
@@ -165,3 +166,13 @@ class LongOutput(Output):
         self.kept = not complete and self._partial.stat().st_size > 0
         if not self.kept:
             super()._settle(complete)
+        if complete:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes what earlier jobs with other options or input left of this output, unless one goes on."""
+        assert self._path
+        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.partial"):
+            with contextlib.suppress(OSError), open(left, opener=append_flags) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import logging
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ FOR_TRANSLATION = (
     *("tsv", "glossary", "keep", "reference"),
     *("bleu_tokenize", "rescore", "rescore_weights", "alignments", "token_scores"),
 )
+log = logging.getLogger("transformer")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -102,14 +105,17 @@ class Translations(Outputs):
             runs, checkpoint, int8=int8, weights=given.weights or None, mean=given.mean
         )
         self.translator.settings(self.n_best, self.options)
-        self.asking = Asking(given, self.translator.task)
+        self.asking = Asking(given, self.translator)
         if given.rescore_weights and not given.rescore:
             raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
         ranked = given.decoding.method == "mbr" or getattr(given.decoding, "coverage_penalty", 0.0) > 0
         if given.rescore and ranked:
             raise UserError("--rescore replaces the scores of mbr and of --coverage-penalty: leave one out")
+        if given.rescore and given.decoding.method == "greedy":
+            raise UserError("--rescore chooses among several hypotheses, and greedy search finds one")
         if given.rescore_weights:
             shares_of(given.rescore_weights, len(given.rescore), "--rescore-weights")
+        self.typed = not given.input and sys.stdin is not None and sys.stdin.isatty()
         self.judges = [Translator.load(run) for run in given.rescore]
         return self.translator
 
@@ -130,7 +136,13 @@ class Translations(Outputs):
                     yield None
                     continue
                 number, line = given
-                asked = self.asking(number, line)
+                try:
+                    asked = self.asking(number, line)
+                except UserError as error:
+                    if not self.typed:
+                        raise
+                    log.error("%s", error)
+                    continue
                 waiting.append((number, asked))
                 yield number, asked
 

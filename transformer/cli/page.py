@@ -39,7 +39,7 @@ def write_page(given: DecodeArguments) -> None:
 
     lines = read_lines(given.input) if given.input else standard_input(patient=True)
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
-    asking = Asking(given, translator.task)
+    asking = Asking(given, translator)
     read = (asking(number, line) for number, line in enumerate(lines, start=1) if line)
     asked = list(itertools.islice((each for each in read if each.source.strip()), SENTENCES))
     if not asked:

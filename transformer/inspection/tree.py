@@ -1,7 +1,7 @@
 """The beam search of one sentence, step by step, with all candidates."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -101,6 +101,7 @@ def search_tree(
         )
     penalty: Any = choice.penalty  # numpy in, numpy out
     phrases = {term: translator.task.term(term) for term in asked.terms}
+    forced = len(translator.task.begun(asked.prefix)[0])
     job = translator.model, search, settings.static(), translator.variables
     conditions = jax.tree.map(jnp.asarray, Conditions.of([settings], [1], 1))  # as the first line
     slots, eos = _begun(*job, inputs, conditions), translator.task.special.eos
@@ -119,7 +120,10 @@ def search_tree(
         }
         beams: list[int | None] = [None] * choice.beam_size
         said = list(ids)
-        each = zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token, met)), strict=True)
+        each = list(
+            zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token, met)), strict=True)
+        )
+        reasons = Reasons(choice.beam_size, step < forced, bool(phrases), each, going_on)
         for rank, (log_p, parent, token, bank) in enumerate(each):
             if log_p == NEVER:
                 break
@@ -133,7 +137,7 @@ def search_tree(
                 beam = going_on[int(parent), int(token)]
                 beams[beam], said[beam] = len(candidates), (*ids[parent], int(token))
             gained, so_far = float(log_p - before[parent]), (*ids[parent], int(token))
-            why = _why(fate, token == eos, choice.beam_size, int(bank) if phrases else None)
+            why = reasons(fate, float(log_p), token == eos, int(bank))
             done = tuple(term for term, phrase in phrases.items() if so_far[-len(phrase) :] == phrase)
             reached = above[parent], "", float(log_p), gained, fate, score
             candidates.append(Candidate(step + 1, rank, *reached, why=why, completes=done))
@@ -154,14 +158,45 @@ def search_tree(
     )
 
 
-def _why(fate: Fate, ends: bool, n: int, bank: int | None) -> str:
-    """Why a candidate was kept or dropped, in words."""
-    reason = {
-        "live": f"one of the first {n} that go on",
-        "finished": f"ends as one of the first {n}",
-        "pruned": f"ends, but {n} come before it" if ends else f"{n} others go on before it",
-    }[fate]
-    return reason if bank is None else f"{reason}; tokens of terms: {bank}"
+class Reasons:
+    """Why the candidates of a step were kept or dropped, in words.
+
+    Args:
+      n: beam size.
+      forced: whether the prefix decides about this step.
+      divided: whether the beam is divided by the tokens of terms that hypotheses have (`Allotted`).
+      candidates: log P, parent, token and tokens of terms of each.
+      going_on: parent and token of those that the search continues.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        forced: bool,
+        divided: bool,
+        candidates: Sequence[tuple[Any, ...]],
+        going_on: Container[tuple[int, int]],
+    ) -> None:
+        self.n, self.forced, self.divided = n, forced, divided
+        self.live = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in going_on]
+        self.all = [log_p for log_p, *_ in candidates]
+
+    def __call__(self, fate: Fate, log_p: float, ends: bool, met: int) -> str:
+        """Of a candidate that has `met` tokens of terms."""
+        if self.forced and fate == "live":
+            return "forced by the prefix"
+        reason = {
+            "live": f"one of the first {self.n} that go on",
+            "finished": f"ends as one of the first {self.n}",
+            "pruned": f"ends, but {self.n} come before it" if ends else f"{self.n} others go on before it",
+        }[fate]
+        if not self.divided:
+            return reason
+        if fate == "live" and sum(other > log_p for other in self.all) >= self.n:
+            return f"kept for its {met} tokens of terms, by which the beam is divided"
+        if fate == "pruned" and not ends and any(other < log_p for other in self.live):
+            return f"the part of the beam for {met} tokens of terms goes to others"
+        return f"{reason}; tokens of terms: {met}"
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

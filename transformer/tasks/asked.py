@@ -22,22 +22,38 @@ class Asked(NamedTuple):
 def asked(
     sources: Iterable[object], prefixes: Iterable[object] = (), terms: Iterable[object] = ()
 ) -> Iterator[Asked]:
-    """Records of sentences, and of the prefixes and terms of the first ones.
+    """Records of sentences with their prefixes and terms.
+
+    Args:
+      sources: sentences.
+      prefixes: one for each, or an empty list.
+      terms: a list for each, or an empty list.
 
     Raises:
-      UserError: something else than text is among them.
+      UserError: their numbers differ, or something else than text is among them.
     """
     for name, given in ("prefixes", prefixes), ("terms", terms):
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise UserError(f"{name} must be a list: one for each sentence")
-        if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) > len(sources):
+        if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) not in (0, len(sources)):
             raise UserError(f"{len(given)} {name} for {len(sources)} sentences: give one for each")
-    more = itertools.chain(prefixes, itertools.repeat("")), itertools.chain(terms, itertools.repeat(()))
-    for source, prefix, own in zip(sources, *more, strict=False):
+    prefixes = itertools.repeat("") if _none(prefixes) else itertools.chain(prefixes, _ended("prefixes"))
+    terms = itertools.repeat(()) if _none(terms) else itertools.chain(terms, _ended("terms"))
+    for source, prefix, own in zip(sources, prefixes, terms, strict=False):
         if isinstance(own, str) or not isinstance(own, Iterable):
             raise UserError("the terms of a sentence must be a list of words and phrases")
         texts = (sentence(text, "terms must be words and phrases") for text in own)
         yield Asked(sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts))
+
+
+def _none(given: Iterable[object]) -> bool:
+    return isinstance(given, Sized) and not len(given)
+
+
+def _ended(name: str) -> Iterator[object]:
+    """What follows the last of them. Raises UserError, since a sentence has none."""
+    raise UserError(f"fewer {name} than sentences: give one for each")
+    yield
 
 
 def sentence(text: object, rule: str = "sources must be sentences") -> str:

@@ -60,12 +60,15 @@ class Glossary:
         return cls(entries, keep)
 
     def terms(self, source: str) -> tuple[str, ...]:
-        """What the translation of a sentence must have; twice what stands there twice."""
+        """What the translation of a sentence must have; twice what stands there twice. One that is a part of
+        another is there once more, since an occurrence in a translation counts for both."""
         found, end = [], 0
         for match in self._keep.finditer(source):
             found += [*self._found(source[end : match.start()]), match[0].strip()]
             end = match.end()
-        return tuple(filter(None, [*found, *self._found(source[end:])]))
+        found = list(filter(None, [*found, *self._found(source[end:])]))
+        parts = [text for text in dict.fromkeys(found) for other in found for _ in range(_times(text, other))]
+        return (*found, *parts)
 
     def _found(self, text: str) -> Iterator[str]:
         """The translations of the entries in a text."""
@@ -80,6 +83,13 @@ class Glossary:
             else:
                 size = 1
             start += size
+
+
+def _times(text: str, other: str) -> int:
+    """How often the words of a text are in another text."""
+    words, around = _words(text), _words(other)
+    starts = range(len(around) - len(words) + 1) if words != around else ()
+    return sum(around[start : start + len(words)] == words for start in starts)
 
 
 def _words(text: str) -> tuple[str, ...]:

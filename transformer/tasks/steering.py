@@ -16,6 +16,7 @@ from transformer.decoding.prefix import LETTERS, Prefix
 from transformer.decoding.rules import segmentations
 from transformer.decoding.terms import LONGEST, SIZES, Terms
 from transformer.errors import UserError
+from transformer.files import brief
 from transformer.tasks.task import Steering
 
 
@@ -126,7 +127,7 @@ class TextSteering:
             raise UserError("a term is empty: leave it out")
         ids = self._known("term", text, self.tokenizer.encode(whole))
         if len(ids) > LONGEST:
-            raise UserError(f"the term {text!r} has {len(ids)} tokens, and may have {LONGEST}")
+            raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
         if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not _goes_on(whole[0]):
             alone = first.removeprefix(SPACE)  # no space is needed before it
@@ -138,7 +139,7 @@ class TextSteering:
 
     def _known(self, what: str, text: str, ids: list[int]) -> list[int]:
         if self.special.unk in ids:
-            raise UserError(f"the {what} {text!r} has words that are not in the vocabulary")
+            raise UserError(f"the {what} {brief(text)} has words that are not in the vocabulary")
         return ids
 
     # Forbidden phrases

@@ -29,6 +29,7 @@ from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.consensus import expected_chrf
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
+from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.tasks.asked import Asked
 from transformer.tasks.steering import TextSteering
@@ -222,6 +223,11 @@ class Translation(Task):
         """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
         return self._steering.term(text)
 
+    def begun(self, text: str) -> tuple[list[int], str]:
+        """The ids of a prefix's whole words, and the letters of a last one that goes on. Raises UserError if
+        the vocabulary cannot spell it."""
+        return self._steering.begun(text)
+
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
         return self._steering.phrases(text)
@@ -286,8 +292,19 @@ class Translation(Task):
                 said = (*words, self.special.eos)
                 hypotheses.append(Hypothesis(text, pieces, score, log_probability, ids=said))
         if not hypotheses:
-            raise UserError(NO_OUTPUT)
+            raise UserError(self._impossible(record))
         return hypotheses
+
+    def _impossible(self, record: Pair | Asked) -> str:
+        """What an output was asked to have, if none has it."""
+        if not isinstance(record, Asked) or not (record.prefix or record.terms):
+            return NO_OUTPUT
+        wanted = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
+        wanted += [f"the term {brief(term)}" for term in record.terms]
+        return (
+            f"no output can have {', '.join(wanted)} by the rules of this search: change these or its options, "
+            "such as --decoding.forbidden"
+        )
 
     def check_search(self, settings: DecodingConfig) -> None:
         """Accepts all of them."""

@@ -333,16 +333,25 @@ class Decoder(Generic[TaskT]):
         for each in asked:
             if each.by_beam and not (isinstance(settings, BeamConfig) and settings.groups == 1):
                 raise UserError(
-                    f"{each.name}: only --decoding.method beam without --decoding.groups has them"
+                    f"{each.name}: only --decoding.method beam, without --decoding.groups, can find them"
                 )
         for line, example, *least in zip(lines, examples, *(each.least for each in asked), strict=True):
-            most = self._length(example, self._fields) + settings.extra_length
-            most = min(most, settings.max_length or most, settings.buckets[-1])
-            if sum(least) >= most:
+            most = self._room(example, settings)
+            if sum(least) > most:
+                limits = "extra-length", "max-length", "buckets"
                 raise UserError(
                     f"line {line}: {sum(least)} tokens are asked for ({names}), and the output may have "
-                    f"{most - 1}: raise --decoding.extra-length or --decoding.max-length"
+                    f"{most}: see {', '.join(f'--decoding.{limit}' for limit in limits)}"
                 )
+
+    def _room(self, example: Example, settings: DecodingConfig) -> int:
+        longest = self._length(example, self._fields) + settings.extra_length
+        return min(longest, settings.max_length or longest, settings.buckets[-1]) - 1
+
+    def room(self, record: Record, settings: DecodingConfig) -> int:
+        """How many tokens the output of a record may have, besides <eos>."""
+        (example,) = self.task.input_examples([record], settings.buckets[-1])
+        return self._room(example, settings)
 
     def _search(
         self, settings: DecodingConfig, hooks: Sequence[SearchHook] = (), fields: Fields | None = None
