@@ -302,7 +302,7 @@ class Translation(Task):
         wanted = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
         wanted += [f"the term {brief(term)}" for term in record.terms]
         return (
-            f"no output can have {', '.join(wanted)} by the rules of this search: change these or its options, "
+            f"no output can have {', '.join(wanted)} by the rules of this search: change these, or options "
             "such as --decoding.forbidden"
         )
 
