@@ -52,13 +52,18 @@ def new_file(text: str) -> Path:
 
 
 def drawing_options(
-    name: str, about: str | None, repeats: int, arguments: list[str] | None
+    name: str,
+    about: str | None,
+    number: int,
+    arguments: list[str] | None,
+    option: str = "repeats",
+    help: str = "timed runs of each size",
 ) -> argparse.Namespace:
-    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats`
-    and `quick`."""
+    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats` or
+    another option with a number, and `quick`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--output", type=new_file, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument("--repeats", type=positive, default=repeats, help="timed runs of each size")
+    parser.add_argument(f"--{option}", type=positive, default=number, help=f"{help} ({number})")
     parser.add_argument("--quick", action="store_true", help="a few small sizes, to test that it runs")
     given = parser.parse_args(arguments)
     needs("matplotlib")

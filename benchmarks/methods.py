@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.command import positive, run
 from benchmarks.measure import Contestant, machine, save, side_by_side
+from benchmarks.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
 from transformer.config.variants import VARIANTS, Variant
@@ -155,31 +156,12 @@ def quality(plan: Plan, name: str) -> dict[str, Any]:
 # Cost
 
 
-def update(config: Config, seed: int = 0) -> Callable[[], None]:
+def update(config: Config) -> Callable[[], None]:
     """One update of a run, on its first batch."""
-    from transformer.methods.registry import objective_of
-    from transformer.runtime.sharding import Replicas
-    from transformer.systems.registry import find_system
-    from transformer.tasks.preparation import prepare
-    from transformer.training.schedule import make_optimizer
-    from transformer.training.step import configured_step, init_state
-
-    system, corpus = find_system(config.system), open_corpus(text_data(config))
-    task = system.task.create(config, corpus)
-    config = task.config
-    model, optimizer = system.model(config.model), make_optimizer(config)
-    objective = objective_of(config, Translator.load, task.spell)
-    layout = Replicas()
-    state = layout.place(init_state(model, optimizer, seed, system.task.example()))
-    step = layout.spread(
-        configured_step(config.training, model, objective, optimizer, layout.gather), donate_state=True
-    )
-    batch = next(iter(layout.batches([prepare(task, corpus).batcher(0)])))
+    every = updates(config, repeat=True)
 
     def one() -> None:
-        nonlocal state
-        state, metrics = step(state, batch)
-        float(metrics["loss"])
+        next(every)
 
     return one
 
