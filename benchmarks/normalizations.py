@@ -1,7 +1,7 @@
 """Why batch normalisation falls behind: how far the statistics of a batch are from their running means.
 
 `python -m benchmarks.normalizations` trains the preset `quickstart` with layer, batch and power
-normalisation. It draws the loss of each update, and the distance between the statistics of its batch and their
+normalisation. It draws the loss of each update, and the distance of the statistics of its batch from their
 running means, which evaluation and decoding read: | batch - running | / | running |, the mean over all
 normalisations of the network.
 """

@@ -30,7 +30,8 @@ def updates(config: Config, repeat: bool = False) -> Iterator[tuple[TrainState, 
     state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example()))
     one_update = configured_step(config.training, model, objective, optimizer, layout.gather)
     step = layout.spread(one_update, donate_state=True)
-    batches = iter(layout.batches([prepare(task, corpus).batcher(0)]))
+    batcher = prepare(task, corpus).batcher
+    batches = layout.batches(map(batcher, itertools.count()))
     for batch in itertools.repeat(next(batches)) if repeat else batches:
         state, metrics = step(state, batch)
         yield state, {name: float(value) for name, value in metrics.items()}
