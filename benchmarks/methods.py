@@ -28,6 +28,7 @@ from transformer.config.variants import VARIANTS, Variant
 from transformer.data.sources.corpora import open_corpus
 from transformer.errors import UserError
 from transformer.files import Json
+from transformer.translator.translator import translation_of
 
 PLAIN, FURTHER = "plain", "plain, further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
@@ -118,7 +119,7 @@ def compared(plan: Plan, name: str, seed: int) -> dict[str, float]:
     runs = [(each, plan.build(each, seed)["translations"]) for each in dict.fromkeys((against, name))]
     tokenize = plan.config(PLAIN, seed).training.bleu_tokenize
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")
-    tokenizer = Run(plan.path(PLAIN, seed)).tokenizers[1]
+    tokenizer = translation_of(Run(plan.path(PLAIN, seed))).tokenizers[1]
     test = open_corpus(text_data(plan.config(PLAIN, seed))).splits["test"]
     references = [tokenizer.plain(target) for _, target in test]
     if name == against:

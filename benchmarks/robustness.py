@@ -42,7 +42,7 @@ def row(path: Path, given: int, most: int) -> list[float]:
       UserError: too few references are longer than the given words.
     """
     stored, translator = Run(path), Translator.load(path, "last")
-    plain = stored.tokenizers[1].plain
+    plain = translator.tokenizers[1].plain
     test = [(source, plain(target).split()) for source, target in _test(stored)]
     lines = [(source, words) for source, words in test if len(words) > given]
     others = sorted({word for _, words in test for word in words})

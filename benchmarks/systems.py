@@ -30,6 +30,7 @@ from transformer.evaluation.scores import bleu
 from transformer.systems.registry import model_shapes
 from transformer.translator.distill import distill
 from transformer.translator.rescoring import rescored
+from transformer.translator.translator import translation_of
 
 TEACHER, DISTILLED = "teacher", "distilled"
 KINDS = ("length", "bos", "fertility", "masked")
@@ -152,7 +153,7 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
     teacher = Run(plan.work / TEACHER)
     test = list(open_corpus(teacher.config.data).splits["test"])
     sources = [source for source, _ in test]
-    references = [teacher.tokenizers[1].plain(target) for _, target in test]
+    references = [translation_of(teacher).tokenizers[1].plain(target) for _, target in test]
     rows = []
     for name in names:
         config = Run(plan.work / name).config

@@ -65,7 +65,7 @@ class Recurrence(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.RNN(make_cell(self.config, self.config.d_model))(x)
+        return nn.RNN(make_cell(self.config.cell, self.config.d_model))(x)
 
 
 class Step(nn.Module):
@@ -77,7 +77,7 @@ class Step(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-        return make_cell(self.config, self.config.d_model)(before, x)[1]
+        return make_cell(self.config.cell, self.config.d_model)(before, x)[1]
 
 
 class Convolution(nn.Module):

@@ -1,0 +1,170 @@
+"""The benchmarks of methods, tasks, normalisations, recurrent cells and wrong beginnings, at small sizes."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks import distance, methods, normalizations, robustness, tasks
+from benchmarks.updates import updates
+from transformer import Config, UserError
+from transformer.config.variants import VARIANTS
+from transformer.data.sources.spelling import spelled
+from transformer.model.normalization import MOMENTUM
+from transformer.systems.registry import check_system
+
+
+def test_every_variant_is_compared(tmp_path):
+    plan = methods.Plan(tmp_path, None, 40, 3)
+    for name, variant in methods.METHODS.items():
+        config = plan.config(name, 1)
+        check_system(config)
+        assert config.training.steps == (10 if variant.continues else 40)
+        assert (config.training.init_from is not None) == variant.continues
+    assert set(VARIANTS) <= set(methods.METHODS)
+    plain, fat = (plan.config(name, 0) for name in (methods.PLAIN, "fat"))
+    assert fat.system == "fast-autoregressive"
+    for name in ("d_model", "num_layers", "dropout", "share_embeddings"):
+        assert getattr(fat.model, name) == getattr(plain.model, name)
+
+
+def test_the_table_of_methods():
+    row = {"bleu": 30.0, "interval": 1.5, "difference": 0.5, "p": 0.04, "seeds": 1, "spread": None}
+    row |= {"update": 1.1, "memory": 1.0, "decoding": 0.9, "options": "--x 1"}
+    lines = methods.table([row | {"name": "plain"}, row | {"name": "rdrop", "spread": 0.25, "seeds": 3}])
+    assert lines.splitlines()[2] == "| plain | `--x 1` | 30.00 ± 1.50 |  |  | 1 | 1.10 | 1.00 | 0.90 |"
+    assert "| +0.50 ± 0.25 | 0.040 | 3 |" in lines
+
+
+def test_updates_go_through_the_batches(config):
+    losses = {}
+    for repeat in (False, True):
+        each = updates(config, repeat)
+        losses[repeat] = [next(each)[1]["loss"] for _ in range(3)]
+    assert losses[False][0] == losses[True][0]
+    assert losses[False][1:] != losses[True][1:]
+    assert losses[True][2] < losses[True][0]
+
+
+# Tasks
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_the_models_of_a_task(task):
+    for name, config in tasks.TASKS[task]().items():
+        check_system(config)
+        assert isinstance(config, Config), name
+
+
+def test_when_a_task_is_solved():
+    def run(*scores):
+        records = [{"step": step, "bleu": bleu} for step, bleu in enumerate(scores, start=1)]
+        return SimpleNamespace(log=SimpleNamespace(records=lambda kind: records))
+
+    assert tasks.solved(run(50, 99.5, 98, 99, 100)) == 4
+    assert tasks.solved(run(99, 98)) is None
+
+
+def test_blocks_that_are_repeated():
+    lines = tasks.repeated(3)
+    assert len(set(lines)) == 100
+    assert lines[57] == spelled([5, 7, 5, 7, 5, 7])
+
+
+def test_attention_near_the_diagonal():
+    def translator(alignment):
+        return SimpleNamespace(search=lambda *_, **__: [[SimpleNamespace(alignment=alignment)]])
+
+    lines = [("1 2 3 4 5 6 7 8", "")]
+    assert tasks.diagonality(translator(np.eye(8)), lines) == pytest.approx(1)
+    even = tasks.diagonality(translator(np.full((8, 8), 1 / 8)), lines)
+    places = np.arange(8) / 8
+    near = np.exp(-((places[:, None] - places) ** 2) / (2 * 0.2**2))
+    assert even == pytest.approx(near.mean(), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_task_is_trained_and_written(tmp_path, capsys):
+    tasks.main([str(tmp_path), "--tasks", "spelling", "--only", "plain", "monotonic", "--updates", "4"])
+    rows = json.loads((tmp_path / "spelling.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["plain", "monotonic"]
+    assert all(len(row["repeated"]) == 6 for row in rows)
+    assert "| monotonic |" in (tmp_path / "spelling.md").read_text()
+    with pytest.raises(UserError, match="--only nothing: there is no such model"):
+        tasks.main([str(tmp_path), "--tasks", "sorting", "--only", "nothing"])
+
+
+# Wrong beginnings
+
+
+def test_words_are_replaced_by_others():
+    words, others = list("abcde"), [*"abcde", *"vwxyz"]
+    for wrong in range(6):
+        found = robustness.corrupted(words, wrong, others, random.Random(0))
+        assert sum(a != b for a, b in zip(words, found, strict=True)) == wrong
+    assert words == list("abcde")
+
+
+def test_beginnings_of_a_run(finished, capsys):
+    robustness.main([str(finished), "--given", "2", "--most", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "|  | 0 wrong | 1 wrong |"
+    assert lines[2].startswith(f"| {finished.name} | ")
+    with pytest.raises(UserError, match="only 1 words are given"):
+        robustness.main([str(finished), "--given", "1"])
+
+
+# Normalisations
+
+
+def test_the_statistics_of_a_batch_follow_from_the_running_ones():
+    rng = np.random.default_rng(0)
+    old = {"['a']['mean']": rng.normal(size=4), "['a']['variance']": rng.uniform(1, 2, size=4)}
+    batch = {name: value + 1 for name, value in old.items()}
+    new = {name: MOMENTUM * old[name] + (1 - MOMENTUM) * batch[name] for name in old}
+    found = normalizations.distances(old, new)
+    variance = old["['a']['variance']"]
+    assert found["mean"] == pytest.approx(2 / np.linalg.norm(np.sqrt(variance)))
+    assert found["variance"] == pytest.approx(2 / np.linalg.norm(variance))
+
+
+def test_normalisations_are_drawn(tmp_path, monkeypatch, capsys):
+    curves = {"loss": [3.0, 2.0, 1.0], "variance": [0.5, 0.4]}
+    monkeypatch.setattr(normalizations, "curve", lambda kind, count, small: curves)
+    normalizations.main(["--output", str(tmp_path / "norm")])
+    assert "| batch | 1.000 | variance 0.40 |" in capsys.readouterr().out
+    assert (tmp_path / "norm.png").stat().st_size > 5_000
+
+
+@pytest.mark.slow
+def test_normalisations_at_a_small_size(tmp_path, capsys):
+    normalizations.main(["--quick", "--output", str(tmp_path / "norm")])
+    kept = json.loads((tmp_path / "norm.json").read_text())["curves"]
+    assert {kind: sorted(values) for kind, values in kept.items()} == {
+        "layer": ["loss"],
+        "batch": ["loss", "mean", "variance"],
+        "power": ["loss", "quadratic"],
+    }
+
+
+# Recurrent cells
+
+
+def test_gradients_over_distance_are_those_of_the_chain_rule():
+    """An RNN whose recurrent matrix is half the identity, with small inputs."""
+    params = distance.start("rnn", 0)
+    (cell,) = (value for name, value in params["params"].items() if name == "network")
+    cell["cell"]["h"]["kernel"] = 0.5 * np.eye(distance.WIDTH, dtype=np.float32)
+    params["params"]["embedding"]["embedding"] *= 1e-3
+    found = distance.gradients("rnn", params, 6)
+    np.testing.assert_allclose(found, 0.5 ** np.arange(7), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_recall_at_a_small_size(tmp_path):
+    distance.main(["--quick", "--output", str(tmp_path / "far")])
+    assert (tmp_path / "far.png").stat().st_size > 5_000
+    share, _ = distance.recall("gru", 3, 300)
+    assert share > 0.9
