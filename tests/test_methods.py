@@ -174,6 +174,36 @@ def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system)
     assert float(later.metrics["replaced"][0]) == 6  # all but the first token of each sentence
 
 
+@pytest.mark.parametrize("tokens", ["argmax", "sample"])
+def test_step_by_step_a_decoder_reads_what_it_predicts(tokens, monkeypatch):
+    """All tokens but the first are its own: the loss is that of teacher forcing with these tokens, which a
+    loop over ever longer prefixes finds."""
+    monkeypatch.setattr(jax.random, "gumbel", lambda key, shape: jnp.sin(9.0 * jnp.arange(shape[-1])))
+    options = ScheduledConfig(share=1.0, updates=1, predictions="steps", tokens=tokens)
+    config = config_of("recurrent", {"num_layers": 1}, scheduled=options)
+    model, variables = built(config)
+    given = np.array(GIVEN)
+    noise = np.sin(9.0 * np.arange(12)) if tokens == "sample" else 0
+    for time in range(1, given.shape[1]):
+        possible = np.array(model.apply(variables, BATCH["source"], jnp.asarray(given)))[:, time - 1] + noise
+        possible[:, [0, 1]] = -np.inf
+        given[:, time] = np.where(GIVEN[:, time] == 0, 0, possible.argmax(-1))
+    log_p = jax.nn.log_softmax(model.apply(variables, BATCH["source"], jnp.asarray(given)))
+    target = np.asarray(BATCH["target"])
+    nll = -np.take_along_axis(np.asarray(log_p), target[..., None], -1)[..., 0][target > 0].sum()
+    loss = loss_of(config)
+    assert float(loss.metrics["nll"][0]) == pytest.approx(nll, rel=1e-5)
+    assert float(loss.metrics["replaced"][0]) == 6
+    without = loss_of(config, context=Context(TRAINING.key, 0))
+    assert float(without.total) == pytest.approx(
+        float(loss_of(config_of("recurrent", {"num_layers": 1})).total), rel=1e-6
+    )
+    with pytest.raises(UserError, match="transformer trains all steps at once"):
+        objective_of(config_of(scheduled=options), no_teacher, str)
+    with pytest.raises(UserError, match="--scheduled.passes 2: it is for --scheduled.predictions passes"):
+        ScheduledConfig(share=1.0, predictions="steps", passes=2)
+
+
 def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     """Token 3 is replaced by the prediction after token 2."""
     model, variables = built(config_of())

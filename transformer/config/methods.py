@@ -48,7 +48,7 @@ class RDropConfig:
 @dataclass(frozen=True)
 class ScheduledConfig:
     """Scheduled sampling: the decoder reads some of its own predictions in place of the target's tokens
-    (Bengio et al. 2015), from an earlier pass (Mihaylova and Martins 2019)."""
+    (Bengio et al. 2015)."""
 
     share: float = 0.0
     """Share of tokens to replace in the end. 0: none."""
@@ -57,6 +57,9 @@ class ScheduledConfig:
     updates: int = 1000
     """linear: updates until the share is reached; otherwise the constant of the decay: exponential, the
     updates after which the target's share has fallen to 1/e; inverse-sigmoid, k."""
+    predictions: Literal["passes", "steps"] = "passes"
+    """passes: of an earlier pass over the whole target (Mihaylova and Martins 2019); steps: of the step
+    before, which recurrent decoders compute one after another anyway (Bengio et al. 2015)."""
     tokens: Literal["argmax", "sample", "mixture"] = "argmax"
     """What replaces a token: the most probable one, a sampled one, or the mean embedding of the most probable
     ones, by their probabilities."""
@@ -72,6 +75,9 @@ class ScheduledConfig:
         check_ranges("scheduled", self, ranges)
         if not 0 <= self.share <= 1:
             raise UserError("--scheduled.share must be in [0, 1]")
+        if self.predictions == "steps" and (self.tokens == "mixture" or self.passes > 1):
+            option = "tokens mixture" if self.tokens == "mixture" else f"passes {self.passes}"
+            raise UserError(f"--scheduled.{option}: it is for --scheduled.predictions passes")
         if self.gradient == "all" and self.tokens != "mixture":
             raise UserError(
                 f"--scheduled.gradient all needs --scheduled.tokens mixture: {self.tokens} has no gradient"

@@ -41,6 +41,11 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
                 f"{config.system} has an objective of its own; leave it out"
             )
         objective = make(config, objective)
+    by_steps = config.scheduled.share and config.scheduled.predictions == "steps"
+    if by_steps and not hasattr(system.model, "decode_own"):
+        raise UserError(
+            f"--scheduled.predictions steps: {config.system} trains all steps at once; use passes"
+        )
     if config.guidance.weight:
         objective = guided(objective, system.attentions, config.guidance)
     return objective

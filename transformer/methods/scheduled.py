@@ -1,5 +1,5 @@
-"""Scheduled sampling: the decoder learns from its own predictions (Bengio et al. 2015), which an earlier pass
-over the whole target has made (Mihaylova and Martins 2019; Duckworth et al. 2019)."""
+"""Scheduled sampling: the decoder learns from its own predictions, of the step before (Bengio et al. 2015) or
+of an earlier pass over the whole target (Mihaylova and Martins 2019; Duckworth et al. 2019)."""
 
 import functools
 from dataclasses import replace
@@ -41,7 +41,7 @@ def share_of_target(options: ScheduledConfig, step: Int[Array, ""] | int) -> Flo
 
 
 def scheduled_objective(config: Config, plain: TranslationObjective) -> Objective:
-    """Cross-entropy of a pass whose decoder reads predictions of the pass before in some places, see
+    """Cross-entropy of a pass whose decoder reads predictions of the model in some places, see
     `ScheduledConfig`. The encoder runs once. In evaluation it is `plain`.
 
     The metrics are those of `plain`, and `replaced`, the share of tokens that are predictions.
@@ -80,15 +80,23 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
         draws = jax.random.uniform(rngs["where"], given.shape)
         starts = given == model.config.special.bos
         replaced = (draws >= kept) & is_word & ~starts
-        mixed = None
-        for index in range(options.passes):
-            keys = {name: jax.random.fold_in(key, index + 1) for name, key in rngs.items()}
-            factors, _ = decoded(mixed, {"dropout": keys["dropout"]}, replace(context, sows=False))
-            if options.gradient == "last":
-                factors = jax.lax.stop_gradient(factors)
-            predicted = predictions(model, options, factors, keys["which"])
-            mixed = with_predictions(model, variables, given, predicted, replaced)
-        factors, decoder = decoded(mixed, dropout, context)
+        if options.predictions == "steps":
+
+            def run(model: Any) -> tuple[Array, Array]:
+                choose = functools.partial(_chosen, model, options, rngs["which"])
+                return model.output_factors(model.decode_own(memory, given, replaced, choose))  # type: ignore[no-any-return]
+
+            factors, decoder = apply_training(model, variables, context, rngs=dropout, method=run)
+        else:
+            mixed = None
+            for index in range(options.passes):
+                keys = {name: jax.random.fold_in(key, index + 1) for name, key in rngs.items()}
+                factors, _ = decoded(mixed, {"dropout": keys["dropout"]}, replace(context, sows=False))
+                if options.gradient == "last":
+                    factors = jax.lax.stop_gradient(factors)
+                predicted = predictions(model, options, factors, keys["which"])
+                mixed = with_predictions(model, variables, given, predicted, replaced)
+            factors, decoder = decoded(mixed, dropout, context)
         loss = plain.of_factors(model, batch, factors, _merged(encoder, decoder))
         words = is_word.sum().astype(jnp.float32)
         metrics = {**loss.metrics, "replaced": (replaced.sum().astype(jnp.float32), words)}
@@ -97,17 +105,37 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
     return objective
 
 
+def _possible(model: EncoderDecoder, scores: Float[Array, "*b v"]) -> Float[Array, "*b v"]:
+    """Logits of tokens that may be predicted."""
+    special = model.config.special
+    never = jnp.zeros(scores.shape[-1], bool).at[jnp.asarray([special.pad, special.bos])].set(True)
+    return jnp.where(never, -jnp.inf, scores)
+
+
+def _chosen(
+    model: EncoderDecoder,
+    options: ScheduledConfig,
+    key: Array,
+    scores: Float[Array, "b v"],
+    time: Int[Array, ""],
+) -> Int[Array, " b"]:
+    """What the model predicts with these logits."""
+    possible = _possible(model, scores)
+    if options.tokens == "sample":
+        possible += jax.random.gumbel(jax.random.fold_in(key, time), possible.shape)
+    return possible.argmax(axis=-1)
+
+
 def predictions(
     model: EncoderDecoder, options: ScheduledConfig, factors: tuple[Array, Array], key: Array
 ) -> tuple[Int[Array, "b t k"], Float[Array, "b t k"]]:
     """What the model predicts after each token: ids, and their shares of the embedding."""
     hidden, table = factors
-    special, size = model.config.special, table.shape[0]
-    never = jnp.zeros(size, bool).at[jnp.asarray([special.pad, special.bos])].set(True)
+    size = table.shape[0]
     times = jnp.broadcast_to(jnp.arange(hidden.shape[1]), hidden.shape[:2])
 
     def choose(hidden: Array, times: Array) -> tuple[Array, Array]:
-        scores = jnp.where(never, -jnp.inf, logits(hidden, table))
+        scores = _possible(model, logits(hidden, table))
         if options.tokens == "mixture":
             best, ids = jax.lax.top_k(scores, min(options.top_k, size))
             return ids, jax.nn.softmax(best)

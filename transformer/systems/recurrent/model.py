@@ -6,6 +6,7 @@ in training and called once per token in decoding.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -214,6 +215,43 @@ class Recurrent(EncoderDecoder):
     ) -> Float[Array, "b t m"]:
         steps, embedded = self.steps(memory, target, deterministic=deterministic, embedded=embedded)
         return self.read(steps, embedded, deterministic)
+
+    def decode_own(
+        self,
+        memory: Memory,
+        target: Int[Array, "b t"],
+        own: Bool[Array, "b t"],
+        choose: Callable[[Float[Array, "b v"], Int[Array, ""]], Int[Array, " b"]],
+    ) -> Float[Array, "b t m"]:
+        """As `decode` in training, but some steps read what the step before predicts (Bengio et al. 2015).
+
+        Args:
+          memory: the encoded source.
+          target: decoder input ids.
+          own: which of them are replaced by predictions.
+          choose: (logits, step) -> the predicted ids.
+        """
+
+        def step(model: Recurrent, carry: Any, token: Array, own: Array, time: Array) -> Any:
+            states, predicted = carry
+            word = model.embed_target(jnp.where(own, predicted, token)[:, None])
+            states, found = model.decoder(states, word, memory.source, False)
+            hidden = model.read(found, word, False)
+            predicted = jax.lax.stop_gradient(choose(model.output(hidden)[:, 0], time))
+            return (states, predicted), (hidden[:, 0], found.weights[:, 0])
+
+        scan = nn.scan(
+            step,
+            variable_broadcast="params",
+            split_rngs={"params": False, "dropout": True},
+            in_axes=(1, 1, 0),
+            out_axes=1,
+        )
+        start = memory.starts, target[:, 0]
+        _, (hidden, weights) = scan(self, start, target, own, jnp.arange(target.shape[1]))
+        if self.config.attention != "fixed":
+            self.sow(INTERMEDIATES, "weights", weights)
+        return hidden  # type: ignore[no-any-return]
 
     def read(
         self, steps: Steps, embedded: Float[Array, "b t m"], deterministic: bool = True
