@@ -5,7 +5,7 @@ import argparse
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformer.cli.guard import guarded
@@ -58,13 +58,18 @@ def drawing_options(
     arguments: list[str] | None,
     option: str = "repeats",
     help: str = "timed runs of each size",
+    panels: Sequence[str] = (),
 ) -> argparse.Namespace:
     """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats` or
-    another option with a number, and `quick`."""
+    another option with a number, `quick`, and if there are panels to choose from, `panels`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
     parser.add_argument("--output", type=new_file, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
     parser.add_argument(f"--{option}", type=positive, default=number, help=f"{help} ({number})")
     parser.add_argument("--quick", action="store_true", help="a few small sizes, to test that it runs")
+    if panels:
+        parser.add_argument(
+            "--panels", nargs="+", choices=panels, default=panels, help="what to measure (all)"
+        )
     given = parser.parse_args(arguments)
     needs("matplotlib")
     return given

@@ -1,9 +1,11 @@
-"""How cost grows: decoding a token against length, beam and batch; training on a token against length.
+"""How cost grows: decoding a token against length, beam and batch; training on a token against length; with
+linear attention beside the ordinary one.
 
-`python -m benchmarks.growth` draws it. The networks are untrained, so that every search runs to its maximum
-length: searches that end early would hide the growth.
+`python -m benchmarks.growth` draws it. With --panels, other panels keep what OUTPUT.json has. The networks are
+untrained, so that every search runs to its maximum length: searches that end early would hide the growth.
 """
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +27,9 @@ from transformer import Transformer
 from transformer.decoding.beam import beam_search
 
 LENGTH, BEAM, ROWS = 32, 4, 16  # of a search, while another one grows
+PANELS = ("length", "beam", "rows", "training")
+FULL, LINEAR = "full attention", "linear attention"
+MECHANISMS = {FULL: "dot-product", LINEAR: "linear"}
 LENGTHS, BEAMS, BATCHES = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), (1, 4, 16, 64)
 TRAINED, WINDOW, TOKENS = (32, 64, 128, 256, 512, 1024), 32, 4096
 Point = tuple[str, str, int, float]
@@ -58,15 +63,28 @@ def measure(
     """The points of each panel. An update has `tokens` tokens at every length."""
     standard = {"length": LENGTH, "beam": BEAM, "rows": ROWS}
     for panel in ("length", "beam", "rows"):
-        chosen = [standard | {panel: size} for size in sizes[panel]]
-        seconds = median_seconds([searching(searched, **options) for options in chosen], repeats)
-        yield [
-            (panel, "beam search", options[panel], once / (options["rows"] * options["length"]))
-            for options, once in zip(chosen, seconds, strict=True)
+        if panel not in sizes:
+            continue
+        chosen = [
+            (line, standard | {panel: size})
+            for line in (MECHANISMS if panel == "length" else (FULL,))
+            for size in sizes[panel]
         ]
+        cases = {line: replace(searched, mechanism=MECHANISMS[line]) for line, _ in chosen}
+        seconds = median_seconds([searching(cases[line], **options) for line, options in chosen], repeats)
+        yield [
+            (panel, line, options[panel], once / (options["rows"] * options["length"]))
+            for (line, options), once in zip(chosen, seconds, strict=True)
+        ]
+    if "training" not in sizes:
+        return
     lines = [
-        (line, replace(trained, rows=tokens // size, time=size, window=window))
-        for window, line in ((None, "full"), (WINDOW, f"restricted, r = {WINDOW}"))
+        (line, replace(trained, rows=tokens // size, time=size, window=window, mechanism=mechanism))
+        for line, window, mechanism in (
+            (FULL, None, "dot-product"),
+            (f"restricted, r = {WINDOW}", WINDOW, "dot-product"),
+            (LINEAR, None, "linear"),
+        )
         for size in sizes["training"]
     ]
     seconds = median_seconds([jax_step(case) for _, case in lines], repeats)
@@ -74,6 +92,13 @@ def measure(
         ("training", line, case.time, once / tokens)
         for (line, case), once in zip(lines, seconds, strict=True)
     ]
+
+
+def earlier(output: Path, panels: Sequence[str]) -> list[Point]:
+    """The points of the other panels that an earlier run has written."""
+    data = output.with_suffix(".json")
+    kept = json.loads(data.read_text())["points"] if data.exists() else []
+    return [tuple(point) for point in kept if point[0] not in panels]
 
 
 def plot(points: list[Point], path: Path) -> None:
@@ -108,15 +133,16 @@ def plot(points: list[Point], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measures, prints a table, writes OUTPUT.json and OUTPUT.png."""
-    given = drawing_options("growth", __doc__, 5, arguments)
+    given = drawing_options("growth", __doc__, 5, arguments, panels=PANELS)
     sizes = {"length": LENGTHS, "beam": BEAMS, "rows": BATCHES, "training": TRAINED}
     searched, trained, tokens = CASES["base"], CASES["tiny"], TOKENS
     if given.quick:
         small: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "vocab_size": 100}
         searched, trained, tokens = replace(searched, **small), replace(trained, **small), 128
         sizes = {name: some[:1] for name, some in sizes.items()}
+    sizes = {name: some for name, some in sizes.items() if name in given.panels}
     measured = measure(searched, trained, tokens, given.repeats, sizes)
-    about, points = machine(), list[Point]()
+    about, points = machine(), earlier(given.output, given.panels)
     table = Table("against", "what", "size", "ms a token")
     for found in track(measured, "measuring, panel by panel", len(sizes)):
         points.extend(found)  # saved at once: everything takes half an hour

@@ -35,19 +35,22 @@ LENGTHS, WIDTHS = (16, 32, 64, 128, 256, 512, 1024), (64, 128, 256, 512)
 LENGTH, WIDTH, ROWS = 128, 128, 4  # fixed while the other grows; batch size
 CUTS = (("length", "width", WIDTH), ("width", "length", LENGTH))  # what grows, and what is fixed at what
 WINDOW, KERNEL = 8, 3
-ORDER = ("self-attention", "restricted", "recurrent", "convolutional", "dilated")
+ORDER = ("self-attention", "restricted", "linear", "recurrent", "convolutional", "dilated")
+TIMED = ORDER[:-1]  # dilated layers cost the same as convolutional ones
 FORMULAS = {
     "self-attention": ("n² d", "1", "1"),
     "restricted": ("r n d", "1", "n / r"),
+    "linear": ("n d d_k", "1", "1"),
     "recurrent": ("n d²", "n", "n"),
     "convolutional": ("k n d²", "1", "n / k"),
     "dilated": ("k n d²", "1", "log_k n"),
 }
-"""Table 1: complexity of a layer, sequential operations, longest path (section 4)."""
+"""Table 1: complexity of a layer, sequential operations, longest path (section 4). Linear attention came later
+(Katharopoulos et al. 2020)."""
 
 
 class Attention(nn.Module):
-    """Self-attention, unrestricted or with a window."""
+    """Self-attention, unrestricted, with a window or linear."""
 
     config: TransformerConfig
 
@@ -100,6 +103,8 @@ def layer(kind: str, width: int) -> nn.Module:
             return Attention(TransformerConfig(**sizes, num_heads=width // 32))
         case "restricted":
             return Attention(TransformerConfig(**sizes, num_heads=width // 32, window=WINDOW))
+        case "linear":
+            return Attention(TransformerConfig(**sizes, num_heads=width // 32, mechanism="linear"))
         case "recurrent":
             return Recurrence(RecurrentConfig(**sizes))
         case _:
@@ -186,7 +191,7 @@ def operations(kind: str, length: int, width: int) -> Iterator[nn.Module]:
 def measure(lengths: tuple[int, ...], widths: tuple[int, ...], repeats: int) -> list[Cost]:
     """Every kind of layer at every length, and at every width; kinds take turns."""
     sizes = [(length, WIDTH) for length in lengths] + [(LENGTH, width) for width in widths]
-    work = [(kind, *size) for size in dict.fromkeys(sizes) for kind in ORDER[:4]]
+    work = [(kind, *size) for size in dict.fromkeys(sizes) for kind in TIMED]
     return [cost(*one, repeats) for one in track(work, "layers", console=Console(stderr=True))]
 
 
@@ -211,7 +216,7 @@ def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> Non
     def draw(axis: Any, kind: str, x: list[int], y: list[float]) -> None:
         style = {"marker": "o", "color": f"C{ORDER.index(kind)}", "label": kind}
         # dashes, so that both of two coinciding lines are visible
-        axis.plot(x, y, linestyle="--" if kind in ("restricted", "convolutional") else "-", **style)
+        axis.plot(x, y, linestyle="--" if kind in ("restricted", "linear", "convolutional") else "-", **style)
 
     for kind in ORDER:
         for column, (along, other, fixed) in enumerate(CUTS):

@@ -31,6 +31,7 @@ class Case:
     dtype: str = "float32"
     sentences: int = 1
     window: int | None = None
+    mechanism: str = "dot-product"
     device: str = "cpu"
 
     @property
@@ -87,7 +88,7 @@ def network(case: Case) -> Any:
     """The model's config."""
     from transformer import TransformerConfig
 
-    names = ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size", "window")
+    names = ("num_layers", "d_model", "d_ff", "num_heads", "vocab_size", "window", "mechanism")
     sizes = {name: getattr(case, name) for name in names}
     return TransformerConfig(**sizes, dropout=case.dropout, dtype=case.dtype)  # type: ignore[arg-type]
 
