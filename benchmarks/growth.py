@@ -1,8 +1,8 @@
 """How cost grows: decoding a token against length, beam and batch; training on a token against length; with
 linear attention beside the ordinary one.
 
-`python -m benchmarks.growth` draws it. With --panels, other panels keep what OUTPUT.json has. The networks are
-untrained, so that every search runs to its maximum length: searches that end early would hide the growth.
+`python -m benchmarks.growth` draws it. With --panels, other panels keep what OUTPUT.json has. The networks
+are untrained, so that every search runs to its maximum length: searches that end early would hide the growth.
 """
 
 import json

@@ -45,8 +45,8 @@ FORMULAS = {
     "convolutional": ("k n d²", "1", "n / k"),
     "dilated": ("k n d²", "1", "log_k n"),
 }
-"""Table 1: complexity of a layer, sequential operations, longest path (section 4). Linear attention came later
-(Katharopoulos et al. 2020)."""
+"""Table 1: complexity of a layer, sequential operations, longest path (section 4). Linear attention came
+later (Katharopoulos et al. 2020)."""
 
 
 class Attention(nn.Module):
