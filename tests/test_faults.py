@@ -221,7 +221,12 @@ def test_limits_are_restored():
 def test_one_run_at_a_time_in_a_directory(finished):
     run = Run(finished)
     with run.claimed():
-        with pytest.raises(UserError, match="another process trains there"), Run(finished).claimed():
+        with (
+            pytest.raises(
+                UserError, match=f"another process trains there .process {os.getpid()} on .*.; wait"
+            ),
+            Run(finished).claimed(),
+        ):
             pass
     with run.claimed():
         pass

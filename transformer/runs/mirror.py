@@ -24,6 +24,7 @@ from transformer.data.remote import WRITER, announce, hashed, listed, opened, re
 from transformer.data.store import cache_root
 from transformer.errors import UserError
 from transformer.files import MiB, append_flags, open_whole, write_whole
+from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
 
 LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile
@@ -48,6 +49,8 @@ class Mirror:
     """
 
     def __init__(self, where: str, writer: int | None = None) -> None:
+        if writer is not None and where.startswith(("http:", "https:")):
+            raise UserError(f"{where}: it cannot be written; train in a folder or a bucket (gs://, s3://)")
         self.where = where
         name = f"{hashed(where)}{'' if writer is None else f'-{writer}'}"
         self.folder = cache_root(None) / "remote" / "folders" / name / where.rsplit("/", 1)[-1]
@@ -60,15 +63,10 @@ class Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shared = writer is None
         self._kept = self.folder.parent / WRITER  # this writer's mark, until all is sent
-        lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_WRONLY)
-        self._lock, self._unlock = lock, weakref.finalize(self, os.close, lock)
+        self._lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_RDWR | os.O_APPEND)
+        self._unlock = weakref.finalize(self, os.close, self._lock)
         if not self._shared:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{where}: another process trains there; wait for it, or choose another --run-dir"
-                ) from error
+            lock(self._lock, where)
             self._send_the_rest()
 
     def _send_the_rest(self) -> None:

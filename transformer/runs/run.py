@@ -15,7 +15,6 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 """
 
 import contextlib
-import fcntl
 import functools
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +39,7 @@ from transformer.files import (
 )
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import Checkpoints, is_light, not_written
+from transformer.runs.lock import lock
 from transformer.runs.log import Log
 from transformer.runs.mirror import Mirror, TakenOver
 from transformer.runtime.hosts import is_main_process
@@ -165,12 +165,8 @@ class Run:
         with contextlib.ExitStack() as held:
             try:
                 if is_main_process():
-                    file = held.enter_context(open(self.path / "lock", "a", opener=append_flags))
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{self.name}: another process trains there; wait for it, or choose another --run-dir"
-                ) from error
+                    file = held.enter_context(open(self.path / "lock", "a+", opener=append_flags))
+                    lock(file.fileno(), self.name)
             except OSError as error:
                 raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
             if self.mirror and is_main_process():
