@@ -141,6 +141,8 @@ def test_two_trainings_on_one_machine(config, machine, store) -> None:
     train(changed(config, steps=4), RUN, watch=quiet())
     with Run(RUN, writes=True).claimed(), pytest.raises(UserError, match="another process trains there"):
         Run(RUN, writes=True)
+    with pytest.raises(UserError, match="http://there/run: it cannot be written"):
+        Run("http://there/run", writes=True)
 
 
 def test_a_damaged_checkpoint_is_moved_aside(config, machine, store) -> None:
