@@ -216,6 +216,7 @@ def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
     [
         ("tpu", {}, 4, {1}),
         ("tpu", {}, 17, {2}),  # each query is multiplied as often as there are heads
+        ("tpu", {"num_heads": 16}, 4, {16}),
         ("tpu", {"cross_mechanism": "additive"}, 4, {1, 2}),
         ("cpu", {}, 4, {2}),
         ("gpu", {}, 4, {2}),

@@ -18,7 +18,8 @@ from transformer.model.placement import platform
 Drop = Callable[[Array], Array]
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
-MOST_BEAMS = 16  # for `with_joined_heads`, which multiplies each query as often as there are heads
+MOST_HEADS = 8  # for `with_joined_heads`, which multiplies each query as often as there are heads
+MOST_BEAMS = 16  # for the same
 
 
 def runs_in_blocks(queries: int, mask: Mask) -> bool:
@@ -83,9 +84,10 @@ def flash_by_rows(
     return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)
 
 
-def runs_with_joined_heads(mechanism: str, beams: int) -> bool:
+def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:
     """Whether to decode with `with_joined_heads`, and to cache keys and values for it."""
-    return mechanism == "dot-product" and beams <= MOST_BEAMS and platform() == "tpu"
+    few = heads <= MOST_HEADS and beams <= MOST_BEAMS
+    return few and mechanism == "dot-product" and platform() == "tpu"
 
 
 def with_joined_heads(

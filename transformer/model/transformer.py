@@ -313,7 +313,7 @@ class Transformer(EncoderDecoder):
         each = zip(self.decoder, self.views(memory), strict=True)
 
         def joined(mechanism: str, keys_values: KeysValues) -> KeysValues:
-            wanted = kernels.runs_with_joined_heads(mechanism, beam_size)
+            wanted = kernels.runs_with_joined_heads(mechanism, c.num_heads, beam_size)
             return jax.tree.map(join_heads, keys_values) if wanted else keys_values
 
         past = joined(c.mechanism, KeysValues(keys, values))
