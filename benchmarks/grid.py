@@ -68,11 +68,13 @@ def search_row(name: str, place: str, sentences: int) -> dict[str, Any]:
 
 def print_search(found: dict[str, Any]) -> None:
     """The step beside its floor."""
-    lane, took = found["search"]["lane"], found["search"]["seconds"]["computation"]
+    search = found["search"]
+    lane, took, copied = search["lane"], *(search["seconds"][key] for key in ("computation", "copying"))
     print(
         f"{found['model']}, {found['machine']}, {found['sentences']} sentences, sources to {lane['inputs']}, "
         f"{lane['columns']} columns: a step {took * 1e3:.2f} ms, {took / found['floor']:.1f} times the floor "
-        f"of {found['floor'] * 1e3:.2f} ms (estimates)",
+        f"of {found['floor'] * 1e3:.2f} ms; background copies {copied * 1e3:.2f} ms; "
+        f"{search['memory']['total'] / 1e9:.2f} GB (estimates)",
         flush=True,
     )
 

@@ -10,7 +10,10 @@ from toy_sentences import SOURCE, TARGET
 
 from transformer.decoding.forced import sown_attention
 from transformer.model.attention import attention_weights
+from transformer.model.cache import join_heads
+from transformer.model.kernels import with_joined_heads
 from transformer.model.masks import Mask
+from transformer.model.placement import tracing_for
 from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
 
 # --- masks: the gradient of a masked position is exactly zero ---
@@ -191,6 +194,42 @@ def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     assert looked.shape == (3, 5, 7)
     np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-6)
     assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
+    (rows, heads, queries, places), rng = (2, 3, 4, 10), np.random.default_rng(0)
+    shapes = (queries, 5), (places, 5), (places, 6), (queries, places)
+    drawn = (jnp.asarray(rng.standard_normal((rows, heads, *shape)), jnp.float32) for shape in shapes)
+    query, keys, values, bias = drawn
+    mask = Mask(pairs=jnp.asarray(rng.random((rows, queries, places)) < 0.5).at[..., 0].set(True))
+    bias = bias if biased else None
+    expected = attention_weights(query, keys, mask.dense(queries, places), bias)
+    context, weights = with_joined_heads(query, join_heads(keys), join_heads(values), mask, bias)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_array_equal(weights == 0, expected == 0)
+    np.testing.assert_allclose(context, expected @ values, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "changes", "beams", "joined"),
+    [
+        ("tpu", {}, 4, {1}),
+        ("tpu", {}, 17, {2}),  # each query is multiplied as often as there are heads
+        ("tpu", {"num_heads": 16}, 4, {16}),
+        ("tpu", {"cross_mechanism": "additive"}, 4, {1, 2}),
+        ("cpu", {}, 4, {2}),
+        ("gpu", {}, 4, {2}),
+    ],
+)
+def test_when_heads_are_joined(tiny, random_variables, platform, changes, beams, joined):
+    model = Transformer(tiny(**changes))
+    variables, source = random_variables(model), jnp.asarray(SOURCE)
+    memory = model.apply(variables, source, method="encode")
+    with tracing_for(platform):
+        cache = model.apply(variables, memory, beams, 5, method="init_cache")
+    ours = (*(layer.past for layer in cache.layers), *(own for each in cache.source[0] for own in each))
+    assert {x.shape[1] for each in ours for x in (each.keys, each.values)} == joined
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
 from transformer.config.presets import PRESETS
 from transformer.model.layers import Embedding
+from transformer.model.placement import tracing_for
 from transformer.model.positions import sinusoids
 from transformer.model.transformer import Transformer
 
@@ -47,8 +48,10 @@ VARIANTS = {
 }
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, changes):
+def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, changes, platform):
+    """Also as it is traced for a TPU, where the heads of the cache are joined."""
     model = Transformer(tiny(**changes))
     variables = random_variables(model)
     batch, beams, steps, first = len(SOURCE), 3, 9, 4
@@ -82,7 +85,8 @@ def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, changes)
         model, variables, sources.reshape(-1, SOURCE.shape[1]), told.reshape(-1, steps)
     ).reshape(steps, batch, beams, steps, -1)
 
-    decoded = decode(variables, jnp.asarray(SOURCE), jnp.asarray(tokens), jnp.asarray(parents))
+    with tracing_for(platform):
+        decoded = decode(variables, jnp.asarray(SOURCE), jnp.asarray(tokens), jnp.asarray(parents))
     for step in range(steps):
         np.testing.assert_allclose(decoded[step], forced[step, :, :, step], atol=1e-5, rtol=1e-5)
 

@@ -66,6 +66,8 @@ class DotProductAttention(Mechanism):
         def drop(weights: Array) -> Array:
             return dropout(weights, deterministic)
 
+        if keys.shape[1] != query.shape[1]:
+            return *kernels.with_joined_heads(query, keys, values, mask, bias), state
         if not weights and bias is None and kernels.runs_in_blocks(queries, mask):
             context = kernels.in_blocks(attention_weights, query, keys, values, mask, drop)
             return context, None, state

@@ -28,6 +28,11 @@ def put_rows(tree: T, rows: Int[Array, " r"], new: T) -> T:
     return jax.tree.map(lambda x, y: x.at[rows].set(y, mode="drop") if x.ndim else x, tree, new)
 
 
+def join_heads(x: Float[Array, "b h t d"]) -> Float[Array, "b 1 t hd"]:
+    """The heads side by side, as one wide head."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], 1, x.shape[2], -1)
+
+
 @runtime_checkable
 class LayerCache(Protocol):
     """The cache of one layer: a pytree of arrays whose first axis is the rows."""
@@ -70,7 +75,8 @@ class ByRows:
 @struct.dataclass
 class KeysValues(ByRows):
     """Keys and values of attention. In decoding they are a ring, and only appended to it: those that beam i
-    wrote at column c are in place c * n + i, and the ancestors of the `Cache` mark each beam's past."""
+    wrote at column c are in place c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
+    the heads are joined (`kernels.with_joined_heads`)."""
 
     keys: Float[Array, "b h k d_k"]
     values: Float[Array, "b h k d_v"]
@@ -79,6 +85,7 @@ class KeysValues(ByRows):
         """Writes the keys and values of n beams."""
 
         def write(old: Array, x: Array) -> Array:
+            x = join_heads(x) if x.shape[1] != old.shape[1] else x
             place = column * x.shape[2]
             return jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), place, axis=2)
 

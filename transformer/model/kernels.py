@@ -1,5 +1,6 @@
 """Kernels: the ways to compute Eq. 1. All give the same result up to rounding."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,15 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
 from transformer.config import TransformerConfig
-from transformer.model import flash
+from transformer.model import cache, flash
 from transformer.model.masks import Mask
 from transformer.model.placement import platform
 
 Drop = Callable[[Array], Array]
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
+MOST_HEADS = 8  # for `with_joined_heads`, which multiplies each query as often as there are heads
+MOST_BEAMS = 16  # for the same
 
 
 def runs_in_blocks(queries: int, mask: Mask) -> bool:
@@ -79,6 +82,41 @@ def flash_by_rows(
     beside = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in (query, keys, values)]
     context = run(mask, key, *beside)
     return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)
+
+
+def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:
+    """Whether to decode with `with_joined_heads`, and to cache keys and values for it."""
+    few = heads <= MOST_HEADS and beams <= MOST_BEAMS
+    return few and mechanism == "dot-product" and platform() == "tpu"
+
+
+def with_joined_heads(
+    query: Float[Array, "b h q d_k"],
+    keys: Float[Array, "b 1 k hd_k"],
+    values: Float[Array, "b 1 k hd_v"],
+    mask: Mask,
+    bias: Float[Array, "#b h #q k"] | None,
+) -> tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"]]:
+    """Eq. 1 for the few queries of a decoding step, as two products for each row: contexts and weights.
+
+    A product for each head, of a few queries with narrow keys, uses little of a TPU's matrix unit, and narrow
+    keys are padded in its memory. Here a head's query is zero in the columns of the other heads, and of its
+    context only its own columns are kept.
+    """
+
+    def own(x: Array) -> Bool[Array, "h hd"]:
+        return jnp.repeat(jnp.eye(heads, dtype=bool), x.shape[-1] // heads, axis=1)
+
+    heads, keys, values = query.shape[1], keys[:, 0], values[:, 0]
+    apart = jnp.where(own(keys), cache.join_heads(query).swapaxes(1, 2), 0)
+    scores = jnp.einsum("bqhm,bkm->bqhk", apart, keys, preferred_element_type=jnp.float32)
+    scores = scores / math.sqrt(query.shape[3])
+    scores = scores if bias is None else scores + bias.swapaxes(1, 2)
+    allowed = mask.dense(query.shape[2], keys.shape[1]).swapaxes(1, 2)
+    weights = jax.nn.softmax(jnp.where(allowed, scores, jnp.finfo(jnp.float32).min))
+    contexts = jnp.einsum("bqhk,bkm->bqhm", weights.astype(values.dtype), values)
+    context = jnp.where(own(values), contexts, 0).sum(axis=2)
+    return context.reshape(*context.shape[:2], heads, -1).swapaxes(1, 2), weights.swapaxes(1, 2)
 
 
 def fused(

@@ -12,8 +12,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
+from transformer.model import kernels
 from transformer.model.attention import MECHANISMS, self_attention, source_attention
-from transformer.model.cache import ByRows, Cache, KeysValues, States
+from transformer.model.cache import ByRows, Cache, KeysValues, States, join_heads
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.layers import FeedForward, Residual
 from transformer.model.masks import Mask
@@ -310,9 +311,18 @@ class Transformer(EncoderDecoder):
         keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
         each = zip(self.decoder, self.views(memory), strict=True)
-        sources = tuple(layer.source_keys_values(views) for layer, views in each)
+
+        def joined(mechanism: str, keys_values: KeysValues) -> KeysValues:
+            wanted = kernels.runs_with_joined_heads(mechanism, c.num_heads, beam_size)
+            return jax.tree.map(join_heads, keys_values) if wanted else keys_values
+
+        past = joined(c.mechanism, KeysValues(keys, values))
+        sources = tuple(
+            tuple(joined(c.cross_mechanism, own) for own in layer.source_keys_values(views))
+            for layer, views in each
+        )
         layers = tuple(
-            LayerPast(KeysValues(keys, values), layer.init_states(rows, beam_size, own))
+            LayerPast(past, layer.init_states(rows, beam_size, own))
             for layer, own in zip(self.decoder, sources, strict=True)
         )
         ancestors = (beam_size, columns) if keeps_past else None
