@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
+from tiers import mostly_slow
 
 from transformer.config import Config
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
@@ -39,7 +40,8 @@ MODELS = {
     "convolutional": Convolutional(ConvolutionalConfig(**SIZES, num_layers=2)),
     "dilated": Convolutional(ConvolutionalConfig(**SIZES, num_layers=3, dilation=(1, 2))),
 }
-every_model = pytest.mark.parametrize("name", MODELS)
+QUICK = ["gru, additive", "lstm, fixed", "rnn, dot", "AT", "FAT", "dilated"]  # others are slow tests
+every_model = pytest.mark.parametrize("name", mostly_slow(list(MODELS), QUICK))
 SOURCE = jnp.asarray(SOURCES)
 TARGET = jnp.asarray(
     [[1, 5, 6, 7, 4, 4, 9], [1, 4, 2, 0, 0, 0, 0], [1, 8, 8, 5, 2, 0, 0], [1, 3, 9, 2, 0, 0, 0]]
@@ -186,7 +188,7 @@ def expected_loss(model, variables, source, target):
     return from_here_on(starts, 0)
 
 
-@pytest.mark.parametrize("words", [1, 2, 3])
+@pytest.mark.parametrize("words", mostly_slow([1, 2, 3], [2]))
 def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     config = dataclasses.replace(MODELS["gru, hard"].config, entropy_weight=0.0, reward_weight=1.0)
     model, variables = Recurrent(config), variables_of("gru, hard")

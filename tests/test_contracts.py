@@ -29,19 +29,32 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the toys were trained in all layouts."""
+    """Where the toys were trained on one device and on replicas."""
     place = tmp_path_factory.mktemp("toys")
-    for layout, (devices, *_) in LAYOUTS.items():
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        ran = subprocess.run(
-            [sys.executable, TESTS / "toy_runs.py", place, layout, *(["one"] if layout != "one" else [])],
-            env={**os.environ, "XLA_FLAGS": flags},
-            capture_output=True,
-            text=True,
-        )
-        assert ran.returncode == 0, ran.stderr[-3000:]
-        assert json.loads(ran.stdout.splitlines()[-1]) == {"devices": devices}
+    trained_on(place, "one")
+    trained_on(place, "replicas")
     return place
+
+
+@pytest.fixture(scope="module")
+def everywhere(folder: Path) -> Path:
+    """The same, also on a mesh."""
+    trained_on(folder, "mesh")
+    return folder
+
+
+def trained_on(place: Path, layout: str) -> None:
+    """Trains the toys in a layout, and resumes those of one device there."""
+    devices, *_ = LAYOUTS[layout]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    ran = subprocess.run(
+        [sys.executable, TESTS / "toy_runs.py", place, layout, *(["one"] if layout != "one" else [])],
+        env={**os.environ, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == {"devices": devices}
 
 
 def arrays(folder: Path, name: str, kind: str) -> dict[str, np.ndarray]:
@@ -60,28 +73,44 @@ def _registered() -> Iterator[None]:
 every_toy = pytest.mark.parametrize("name", TOYS)
 
 
-@every_toy
-@pytest.mark.parametrize("kind", ["replicas-whole", "mesh-whole", "one-accumulated"])
-def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
+def check_same(folder: Path, name: str, kind: str) -> None:
+    """Asserts that a run has the results of one device."""
     expected, found = arrays(folder, name, "one-whole"), arrays(folder, name, kind)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, atol=2e-5, rtol=1e-4, err_msg=key)
 
 
-@pytest.mark.parametrize(("layout", "name"), RESUMED)
-def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, layout: str, name: str) -> None:
+def check_resumed(folder: Path, layout: str, name: str) -> None:
+    """Asserts that a resumed run has the bits of an uninterrupted one."""
     whole, resumed = (arrays(folder, name, f"{layout}-{kind}") for kind in ("whole", "resumed"))
     for key, value in whole.items():
         assert (resumed[key] == value).all(), key
 
 
 @every_toy
-@pytest.mark.parametrize("layout", ["replicas", "mesh"])
-def test_runs_resume_on_another_number_of_devices(folder: Path, name: str, layout: str) -> None:
-    expected, moved = arrays(folder, name, "one-whole"), arrays(folder, name, f"{layout}-moved")
-    for key, value in expected.items():
-        np.testing.assert_allclose(moved[key], value, atol=2e-5, rtol=1e-4, err_msg=key)
+@pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
+def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
+    check_same(folder, name, kind)
+
+
+@pytest.mark.parametrize(("layout", "name"), [each for each in RESUMED if each[0] != "mesh"])
+def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, layout: str, name: str) -> None:
+    check_resumed(folder, layout, name)
+
+
+@every_toy
+def test_runs_resume_on_another_number_of_devices(folder: Path, name: str) -> None:
+    check_same(folder, name, "replicas-moved")
+
+
+@pytest.mark.slow
+@every_toy
+def test_a_mesh_gives_the_same_results(everywhere: Path, name: str) -> None:
+    for kind in ("mesh-whole", "mesh-moved"):
+        check_same(everywhere, name, kind)
+    if ("mesh", name) in RESUMED:
+        check_resumed(everywhere, "mesh", name)
 
 
 @every_toy

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from reference_search import Scored, slow_search
 from small_translator import small_translator, stored
+from tiers import combinations
 
 from transformer import Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
@@ -46,8 +47,7 @@ def mean_of(members: list[Translator], weights: list[float], mean: str, source: 
     return ask
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "logarithms"])
-@pytest.mark.parametrize("kinds", MIXED, ids=["alike", "mixed"])
+@pytest.mark.parametrize(("kinds", "mean"), combinations(MIXED, ["probabilities", "logarithms"]))
 def test_the_search_finds_what_a_slow_one_finds(kinds: list[tuple[str, int]], mean: Any) -> None:
     members = [small_translator(system, seed=seed) for system, seed in kinds]
     weights = [1.0, 2.0, 0.5][: len(members)]

@@ -120,6 +120,7 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> None:
     train(config, tmp_path / "one", watch=Watch(quiet=True))
     where = f"file://{tmp_path}/bucket/run"

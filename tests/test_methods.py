@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_search import random_variables
+from tiers import combinations
 
 from transformer import Config, Context, TransformerConfig, UserError
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
@@ -229,8 +230,7 @@ def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     np.testing.assert_allclose(ours[0], model.apply(variables, BATCH["source"], by_hand)[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("passes", [1, 2])
-@pytest.mark.parametrize("tokens", ["argmax", "sample", "mixture"])
+@pytest.mark.parametrize(("tokens", "passes"), combinations(["argmax", "sample", "mixture"], [1, 2]))
 def test_scheduled_sampling_has_gradients(tokens, passes):
     options = {"share": 1.0, "updates": 1, "tokens": tokens, "passes": passes, "top_k": 2}
     gradients = []

@@ -7,6 +7,7 @@ import pytest
 from reference_search import random_variables
 from small_translator import small_translator
 from test_methods import BATCH, MODELS
+from tiers import combinations
 
 from transformer import BeamConfig, GreedyConfig, SampleConfig, Translator, UserError
 from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
@@ -20,8 +21,10 @@ KEYS = jax.random.split(jax.random.key(0), 50)
 SOURCES = ["a b c", "d e f g", "h", "a b c"]
 
 
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "convolutional"])
-@pytest.mark.parametrize("options", [{"noise": 0.7}, {"input_dropout": 0.5}])
+@pytest.mark.parametrize(
+    ("system", "options"),
+    combinations(["transformer", "recurrent", "convolutional"], [{"noise": 0.7}, {"input_dropout": 0.5}]),
+)
 def test_scores_are_those_of_teacher_forcing_with_the_same_noise(system, options):
     model = find_system(system).model(MODELS[system])
     variables = jax.tree.map(jnp.asarray, random_variables(model, 1))
@@ -64,8 +67,9 @@ def test_its_size():
     np.testing.assert_allclose(dropped[dropped != 0], np.asarray(x / 0.75)[dropped != 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize(
+    ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
+)
 def test_a_line_meets_the_same_noise_in_any_batch(system, method):
     translator = small_translator(system)
 

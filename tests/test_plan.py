@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from tiers import mostly_slow
 
 from transformer.cli import train_main
 from transformer.config import MeshConfig
@@ -159,7 +160,7 @@ def small(system):
 SMALL = ("quickstart", "tiny", "dialogue", "lstm", "convolutional", "rnn", "conv")
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", mostly_slow(list(SYSTEMS), ["transformer", "nonautoregressive"]))
 def test_every_system_is_planned(system):
     config, place = small(system), machine("cpu:8")
     for what in ("step", "search"):

@@ -10,6 +10,7 @@ import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from small_run import WORDS
 from small_translator import small_translator, stored
+from tiers import combinations
 
 from transformer import BeamConfig, UserError
 from transformer.cli import decode_main
@@ -82,8 +83,9 @@ def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: st
         np.testing.assert_allclose([s for s, _ in ours], [s for s, _ in wanted], atol=1e-5)
 
 
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize(
+    ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
+)
 def test_in_slots(system: str, method: str) -> None:
     translator = small_translator(system)
     sources = ["red green blue", "cat", "dog bird", "sings sleeps"] * 3

@@ -12,6 +12,7 @@ import pytest
 import sacrebleu
 from reference_search import random_variables
 from test_methods import BATCH, TRAINING, config_of, no_teacher
+from tiers import mostly_slow
 
 from transformer import Context, SpecialIds, UserError
 from transformer.config.methods import RewardConfig
@@ -92,7 +93,9 @@ def test_the_probabilities_of_all_outputs_add_up_to_one():
     assert float(enumerated(model, variables).sum()) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "convolutional"])
+@pytest.mark.parametrize(
+    "system", mostly_slow(["transformer", "recurrent", "convolutional"], ["transformer", "convolutional"])
+)
 def test_the_risk_of_all_outputs_by_enumeration(system):
     """A beam of 40 has all of them; with alpha 1 the risk is the expected cost."""
     model, variables, objective = built(system, candidates="beam", samples=40, sharpness=1.0)
@@ -110,7 +113,7 @@ def test_the_risk_of_all_outputs_by_enumeration(system):
     assert float(sentences) == 1
 
 
-@pytest.mark.parametrize("baseline", ["greedy", "mean", "none"])
+@pytest.mark.parametrize("baseline", mostly_slow(["greedy", "mean", "none"], ["mean", "none"]))
 def test_reinforce_is_unbiased(baseline):
     """The mean of 3000 single estimates lies within 5 standard errors of the gradient by enumeration, along
     random directions."""

@@ -18,6 +18,7 @@ from reference_search import (
     slow_search,
 )
 from small_translator import small_translator
+from tiers import combinations
 
 from transformer import BeamConfig, UserError
 from transformer.config import changed_search
@@ -108,8 +109,9 @@ STEERED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-@pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
+@pytest.mark.parametrize(
+    ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
+)
 def test_in_slots_and_with_every_method(system: str, method: str) -> None:
     translator = small_translator(system)
     sources = ["red green blue", "cat", "dog bird runs sings", "sings"] * 3
