@@ -10,6 +10,7 @@ from small_run import WORDS
 from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
 from transformer.config.baselines import RecurrentConfig
 from transformer.config.copying import CopyingConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.systems.registry import find_system
@@ -32,10 +33,15 @@ def small_translator(
         "copying": CopyingConfig,
         "recurrent": RecurrentConfig,
         "nonautoregressive": NonAutoregressiveConfig,
+        "fast-autoregressive": FastAutoregressiveConfig,
+    }
+    small = {
+        "recurrent": {"num_layers": 1, "d_model": 16},
+        "fast-autoregressive": {"num_layers": 1, "d_model": 16, "num_heads": 2},
     }
     kind, size = tokenizer or ("open-word" if system == "copying" else "whitespace", 20)
     learned = train_tokenizer(words, kind, size)
-    sizes = {"num_layers": 1, "d_model": 16} if system == "recurrent" else SIZES
+    sizes = small.get(system, SIZES)
     config = Config(
         system=system,
         model=configs.get(system, TransformerConfig)(vocab_size=learned.vocab_size, **sizes),

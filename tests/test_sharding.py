@@ -181,6 +181,7 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_every_system_has_the_same_gradients_on_a_mesh() -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     ran = subprocess.run(

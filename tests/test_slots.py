@@ -15,6 +15,7 @@ import pytest
 from reference_search import random_variables
 from small_run import WORDS
 from small_translator import small_translator
+from tiers import combinations
 
 from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
@@ -38,7 +39,7 @@ WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
 @functools.cache
 def model_of(name: str) -> tuple[Any, Any]:
     kind = types_of(name).model
-    sizes = WIDE | ({"d_ff": 32, "num_heads": 2} if hasattr(kind, "num_heads") else {})
+    sizes = WIDE | {name: size for name, size in (("d_ff", 32), ("num_heads", 2)) if hasattr(kind, name)}
     model = SYSTEMS[name].model(kind(**sizes))
     return model, random_variables(model, 1)
 
@@ -80,8 +81,7 @@ def at_once(name: str, options: BeamConfig, given: list[list[int]]) -> Any:
     return SYSTEMS[name].search(model, variables, inputs, jnp.arange(len(given)), options)
 
 
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-@pytest.mark.parametrize("name", STEPWISE)
+@pytest.mark.parametrize(("name", "method"), combinations(STEPWISE, ["beam", "greedy", "sample"]))
 def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
     given = sources(17)
     options = changed_search(OPTIONS, {"method": method} | ({"samples": 3} if method == "sample" else {}))

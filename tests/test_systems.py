@@ -193,7 +193,7 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
         train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
     """Every method returns the log-probability of its result, and that divided by the penalty."""
     config = config_of(name, base, teacher)
