@@ -33,6 +33,7 @@ from transformer.translator.translator import translation_of
 PLAIN, FURTHER = "plain", "plain, further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
 SENTENCES = 200  # of each timed decoding
+TOGETHER = 4  # methods that are timed in turns
 UNCERTAIN = 0.05  # p of a difference that needs more seeds
 METHODS = {
     PLAIN: Variant("as it is"),
@@ -179,29 +180,30 @@ def decoding(path: Path) -> Callable[[], None]:
     return translate
 
 
-def cost(plan: Plan, name: str, rounds: int) -> dict[str, float]:
-    """Seconds and peak memory of an update, and seconds of a decoding, relative to the plain model beside
-    it: ratios of medians."""
-    kept = plan.path(name, 0).with_suffix(f".cost-{rounds}.json")
-    if kept.exists():
-        found: dict[str, float] = json.loads(kept.read_text())
-        return found
-    both = (PLAIN, name)
-    updates = side_by_side(
-        [Contestant(each, update, {"config": plan.config(each, 0)}) for each in both], rounds
-    )
-    decodings = side_by_side(
-        [Contestant(each, decoding, {"path": plan.path(each, 0)}) for each in both], max(3, rounds // 3), 1
-    )
-    found = {
-        "update": updates[1].median / updates[0].median,
-        "memory": updates[1].memory / updates[0].memory,
-        "decoding": decodings[1].median / decodings[0].median,
-        "update_seconds": updates[1].median,
-        "sentences_per_second": SENTENCES / decodings[1].median,
-    }
-    save(str(kept), found)
-    return found
+def costs(plan: Plan, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Of each method, seconds and peak memory of an update, and seconds of a decoding, relative to the plain
+    model: ratios of medians. Some methods and the plain model take turns."""
+    kept = {name: plan.path(name, 0).with_suffix(f".cost-{rounds}.json") for name in names}
+    missing = [name for name in names if not kept[name].exists()]
+    for some in (missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)):
+        each = [PLAIN, *(name for name in some if name != PLAIN)]
+        updating = [Contestant(name, update, {"config": plan.config(name, 0)}) for name in each]
+        searching = [Contestant(name, decoding, {"path": plan.path(name, 0)}) for name in each]
+        measured = zip(
+            side_by_side(updating, rounds), side_by_side(searching, max(3, rounds // 3), 1), strict=True
+        )
+        (plain, plain_search), *others = measured
+        for once, search in [(plain, plain_search), *others]:
+            found = {
+                "update": once.median / plain.median,
+                "memory": once.memory / plain.memory,
+                "decoding": search.median / plain_search.median,
+                "update_seconds": once.median,
+                "sentences_per_second": SENTENCES / search.median,
+            }
+            if once.name in some:
+                save(str(kept[once.name]), found)
+    return {name: json.loads(path.read_text()) for name, path in kept.items()}
 
 
 # The table
@@ -249,7 +251,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.train:
         print(f"trained: {', '.join(names)}, in {given.work}")
         return
-    rows = [quality(plan, name) | cost(plan, name, given.rounds) for name in names]
+    measured = costs(plan, names, given.rounds)
+    rows = [quality(plan, name) | measured[name] for name in names]
     settings = {key: str(value) for key, value in dataclasses.asdict(plan).items()}
     save(str(given.work / "methods.json"), {"about": machine() | settings, "rows": rows})
     (given.work / "methods.md").write_text(table(rows) + "\n")
