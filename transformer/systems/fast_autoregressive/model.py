@@ -83,7 +83,7 @@ class DecoderStep(Module):
         else:
             zeros, shape = nn.initializers.zeros_init(), (c.table_size, c.table_size)
             self.table = param(self, "table", zeros, shape, (None, None))
-            self.bias = param(self, "bias", zeros, (), ())
+            self.bias = param(self, "bias", zeros, (1,), (None,))
 
     def __call__(
         self,
