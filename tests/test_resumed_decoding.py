@@ -1,5 +1,6 @@
 """Interrupted translations of files: results are kept, and no line is lost or duplicated."""
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -19,6 +20,7 @@ from small_translator import small_translator, stored
 from transformer import UserError
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
+from transformer.cli.output import LongOutput
 from transformer.cli.outputs import Translations
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
@@ -181,3 +183,20 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
 
 def partial_lines(text: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in text.parent.glob(".out.*.partial"))
+
+
+def test_a_complete_output_leaves_no_unfinished_ones(tmp_path):
+    """Those of other jobs that still run stay."""
+    path = tmp_path / "out[1]"
+    left, running = LongOutput(path, "other options", resume=False), LongOutput(path, "running", resume=False)
+    with contextlib.suppress(KeyboardInterrupt), left as file:
+        file.write("half\n")
+        raise KeyboardInterrupt
+    assert left.path.exists()
+    with running as file:
+        file.write("half\n")
+        with LongOutput(path, "these options", resume=False) as other:
+            other.write("whole\n")
+        assert path.read_text() == "whole\n"
+        assert not left.path.exists()
+        assert running.path.exists()

@@ -170,7 +170,7 @@ class LongOutput(Output):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Removes what earlier jobs with other options or input left of this output, unless one goes on."""
+        """Removes what other jobs left of this output, unless one still runs."""
         assert self._path
         for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.partial"):
             with contextlib.suppress(OSError), open(left, opener=append_flags) as file:

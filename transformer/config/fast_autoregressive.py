@@ -22,7 +22,7 @@ class FastAutoregressiveConfig(ModelConfig):
     """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully
     connected softmax, in its two formulas (FAT)."""
     num_heads: int = 4
-    """attention: heads of the encoder, each with a gate of its own."""
+    """attention: heads of the encoder, each with its gate."""
     bidirectional: bool = True
     """Whether the encoder reads in both directions, or from left to right only."""
     table_size: int = 128

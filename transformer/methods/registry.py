@@ -44,7 +44,8 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
     by_steps = config.scheduled.share and config.scheduled.predictions == "steps"
     if by_steps and not hasattr(system.model, "decode_own"):
         raise UserError(
-            f"--scheduled.predictions steps: {config.system} trains all steps at once; use passes"
+            f"--scheduled.predictions steps: {config.system} cannot read its predictions step by step, "
+            "use passes"
         )
     if config.guidance.weight:
         objective = guided(objective, system.attentions, config.guidance)

@@ -224,7 +224,7 @@ class Translation(Task):
         return self._steering.term(text)
 
     def begun(self, text: str) -> tuple[list[int], str]:
-        """The ids of a prefix's whole words, and the letters of a last one that goes on. Raises UserError if
+        """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
         the vocabulary cannot spell it."""
         return self._steering.begun(text)
 

@@ -160,7 +160,7 @@ class Translator(Decoder[Translation]):
           alignments: whether to return the cross-attention of each token.
           first_line: the number of the first sentence, for warnings and for sampling.
           prefixes: what each translation must begin with; "" for nothing. The last word may be a part of
-            one, and goes on; a space after it completes it.
+            one, which is completed; a space after it says that it is whole.
           terms: words and phrases that must occur in each translation, such as those of a `Glossary`; () for
             none. One that stands there twice must occur twice.
           token_scores: whether to return the log-probability and the entropy of each token.
