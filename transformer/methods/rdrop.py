@@ -10,7 +10,7 @@ from transformer.model.parameters import Variables
 from transformer.model.products import logits
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
-from transformer.training.slices import in_slices
+from transformer.training.slices import sums_in_slices
 
 
 def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
@@ -21,30 +21,30 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
     """
     alpha = config.rdrop.weight
 
+    def compare(table: Array, states: tuple[Array, Array], targets: Array, words: Array) -> dict[str, Array]:
+        """Sums over words."""
+        both = [logits(each, table) for each in states]
+        p, q = map(jax.nn.log_softmax, both)
+        apart = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(axis=-1) / 2
+        losses = [cross_entropy(each, targets, plain.smoothing) for each in both]
+        found = {
+            "loss": sum(losses[1:], losses[0]) / 2 + alpha / 2 * apart,
+            "nll": cross_entropy(both[0], targets),
+            "correct": (both[0].argmax(axis=-1) == targets).astype(jnp.float32),
+            "divergence": apart,
+        }
+        return {name: (values * words).sum() for name, values in found.items()}
+
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         if context.deterministic:
             return plain(model, variables, batch, context)
         twice = {name: jnp.concatenate([x, x]) for name, x in batch.items()}
         (hidden, table), sown = plain.factors(model, variables, twice, context)
         targets = batch["target"]
-
-        def compare(first: Array, second: Array, targets: Array) -> dict[str, Array]:
-            both = [logits(states, table) for states in (first, second)]
-            p, q = map(jax.nn.log_softmax, both)
-            apart = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(axis=-1) / 2
-            losses = [cross_entropy(each, targets, plain.smoothing) for each in both]
-            return {
-                "loss": sum(losses[1:], losses[0]) / 2 + alpha / 2 * apart,
-                "nll": cross_entropy(both[0], targets),
-                "correct": (both[0].argmax(axis=-1) == targets).astype(jnp.float32),
-                "divergence": apart,
-            }
-
-        rows = len(targets)
-        found = in_slices(compare, table.shape[0], hidden[:rows], hidden[rows:], targets)
         words = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
-        sums, weight = {name: (values * words).sum() for name, values in found.items()}, words.sum()
-        total = sums.pop("loss")
+        first, second = jnp.split(hidden, 2)
+        sums = sums_in_slices(compare, table, (first, second), targets, words)
+        total, weight = sums.pop("loss"), words.sum()
         metrics = {name: (jax.lax.stop_gradient(value), weight) for name, value in sums.items()}
         return Loss(total, weight, metrics, **sown)
 

@@ -1,0 +1,42 @@
+"""Sums over the logits of a batch, slice by slice."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer.model.products import logits
+from transformer.training import slices
+from transformer.training.slices import sums_in_slices
+
+ROWS, TIME, VOCABULARY, WIDTH = 3, 7, 11, 4
+
+
+def apart(table, states, words):
+    """Something that depends on all logits of two states."""
+    first, second = (jax.nn.log_softmax(logits(each, table)) for each in states)
+    found = (jnp.exp(first) * (first - second)).sum(axis=-1) * words
+    return {"loss": found.sum(), "words": words.sum()}
+
+
+@pytest.mark.parametrize("size", [1, 2 * ROWS * VOCABULARY, 10**6])  # a slice has 1, 2 and all positions
+def test_sums_and_gradients_of_slices_are_those_of_the_whole(monkeypatch, size):
+    monkeypatch.setattr(slices, "SLICE", size)
+    keys = jax.random.split(jax.random.key(1), 3)
+    table = jax.random.normal(keys[0], (VOCABULARY, WIDTH))
+    states = tuple(jax.random.normal(key, (ROWS, TIME, WIDTH)) for key in keys[1:])
+    words = jnp.arange(TIME)[None] < jnp.asarray([[7], [3], [0]])
+    words = words.astype(jnp.float32)
+
+    def whole(table, states):
+        return 0.5 * apart(table, states, words)["loss"]
+
+    def sliced(table, states):
+        sums = sums_in_slices(apart, table, states, words)
+        return 0.5 * sums["loss"], sums["words"]
+
+    (found, count), gradients = jax.value_and_grad(sliced, (0, 1), has_aux=True)(table, states)
+    expected, wanted = jax.value_and_grad(whole, (0, 1))(table, states)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    assert float(count) == 10
+    for ours, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
+        assert jnp.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
