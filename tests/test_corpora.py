@@ -9,6 +9,7 @@ import pytest
 from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.sources.corpora import open_corpus, read_lines
+from transformer.data.store import PairSource
 from transformer.errors import UserError
 
 AWKWARD = [
@@ -83,31 +84,33 @@ def test_an_interrupted_preparation_is_no_corpus(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.prepare(tmp_path / "store", {"train": broken})
-    whole = store.prepare(tmp_path / "store", {"train": lambda: iter([("three", "four")])})
+        store.prepare(tmp_path / "store", {"train": broken}, PairSource)
+    whole = store.prepare(tmp_path / "store", {"train": lambda: iter([("three", "four")])}, PairSource)
     assert list(whole["train"]) == [("three", "four")]
 
 
 def test_two_processes_may_prepare_the_same_corpus(tmp_path):
     def slowly():
         # the other one starts and ends while this one reads
-        store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])})
+        store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])}, PairSource)
         yield "one", "two"
 
     for _ in range(2):
-        assert list(store.prepare(tmp_path / "store", {"train": slowly})["train"]) == [("one", "two")]
+        assert list(store.prepare(tmp_path / "store", {"train": slowly}, PairSource)["train"]) == [
+            ("one", "two")
+        ]
 
 
 def test_a_damaged_record_is_named(tmp_path):
     text = {"train": lambda: ((f"sentence {index}", "its translation " * 9) for index in range(3000))}
-    whole = store.prepare(tmp_path, text)["train"]
+    whole = store.prepare(tmp_path, text, PairSource)["train"]
     expected = whole.__getitems__([0, 1])
     (file,) = tmp_path.rglob("*array_record-*")
     content = bytearray(file.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 40] = b"\xff" * 40
     file.write_bytes(content)
-    damaged = store.prepare(tmp_path, text)["train"]
+    damaged = store.prepare(tmp_path, text, PairSource)["train"]
     assert damaged.__getitems__([0, 1]) == expected
     with pytest.raises(UserError, match=r"train: record \d+ is damaged .* remove the folder") as caught:
         list(damaged)

@@ -45,6 +45,8 @@ VARIANTS = {
     "a shallow decoder, a bias on the logits": {"decoder_layers": 1, "output_bias": True},
     "rotary positions": {"positions": "rotary"},
     "alibi, restricted": {"positions": "alibi", "window": 2, "num_heads": 4},
+    "relative": {"positions": "relative"},
+    "relative, restricted": {"positions": "relative", "window": 2},
 }
 
 
@@ -107,7 +109,8 @@ def test_packed_rows_give_the_logits_of_the_sentences_alone(tiny, random_variabl
         return np.array([sentence + [0] * (longest - len(sentence)) for sentence in sentences])
 
     window = {"num_layers": 1, "window": 1, "positions": "learned", "max_positions": 4}
-    for changes in ({}, window, {"positions": "rotary"}, {"positions": "alibi"}):
+    schemes = ({"positions": scheme} for scheme in ("rotary", "alibi", "relative"))
+    for changes in ({}, window, *schemes):
         model = Transformer(tiny(**changes))
         variables = random_variables(model)
         (source, source_segments), (target, target_segments) = packed(sources, 11), packed(targets, 12)

@@ -10,13 +10,13 @@ import pytest
 from transformer import Transformer, TransformerConfig, beam_search
 from transformer.model.attention import MECHANISMS, DotProductAttention
 from transformer.model.masks import Mask
-from transformer.model.positions import SCHEMES, Alibi, Rotary, slopes
+from transformer.model.positions import SCHEMES, Alibi, Relative, Rotary, shifted, slopes
 
 
 def test_rotary_positions_multiply_complex_numbers(tiny):
     x = np.random.default_rng(0).standard_normal((2, 3, 7, 8), np.float32)
     positions = np.array([[0, 1, 2, 3, 4, 5, 6], [9, 3, 0, 0, 20, 1, 2]])
-    rotated = Rotary(tiny()).apply({}, jnp.asarray(x), jnp.asarray(positions), method="rotate")
+    rotated = Rotary(tiny()).apply({}, jnp.asarray(x), jnp.asarray(positions), method="keys")
     # Su et al. 2021, section 3.2.1: coordinates 2i and 2i+1 are one complex number, times e^(i m theta_i)
     theta = 10_000.0 ** (-2 * np.arange(4) / 8)
     turned = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * positions[:, None, :, None] * theta)
@@ -34,14 +34,70 @@ def test_the_slopes_of_alibi_are_the_published_ones():
 
 def test_alibi_subtracts_the_distance_times_the_slope(tiny):
     query = jnp.zeros((1, 2, 3, 8))
-    found = Alibi(tiny()).apply({}, query, jnp.asarray([4, 5, 6]), jnp.arange(7), method="scores")
+    positions = jnp.asarray([4, 5, 6]), jnp.arange(7)
+    found = Alibi(tiny()).apply({}, query, positions, True, method="scores")
     for head, slope in enumerate(slopes(2)):
         for row, position in enumerate((4, 5, 6)):
             for key in range(7):
                 assert found[0, head, row, key] == pytest.approx(-slope * abs(position - key))
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "alibi"])
+def one_by_one(variables, query, key, at, of):
+    """Dai et al. 2019, section 3.3: the four terms of each score, one pair of positions after the other."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+    projection, u, v = (params[name] for name in ("distance", "content_bias", "distance_bias"))
+    width = projection.shape[0]
+    found = np.zeros((*query.shape[:3], key.shape[2]))
+    for b, h, i, j in np.ndindex(found.shape):
+        distance = at[b, i] - of[b, j]
+        angles = distance * 10_000.0 ** (-2 * np.arange(width // 2) / width)
+        sinusoid = np.stack([np.sin(angles), np.cos(angles)], axis=1).reshape(-1)
+        relative = sinusoid @ projection[:, h]
+        content = query[b, h, i] @ key[b, h, j] + u[h] @ key[b, h, j]
+        found[b, h, i, j] = (content + query[b, h, i] @ relative + v[h] @ relative) / np.sqrt(u.shape[1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("at", "of", "causal"),
+    [
+        (np.arange(5), np.arange(5), False),
+        (np.arange(5), np.arange(5), True),
+        (np.arange(4, 7), np.arange(7), True),  # with a memory of four
+        (np.array([[0, 1, 2, 0, 1], [0, 0, 1, 2, 3]]), np.array([[0, 1, 2, 0, 1], [0, 0, 1, 2, 3]]), True),
+        (np.array([[6], [3]]), np.array([[5, 6, 0, 1, 2, 3, 4], [3, -3, -2, -1, 0, 1, 2]]), False),  # a ring
+    ],
+)
+def test_relative_positions_are_the_four_terms_of_transformer_xl(tiny, random_variables, at, of, causal):
+    scheme = Relative(tiny())
+    random = np.random.default_rng(1)
+    query = random.standard_normal((2, 2, at.shape[-1], 8)).astype(np.float32)
+    key = random.standard_normal((2, 2, of.shape[-1], 8)).astype(np.float32)
+    positions = jnp.asarray(at), jnp.asarray(of)
+    shapes = scheme.init(jax.random.key(0), jnp.asarray(query), positions, causal, method="scores")
+    keys = jax.random.split(jax.random.key(2), len(jax.tree.leaves(shapes)))
+    drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, jax.tree.leaves(shapes), strict=True)]
+    variables = jax.tree.unflatten(jax.tree.structure(shapes), drawn)
+    bias = scheme.apply(variables, jnp.asarray(query), positions, causal, method="scores")
+    queries = scheme.apply(variables, jnp.asarray(query), positions[0], method="queries")
+    scores = np.einsum("bhqd,bhkd->bhqk", queries, key) / np.sqrt(8) + bias
+    at, of = np.broadcast_to(at, (2, at.shape[-1])), np.broadcast_to(of, (2, of.shape[-1]))
+    wanted = one_by_one(variables, query, key, at, of)
+    seen = (at[:, None, :, None] >= of[:, None, None, :]) | np.full(wanted.shape, not causal)
+    np.testing.assert_allclose(np.where(seen, scores, 0), np.where(seen, wanted, 0), atol=1e-4)
+
+
+@pytest.mark.parametrize("keys", [3, 4, 9])
+def test_the_relative_shift_is_naive_indexing(keys):
+    queries = 3
+    x = np.random.default_rng(0).standard_normal((2, 2, queries, queries + keys - 1)).astype(np.float32)
+    found = shifted(jnp.asarray(x), keys)
+    for i in range(queries):
+        for j in range(keys):
+            np.testing.assert_array_equal(found[:, :, i, j], x[:, :, i, queries - 1 - i + j])
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])
 def test_relative_schemes_do_not_depend_on_where_a_sentence_starts(tiny, random_variables, scheme):
     model = Transformer(tiny(positions=scheme))
     variables = random_variables(model)

@@ -127,5 +127,5 @@ SYSTEM = System(
     objective=memory_objective,
     search=memory_search,
     task=Stream,
-    carry=lambda config: jnp.zeros((Stream.rows, 16)),
+    carry=lambda config, evaluating: jnp.zeros((Stream.rows, 16)),
 )

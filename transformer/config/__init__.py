@@ -11,7 +11,7 @@ from transformer.config.decoding import (
     check_beam,
 )
 from transformer.config.devices import HostsConfig, MeshConfig
-from transformer.config.model import ModelConfig, SpecialIds, TransformerConfig
+from transformer.config.model import ModelConfig, SpecialIds, StackConfig, TransformerConfig
 from transformer.config.options import Config, changed, differences, flatten, text_data
 from transformer.config.ranges import COUNTS, LONGEST, Option, Ranges
 from transformer.config.training import OptimizerConfig, TrainingConfig
@@ -34,6 +34,7 @@ __all__ = [
     "Ranges",
     "SampleConfig",
     "SpecialIds",
+    "StackConfig",
     "TrainingConfig",
     "TransformerConfig",
     "changed",

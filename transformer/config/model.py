@@ -93,12 +93,10 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class TransformerConfig(ModelConfig):
-    """The network (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+class StackConfig(ModelConfig):
+    """A stack of attention and feed-forward layers (Vaswani et al. 2017, section 3). Defaults are the paper's
+    base model."""
 
-    decoder_layers: int | None = None
-    """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
-    et al. 2021). None: num_layers."""
     d_ff: int = 2048
     """Inner width of the feed-forward networks (section 3.3)."""
     num_heads: int = 8
@@ -119,9 +117,10 @@ class TransformerConfig(ModelConfig):
     """Activation of the feed-forward networks; relu in the paper."""
     attention_bias: bool = False
     """Add biases to the attention projections (not in the paper; imported models have them)."""
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative"] = "sinusoidal"
     """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
-    are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022)."""
+    are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022); relative: a
+    second score of query and distance, as in Transformer-XL (Dai et al. 2019)."""
     max_positions: int = 1024
     """Rows of the learned position table. Sinusoids have no limit."""
     window: int | None = None
@@ -130,6 +129,82 @@ class TransformerConfig(ModelConfig):
     """Mechanism of self-attention. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1); linear: time linear in
     the length, and a decoding state of constant size (Katharopoulos et al. 2020); additive: by a small
     network (Bahdanau et al. 2015)."""
+    normalization: Literal["layer", "batch", "power"] = "layer"
+    """Normalisation of each sublayer. layer: over the features of a position; batch: each feature over the
+    positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
+    (Shen et al. 2020)."""
+    attention: Literal["auto", "einsum", "fused"] = "auto"
+    """Kernel that computes it. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere that of
+    jax.nn.dot_product_attention; auto: fused in bfloat16 where one of these two runs, else einsum."""
+    remat: bool = False
+    """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **ModelConfig._RANGES,
+        **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
+        "window": (0, LARGEST),
+    }
+    _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
+    ADAPTABLE = (*ModelConfig.ADAPTABLE, "attention_dropout", "activation_dropout", "attention", "remat")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.norm_epsilon <= 1:
+            raise UserError("--model.norm-epsilon must be above 0 and at most 1")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
+            raise UserError(
+                f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
+                f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
+            )
+        if self.positions in ("sinusoidal", "relative") and self.d_model % 2:
+            raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.positions == "rotary" and self.key_width % 2:
+            raise UserError("--model.d-k must be even: rotary positions rotate pairs")
+        if self.mechanism != "dot-product" and self.is_relative:
+            raise UserError(
+                f"--model.positions {self.positions} acts on dot products: use sinusoidal or learned "
+                f"positions with --model.mechanism {self.mechanism}"
+            )
+        if self.mechanism == "linear" and self.window is not None:
+            raise UserError(
+                "--model.window: linear attention has no weights to restrict; leave one of them out"
+            )
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether attention depends on distances, and not on positions."""
+        return self.positions in ("rotary", "alibi", "relative")
+
+    @property
+    def key_width(self) -> int:
+        """d_k, resolved."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v, resolved."""
+        return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def unpacked(self) -> str:
+        return "--model.mechanism linear" if self.mechanism == "linear" else ""
+
+    @property
+    def undivided(self) -> str:
+        return "--model.normalization batch" if self.normalization == "batch" else ""
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_positions if self.positions == "learned" else None
+
+
+@dataclass(frozen=True)
+class TransformerConfig(StackConfig):
+    """The encoder-decoder (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
+
+    decoder_layers: int | None = None
+    """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
+    et al. 2021). None: num_layers."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
     attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
@@ -146,49 +221,16 @@ class TransformerConfig(ModelConfig):
     """What a decoder layer reads besides the last layer of the encoder (Liu et al. 2020). last: nothing;
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
     layers from the last, for the first decoder layer, to the first."""
-    normalization: Literal["layer", "batch", "power"] = "layer"
-    """Normalisation of each sublayer. layer: over the features of a position; batch: each feature over the
-    positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
-    (Shen et al. 2020)."""
-    attention: Literal["auto", "einsum", "fused"] = "auto"
-    """Kernel that computes it. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere that of
-    jax.nn.dot_product_attention; auto: fused in bfloat16 where one of these two runs, else einsum."""
-    remat: bool = False
-    """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
     _RANGES: ClassVar[Ranges] = {
-        **ModelConfig._RANGES,
-        **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
+        **StackConfig._RANGES,
         "location_filters": (1, LARGEST),
         "location_width": (1, 1023),
         "decoder_layers": (1, DEEPEST),
-        "window": (0, LARGEST),
     }
-    _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
-    ADAPTABLE = (*ModelConfig.ADAPTABLE, "attention_dropout", "activation_dropout", "attention", "remat")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.norm_epsilon <= 1:
-            raise UserError("--model.norm-epsilon must be above 0 and at most 1")
-        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
-            raise UserError(
-                f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
-                f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
-            )
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise UserError("--model.d-model must be even: sinusoids come in pairs")
-        if self.positions == "rotary" and self.key_width % 2:
-            raise UserError("--model.d-k must be even: rotary positions rotate pairs")
-        if self.mechanism != "dot-product" and self.positions in ("rotary", "alibi"):
-            raise UserError(
-                f"--model.positions {self.positions} acts on dot products: use sinusoidal or learned "
-                f"positions with --model.mechanism {self.mechanism}"
-            )
-        if self.mechanism == "linear" and self.window is not None:
-            raise UserError(
-                "--model.window: linear attention has no weights to restrict; leave one of them out"
-            )
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
         if self.monotonic_noise < 0:
@@ -199,26 +241,6 @@ class TransformerConfig(ModelConfig):
         return self.decoder_layers or self.num_layers
 
     @property
-    def key_width(self) -> int:
-        """d_k, resolved."""
-        return self.d_k or self.d_model // self.num_heads
-
-    @property
-    def value_width(self) -> int:
-        """d_v, resolved."""
-        return self.d_v or self.d_model // self.num_heads
-
-    @property
     def unpacked(self) -> str:
-        if self.mechanism == "linear":
-            return "--model.mechanism linear"
         sequential = self.cross_mechanism in ("location", "monotonic")
-        return f"--model.cross-mechanism {self.cross_mechanism}" if sequential else ""
-
-    @property
-    def undivided(self) -> str:
-        return "--model.normalization batch" if self.normalization == "batch" else ""
-
-    @property
-    def longest(self) -> int | None:
-        return self.max_positions if self.positions == "learned" else None
+        return super().unpacked or (f"--model.cross-mechanism {self.cross_mechanism}" if sequential else "")

@@ -9,6 +9,7 @@ from transformer.config import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    SampleConfig,
     TrainingConfig,
     TransformerConfig,
     text_data,
@@ -16,6 +17,7 @@ from transformer.config import (
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
+from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.variants import VARIANTS, Variant
 
@@ -240,6 +242,38 @@ def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **m
     )
 
 
+def _language_model() -> Config:
+    """Characters of the built-in text, with a memory as long as a segment."""
+    return Config(
+        system="language-model",
+        model=LanguageModelConfig(num_layers=3, d_model=128, d_ff=512, num_heads=4, dropout=0.0, memory=64),
+        data=StreamConfig(max_length=64, batch_tokens=2048),
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
+        training=TrainingConfig(steps=600, label_smoothing=0.0, evaluate_every=200),
+        decoding=SampleConfig(
+            samples=1, temperature=0.8, length_penalty=0.0, extra_length=200, rows=8, buckets=(64, 256)
+        ),
+    )
+
+
+def _shakespeare(memory: int) -> Config:
+    """Characters of tiny Shakespeare with the sizes of nanoGPT's recipe for a CPU, without and with a memory."""
+    base = _language_model()
+    gpt: dict[str, Any] = {} if memory else {"positions": "learned", "activation": "gelu"}
+    return replace(
+        base,
+        model=LanguageModelConfig(
+            num_layers=4, d_model=128, d_ff=512, num_heads=4, dropout=0.0, memory=memory, **gpt
+        ),
+        data=StreamConfig(dataset="tiny_shakespeare", max_length=64, batch_tokens=12 * 64),
+        optimizer=OptimizerConfig(
+            schedule="cosine", peak=1e-3, warmup_steps=100, beta2=0.99, weight_decay=0.1, clip_norm=1.0
+        ),
+        training=TrainingConfig(steps=2_000, label_smoothing=0.0, evaluate_every=250),
+        decoding=replace(base.decoding, extra_length=200 if memory else 32),
+    )
+
+
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
@@ -258,6 +292,9 @@ PRESETS: dict[str, Config] = {
     **_DIALOGUES,
     **_POINTING,
     "spelling": _spelling(),
+    "language-model": _language_model(),
+    "shakespeare": _shakespeare(memory=0),
+    "shakespeare-xl": _shakespeare(memory=64),
     "base": _row(),
     "big": _row(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
     # Table 3, row by row
@@ -328,6 +365,11 @@ GROUPS: dict[str, dict[str, str]] = {
             for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
         },
         "spelling": "digits, and the letters of their names: source and target advance together",
+    },
+    "language models": {
+        "language-model": "characters of the built-in English text, with a memory; minutes",
+        "shakespeare": "characters of tiny Shakespeare, with the sizes of nanoGPT's recipe for a CPU",
+        "shakespeare-xl": "the same with relative positions and a memory (Dai et al. 2019)",
     },
     "the paper, WMT 2014": {
         "base": "Table 2's base model",

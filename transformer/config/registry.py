@@ -13,6 +13,7 @@ from transformer.config.copying import CopyingConfig
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.fast_autoregressive import FastAutoregressiveConfig
+from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.errors import UserError
@@ -33,6 +34,7 @@ TYPES: dict[str, Types] = {
     "nonautoregressive": Types(NonAutoregressiveConfig, NonAutoregressiveDecodingConfig),
     "copying": Types(CopyingConfig),
     "fast-autoregressive": Types(FastAutoregressiveConfig),
+    "language-model": Types(LanguageModelConfig, data=StreamConfig),
 }
 
 

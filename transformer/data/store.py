@@ -5,10 +5,11 @@ import contextlib
 import functools
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from transformer.errors import UserError
 
@@ -43,23 +44,28 @@ def tfds() -> ModuleType:
     return tensorflow_datasets
 
 
-class PairSource:
-    """The pairs of one split, by index.
+class Stored(ABC):
+    """The records of one split, by index.
 
     Args:
       source: what `builder.as_data_source` gives.
-      languages: the record's keys for source and target.
+      keys: of the strings that make a record.
       name: its location, for messages.
     """
 
-    def __init__(self, source: Any, languages: tuple[str, str], name: str) -> None:
-        self._source, self._languages, self._name = source, languages, name
+    keys: ClassVar[tuple[str, ...]]
+    """Those with which a corpus is prepared here."""
+    builder: ClassVar[str]
+    """The name of what prepares it, after which TFDS names files."""
+
+    def __init__(self, source: Any, keys: tuple[str, ...], name: str) -> None:
+        self._source, self._keys, self._name = source, keys, name
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
-        """Several pairs at once, which is many times faster than one by one.
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several records at once, which is many times faster than one by one.
 
         Raises:
           UserError: a record is damaged.
@@ -77,39 +83,83 @@ class PairSource:
                 "folder to prepare the corpus again"
             ) from error
 
-    def _read(self, indices: Sequence[int]) -> list[Pair]:
+    def _read(self, indices: Sequence[int]) -> list[Any]:
         records = self._source.__getitems__([int(index) for index in indices])
-        first, second = self._languages
-        return [(record[first].decode(), record[second].decode()) for record in records]
+        return [self.record(*(record[key].decode() for key in self._keys)) for record in records]
 
-    def __iter__(self) -> Iterator[Pair]:
+    @staticmethod
+    @abstractmethod
+    def record(*strings: str) -> Any:
+        """The record of its strings."""
+
+    @staticmethod
+    @abstractmethod
+    def features() -> Any:
+        """What TFDS needs to know of records that are prepared here."""
+
+    def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self), 4096):
             yield from self.__getitems__(range(start, min(start + 4096, len(self))))
 
 
+class PairSource(Stored):
+    """Sentence pairs."""
+
+    keys, builder = (SOURCE, TARGET), "SentencePairs"
+
+    @staticmethod
+    def record(*strings: str) -> Pair:
+        source, target = strings
+        return source, target
+
+    @staticmethod
+    def features() -> Any:
+        return tfds().features.Translation(languages=PairSource.keys)
+
+
+class TextSource(Stored):
+    """Documents."""
+
+    keys, builder = ("text",), "Documents"
+
+    @staticmethod
+    def record(*strings: str) -> str:
+        return strings[0]
+
+    @staticmethod
+    def features() -> Any:
+        return tfds().features.FeaturesDict({"text": tfds().features.Text()})
+
+
+S = TypeVar("S", bound=Stored)
+
+
 @functools.cache
-def _builder_class() -> Any:
-    class SentencePairs(tfds().core.GeneratorBasedBuilder):  # type: ignore[name-defined,misc]
-        """Sentence pairs from iterators, in their original order."""
+def _builder_class(kind: type[Stored]) -> Any:
+    class Prepared:
+        """Records from iterators, in their original order."""
 
         VERSION = tfds().core.Version("1.0.0")
-        splits: Mapping[str, Callable[[], Iterator[Pair]]]
+        splits: Mapping[str, Callable[[], Iterator[tuple[str, ...]]]]
 
         def _info(self) -> Any:
-            features = tfds().features.Translation(languages=(SOURCE, TARGET))
+            features = kind.features()
             return tfds().core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
         def _split_generators(self, dl_manager: Any) -> Any:
-            return {name: self._generate_examples(pairs()) for name, pairs in self.splits.items()}
+            return {name: self._generate_examples(records()) for name, records in self.splits.items()}
 
-        def _generate_examples(self, pairs: Iterator[Pair]) -> Any:
-            for index, (source, target) in enumerate(pairs):
-                yield index, {SOURCE: source, TARGET: target}
+        def _generate_examples(self, records: Iterator[tuple[str, ...]]) -> Any:
+            for index, strings in enumerate(records):
+                yield index, dict(zip(kind.keys, strings, strict=True))
 
-    return SentencePairs
+    # TFDS names files after the class
+    return type(kind.builder, (Prepared, tfds().core.GeneratorBasedBuilder), {})
 
 
-def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> dict[str, PairSource]:
+def prepare(
+    place: Path, splits: Mapping[str, Callable[[], Iterator[tuple[str, ...]]]], kind: type[S]
+) -> dict[str, S]:
     """The splits stored in `place`, written on first use.
 
     They are written to another folder, which is moved to `place` when complete, so that an interrupted
@@ -120,7 +170,7 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
     """
 
     def opened() -> Any:
-        builder = _builder_class()(data_dir=os.fspath(place), file_format="array_record")
+        builder = _builder_class(kind)(data_dir=os.fspath(place), file_format="array_record")
         builder.splits = splits
         return builder
 
@@ -142,7 +192,4 @@ def prepare(place: Path, splits: Mapping[str, Callable[[], Iterator[Pair]]]) -> 
         raise UserError(
             f"cannot store the corpus in {place}: {reason}; choose another folder with --data.cache-dir"
         ) from error
-    languages = (SOURCE, TARGET)
-    return {
-        name: PairSource(builder.as_data_source(split=name), languages, f"{place}, {name}") for name in splits
-    }
+    return {name: kind(builder.as_data_source(split=name), kind.keys, f"{place}, {name}") for name in splits}

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
@@ -103,6 +104,14 @@ def noise_of(options: DecodingConfig, conditions: Conditions) -> Noise | None:
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
     """The limits of outputs relative to `inputs["source"]`, which are ids."""
     return source_limits(inputs["source"], special.pad, options.extra_length, options.max_length)
+
+
+def limits_of_prompt(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
+    """The same limit for what follows any prompt, `inputs["source"]`: the options `max_length` or
+    `extra_length`."""
+    longest = max(1, options.extra_length if options.max_length is None else options.max_length)
+    there = (inputs["source"] != special.pad).any(axis=1)
+    return Limits(jnp.where(there, longest, 0), longest)
 
 
 def as_found(model: nn.Module, found: SearchResult, inputs: Inputs) -> SearchResult:

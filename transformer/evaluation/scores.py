@@ -33,6 +33,8 @@ class Measure:
 BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
 EXACT = Measure("exact", "exact match")
 PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
+BITS = Measure("bits_per_character", "bits per character", higher_is_better=False)
+WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
 
 
 @dataclass(frozen=True)

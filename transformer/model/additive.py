@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer.config import TransformerConfig
 from transformer.model.cache import KeysValues
 from transformer.model.dropout import Dropout
 from transformer.model.masks import Mask
@@ -63,6 +64,8 @@ class LocationAttention(AdditiveAttention):
     """Location-sensitive attention (Chorowski et al. 2015, section 2.2): w . tanh(q + k + U f), where f is
     the weights of the step before, convolved with learned filters (Eq. 8-9). So a step knows where the last
     one was. Its state is these weights, zeros at first. Training goes through the queries one by one."""
+
+    config: TransformerConfig
 
     def setup(self) -> None:
         super().setup()

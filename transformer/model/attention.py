@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig, TransformerConfig
 from transformer.model import kernels
 from transformer.model.additive import AdditiveAttention, LocationAttention
 from transformer.model.cache import KeysValues
@@ -90,7 +90,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "location": LocationAttention,
     "monotonic": MonotonicAttention,
 }
-"""The mechanisms of `TransformerConfig.mechanism` and `TransformerConfig.cross_mechanism`."""
+"""The mechanisms of `StackConfig.mechanism` and `TransformerConfig.cross_mechanism`."""
 
 
 class MultiHeadAttention(Module):
@@ -99,7 +99,7 @@ class MultiHeadAttention(Module):
     Keys and values are projected separately from the query, so that decoding can cache them.
     """
 
-    config: TransformerConfig
+    config: StackConfig
     kind: str = "dot-product"
     """The name of its mechanism in `MECHANISMS`."""
     scheme: type[RelativePositions] | None = None
@@ -141,7 +141,7 @@ class MultiHeadAttention(Module):
     def keys_values(self, x: Float[Array, "b k m"], positions: Positions) -> KeysValues:
         """The keys and values of `x`, whose elements are at these positions."""
         keys, values = self._project(x, self.key), self._project(x, self.value)
-        return KeysValues(self.positions.rotate(keys, positions) if self.positions else keys, values)
+        return KeysValues(self.positions.keys(keys, positions) if self.positions else keys, values)
 
     def init_state(self, rows: int, beams: int, keys: int = 0) -> State:
         """The mechanism's state before the first step of decoding."""
@@ -169,8 +169,8 @@ class MultiHeadAttention(Module):
         """
         query, bias = self._project(x, self.query), None
         if self.positions and positions:
-            query = self.positions.rotate(query, positions[0])
-            bias = self.positions.scores(query, *positions)
+            bias = self.positions.scores(query, positions, mask.causal)
+            query = self.positions.queries(query, positions[0])
         wanted = self.is_mutable_collection(INTERMEDIATES)
         context, weights, state = self.mechanism(
             query, keys_values, mask, positions, bias, state, deterministic=deterministic, weights=wanted
@@ -181,7 +181,7 @@ class MultiHeadAttention(Module):
         return linear(concatenated, *self.out), state
 
 
-def self_attention(config: TransformerConfig) -> MultiHeadAttention:
+def self_attention(config: StackConfig) -> MultiHeadAttention:
     """Multi-head attention with the config's position scheme."""
     return MultiHeadAttention(config, config.mechanism, SCHEMES[config.positions])
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig
 from transformer.model import cache, flash
 from transformer.model.masks import Mask
 from transformer.model.placement import platform
@@ -27,7 +27,7 @@ def runs_in_blocks(queries: int, mask: Mask) -> bool:
     return mask.window is not None and 4 * max(mask.window, SMALLEST_BLOCK) <= queries
 
 
-def runs_fused(config: TransformerConfig, queries: int, dropout: bool) -> bool:
+def runs_fused(config: StackConfig, queries: int, dropout: bool) -> bool:
     """Whether to use `fused`, which has no attention dropout and needs d_v = d_k."""
     if dropout or config.key_width != config.value_width:
         return False
@@ -36,12 +36,12 @@ def runs_fused(config: TransformerConfig, queries: int, dropout: bool) -> bool:
     return config.attention == "fused"
 
 
-def _cudnn_runs(config: TransformerConfig) -> bool:
+def _cudnn_runs(config: StackConfig) -> bool:
     shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
     return shapes_fit and config.dtype == "bfloat16" and platform() == "gpu"
 
 
-def runs_flash(config: TransformerConfig, queries: int, keys: int, mask: Mask) -> bool:
+def runs_flash(config: StackConfig, queries: int, keys: int, mask: Mask) -> bool:
     """Whether to use the kernel of TPUs (`transformer.model.flash`): only where it is known how rows are
     divided over devices, as in training. Elsewhere XLA would divide them, and it cannot divide a kernel."""
     wanted = config.attention == "fused" or (config.attention == "auto" and config.dtype == "bfloat16")
@@ -120,7 +120,7 @@ def with_joined_heads(
 
 
 def fused(
-    config: TransformerConfig,
+    config: StackConfig,
     query: Float[Array, "b h q d"],
     keys: Float[Array, "b h k d"],
     values: Float[Array, "b h k d"],

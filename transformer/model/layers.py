@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig, TransformerConfig
+from transformer.config import ModelConfig, StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Axes, Module, matrix, param
@@ -36,7 +36,7 @@ class Residual(Module):
     """The residual connection of every sublayer (section 3.1): LayerNorm(x + Dropout(Sublayer(x))),
     or, with norm="pre", x + Dropout(Sublayer(LayerNorm(x)))."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     def setup(self) -> None:
         self.norm = normalization(self.config)
@@ -73,7 +73,7 @@ class Affine(Module):
 class FeedForward(Module):
     """max(0, x W1 + b1) W2 + b2 at every position (Eq. 2)."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"], deterministic: bool = True) -> Float[Array, "b t m"]:

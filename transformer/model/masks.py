@@ -21,8 +21,9 @@ class Mask:
     """Maximum distance of a query and a key (restricted self-attention, section 4)."""
 
     def dense(self, queries: int, keys: int) -> Bool[Array, "#b 1 #q k"]:
-        """True where a query may attend to a key."""
-        distance = jnp.arange(queries)[:, None] - jnp.arange(keys)[None, :]
+        """True where a query may attend to a key. For `causal` and `window`, the last query is where the last
+        key is."""
+        distance = jnp.arange(keys - queries, keys)[:, None] - jnp.arange(keys)[None, :]
         parts = []
         if self.keys is not None:
             parts.append(self.keys[:, None, :])

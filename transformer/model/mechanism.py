@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig
 from transformer.model.cache import KeysValues
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module
@@ -20,7 +20,7 @@ class Mechanism(Module):
     """Maps queries, keys and values to contexts. Its state, if it has one, passes from each decoding step to
     the next and follows its beam."""
 
-    config: TransformerConfig
+    config: StackConfig
     keeps_past: ClassVar[bool] = True
     """Whether queries read the keys and values of all earlier tokens. Otherwise decoding gives only those of
     the new token, and its state is all that it keeps of the others."""

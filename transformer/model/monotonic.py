@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.config import TransformerConfig
 from transformer.model.cache import KeysValues
 from transformer.model.masks import Mask
 from transformer.model.mechanism import Attended, Mechanism, State
@@ -23,6 +24,8 @@ class MonotonicAttention(Mechanism):
 
     Training adds normal noise to the energy, so that p becomes near to 0 or 1 (section 2.4).
     """
+
+    config: TransformerConfig
 
     def setup(self) -> None:
         c, uniform = (

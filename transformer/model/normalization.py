@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig
 from transformer.model.parameters import Declared, Module
 from transformer.model.statistics import over_replicas, running_gradient, running_mean
 
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
 
 
-def normalization(config: TransformerConfig) -> nn.Module:
+def normalization(config: StackConfig) -> nn.Module:
     """The normalisation that a config names."""
     found: Any = NORMALIZATIONS[config.normalization]
     return found(config)  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ def scale_and_bias(module: nn.Module, width: int) -> tuple[Float[Array, " m"], F
 class LayerNorm(Module):
     """Layer normalisation (Ba et al. 2016): over the features of each position."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     @nn.compact
     def __call__(
@@ -56,7 +56,7 @@ class BatchNorm(Module):
     """Batch normalisation (Ioffe and Szegedy 2015): each feature over the positions of a batch that are no
     padding, on all devices. In evaluation and decoding, by running means."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     @nn.compact
     def __call__(
@@ -87,7 +87,7 @@ class PowerNorm(Module):
     training reads from the batches before. The gradient reads a running mean, too. So neither depends on
     this batch, nor on how it is divided."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     @nn.compact
     def __call__(
@@ -143,4 +143,4 @@ def _backward(kept: Any, g: Array) -> tuple[Array, ...]:
 
 power_normalised.defvjp(_forward, _backward)
 NORMALIZATIONS: dict[str, type[Module]] = {"layer": LayerNorm, "batch": BatchNorm, "power": PowerNorm}
-"""Those of `TransformerConfig.normalization`."""
+"""Those of `StackConfig.normalization`."""

@@ -7,6 +7,7 @@ to queries, keys and scores is a module of every self-attention.
 | learned | a table (Table 3, row E) | |
 | rotary | | queries and keys are rotated (Su et al. 2021) |
 | alibi | | scores decrease with the distance (Press et al. 2022) |
+| relative | | a second score of query and distance (Dai et al. 2019) |
 """
 
 import math
@@ -16,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.parameters import Module, param
 from transformer.model.placement import by_rows
 
 Positions = Int[Array, "... _"]
-"""`[time]`, or `[b, time]` if rows differ."""
+"""`[time]`, or `[b, time]` if rows differ. Those of shape `[time]` are consecutive, and the last query is where
+the last key is."""
 
 
 def sinusoids(positions: Int[Array, "*batch t"], d_model: int) -> Float[Array, "*batch t m"]:
@@ -46,7 +48,7 @@ def positions_in(segments: Int[Array, "b t"]) -> Int[Array, "b t"]:
 class PositionEncoding(Module):
     """Embedding + position, then dropout (sections 3.5, 5.4)."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     @nn.compact
     def __call__(
@@ -65,16 +67,26 @@ class PositionEncoding(Module):
 class RelativePositions(Module):
     """What a position scheme does in self-attention; this one does nothing."""
 
-    config: TransformerConfig
+    config: StackConfig
 
-    def rotate(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
-        """Queries or keys, changed by their positions."""
+    def queries(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        """The queries that are multiplied with keys."""
+        return x
+
+    def keys(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        """The keys that are multiplied with queries."""
         return x
 
     def scores(
-        self, query: Float[Array, "b h q d"], query_positions: Positions, key_positions: Positions
+        self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
     ) -> Float[Array, "#b h #q k"] | None:
-        """What is added to the scores of queries and keys, which may depend on the queries."""
+        """What is added to the scores of queries and keys, which may depend on the queries.
+
+        Args:
+          query: as projected.
+          positions: of queries and keys.
+          causal: whether scores of later keys do not matter.
+        """
         return None
 
 
@@ -82,11 +94,14 @@ class Rotary(RelativePositions):
     """Rotates each pair of coordinates by an angle proportional to the position, so that the product of query
     and key depends on their distance (Su et al. 2021, Eq. 34)."""
 
-    def rotate(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+    def queries(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
         sine, cosine = _sines_cosines(jnp.atleast_2d(positions)[:, None, :], x.shape[-1])
         even, odd = x[..., ::2], x[..., 1::2]
         rotated = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
         return rotated.reshape(x.shape).astype(x.dtype)
+
+    def keys(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        return self.queries(x, positions)
 
 
 class Alibi(RelativePositions):
@@ -94,11 +109,65 @@ class Alibi(RelativePositions):
     section 3)."""
 
     def scores(
-        self, query: Float[Array, "b h q d"], query_positions: Positions, key_positions: Positions
+        self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
     ) -> Float[Array, "#b h #q k"]:
-        queries, keys = jnp.atleast_2d(query_positions), jnp.atleast_2d(key_positions)
-        distance = jnp.abs(queries[:, None, :, None] - keys[:, None, None, :])
+        distance = jnp.abs(_distances(*positions))[:, None]
         return -distance * jnp.asarray(slopes(self.config.num_heads))[:, None, None]
+
+
+class Relative(RelativePositions):
+    """The relative positions of Transformer-XL (Dai et al. 2019, section 3.3): the score of query i and key j is
+    ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d_k), where R are sinusoids of the distance, and u and
+    v are what queries of all positions share."""
+
+    def setup(self) -> None:
+        c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
+        shape, zeros = (c.num_heads, c.key_width), nn.initializers.zeros_init()
+        self.distance = param(self, "distance", glorot, (c.d_model, *shape), ("model", "heads", None))
+        self.content_bias = param(self, "content_bias", zeros, shape, ("heads", None))
+        self.distance_bias = param(self, "distance_bias", zeros, shape, ("heads", None))
+
+    def queries(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        return x + self.content_bias[:, None].astype(x.dtype)
+
+    def scores(
+        self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
+    ) -> Float[Array, "b h q k"]:
+        at, of = positions
+        consecutive, keys = at.ndim == of.ndim == 1, of.shape[-1]
+        nearest = 0 if causal and consecutive else 1 - (at.shape[-1] if consecutive else keys)
+        each = self._of_distances(query, jnp.arange(keys - 1, nearest - 1, -1))
+        if consecutive:
+            return shifted(jnp.pad(each, ((0, 0), (0, 0), (0, 0), (0, at.shape[0] - 1 + nearest))), keys)
+        place = keys - 1 - jnp.clip(_distances(*positions), nearest, keys - 1)
+        return jnp.take_along_axis(each, place[:, None], axis=3)
+
+    def _of_distances(
+        self, query: Float[Array, "b h q d"], distances: Int[Array, " n"]
+    ) -> Float[Array, "b h q n"]:
+        """(q + v) . W_R R / sqrt(d_k) of every query and distance, in float32."""
+        c = self.config
+        encoded = sinusoids(distances, c.d_model)
+        projected = jnp.einsum("nm,mhd->hnd", encoded, self.distance).astype(query.dtype)
+        query = query + self.distance_bias[:, None].astype(query.dtype)
+        each = jnp.einsum("bhqd,hnd->bhqn", query, projected, preferred_element_type=jnp.float32)
+        return each / math.sqrt(c.key_width)
+
+
+def shifted(x: Float[Array, "b h q n"], keys: int) -> Float[Array, "b h q k"]:
+    """The relative shift (Dai et al. 2019, appendix B): row i becomes its `keys` elements from q - 1 - i on. So
+    if column n has the distance keys - 1 - n, element (i, j) is that of query i and key j, the last query being
+    where the last key is. It copies the array once, and gathers nothing."""
+    *batch, queries, columns = x.shape
+    assert columns == queries + keys - 1
+    flat = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(*batch, -1)
+    flat = flat[..., queries - 1 : queries - 1 + queries * columns]
+    return flat.reshape(*batch, queries, columns)[..., :keys]
+
+
+def _distances(queries: Positions, keys: Positions) -> Int[Array, "#b q k"]:
+    """How far each key is before each query."""
+    return jnp.atleast_2d(queries)[:, :, None] - jnp.atleast_2d(keys)[:, None, :]
 
 
 def slopes(num_heads: int) -> list[float]:
@@ -115,5 +184,6 @@ SCHEMES: dict[str, type[RelativePositions] | None] = {
     "learned": None,
     "rotary": Rotary,
     "alibi": Alibi,
+    "relative": Relative,
 }
-"""What each scheme of `TransformerConfig.positions` does in self-attention."""
+"""What each scheme of `StackConfig.positions` does in self-attention."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import TransformerConfig
+from transformer.config import StackConfig, TransformerConfig
 from transformer.model import kernels
 from transformer.model.attention import MECHANISMS, self_attention, source_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States, join_heads
@@ -71,7 +71,7 @@ class LayerPast(ByRows):
 class EncoderLayer(Module):
     """Self-attention, then feed-forward."""
 
-    config: TransformerConfig
+    config: StackConfig
 
     def setup(self) -> None:
         self.self_attention = self_attention(self.config)

@@ -50,7 +50,12 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
     objective = objective_of(config, teacher, task.spell)
     state = jax.eval_shape(
         lambda: init_state(
-            model, optimizer, t.seed, system.task.example(), average=t.ema > 0, carry=system.carry(config)
+            model,
+            optimizer,
+            t.seed,
+            system.task.example(),
+            average=t.ema > 0,
+            carry=system.carry(config, False),
         )
     )
     step = configured_step(t, model, objective, optimizer, layout.gather)
@@ -97,7 +102,7 @@ def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
     config, task = prepared(config)
     system = find_system(config.system)
     model, objective = system.model(config.model), objective_of(config, teacher, task.spell)
-    carry = system.carry(config)
+    carry = system.carry(config, False)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:
         return objective(model, variables, batch, Context(carry=carry)).total

@@ -26,7 +26,7 @@ from transformer.config.decoding import methods_of
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import TYPES, Types, types_of
 from transformer.decoding.forced import Attentions, forced_alignment, forced_scores
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.search import AutoregressiveSearch, autoregressive_search, limits_of_prompt
 from transformer.errors import UserError
 from transformer.model.parameters import Declarations, Variables, declarations
 from transformer.model.transformer import Transformer, cross_attention
@@ -34,11 +34,14 @@ from transformer.systems.copying.model import CopyingTransformer, pointer
 from transformer.systems.copying.objective import copying_objective
 from transformer.systems.copying.search import copying_scores, copying_search, pointers
 from transformer.systems.fast_autoregressive.model import FastAutoregressive
+from transformer.systems.language_model.model import LanguageModel
+from transformer.systems.language_model.objective import initial_memory, language_model_objective
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
+from transformer.tasks.language_modelling import LanguageModelling
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective, translation_objective
@@ -78,8 +81,9 @@ class System:
     """(model, variables, source, target) -> `TokenScores`: log P of each target token."""
     task: type[Task] = Translation
     """What goes in and out of it."""
-    carry: Callable[[Config], Carry] = lambda config: ()
-    """The initial memory of the rows of a batch, arrays `[rows, ...]`; empty for most models."""
+    carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
+    """(config, evaluating) -> the initial memory of the rows of a batch, in training or in evaluation: arrays
+    `[rows, ...]`; empty for most models."""
     packs: bool = False
     """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False
@@ -136,6 +140,14 @@ SYSTEMS = {
         attentions=recurrent.attention,
         alignment=forced_alignment(recurrent.attention),
         scores=forced_scores,
+    ),
+    "language-model": System(
+        model=LanguageModel,
+        objective=lambda config, _: language_model_objective(config),
+        search=AutoregressiveSearch(limits=limits_of_prompt),
+        scores=forced_scores,
+        task=LanguageModelling,
+        carry=initial_memory,
     ),
 }
 

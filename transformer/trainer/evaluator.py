@@ -71,7 +71,7 @@ class Evaluator:
         batches = self.task.fixed_batches(records, jax.process_index(), jax.process_count())
         fill = {name: field.fill for name, field in self.task.fields.items()}
         totals: dict[str, tuple[float, float]] = {}
-        carry = self.system.carry(self.config)
+        carry = self.system.carry(self.config, True)
         for batch in self.layout.batches(batches, fill=fill):
             if asked(request):
                 return None

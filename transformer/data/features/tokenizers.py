@@ -8,7 +8,8 @@ from transformer.config import SpecialIds
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.features.vocabulary import train_sentencepiece
-from transformer.data.features.words import KINDS, read_vocabulary
+from transformer.data.features.characters import KINDS
+from transformer.data.features.words import read_vocabulary
 from transformer.data.remote import fetched
 from transformer.errors import UserError
 from transformer.files import parse_object, read_bytes

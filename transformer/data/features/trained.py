@@ -1,7 +1,7 @@
 """The tokenizers of a corpus: from files, or trained on its text and cached."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transformer.config import DataConfig, SpecialIds
 from transformer.data.corpus import Corpus, Progress, silent
@@ -36,17 +36,27 @@ def corpus_tokenizers(
 def _trained(
     corpus: Corpus, data: DataConfig, special: SpecialIds, sides: tuple[int, ...], progress: Progress
 ) -> Tokenizer:
-    languages = "".join("st"[side] for side in sides)
-    recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
-    kept = corpus.folder / f"{data.tokenizer}-{data.vocab_size}-{languages}-{recipe}.model"
-    if not kept.exists():
+    def texts() -> Iterator[str]:
         pairs = corpus.splits["train"]
+        for pair in progress("vocabulary", pairs, len(pairs)):
+            yield from (pair[side] for side in sides)
 
-        def texts() -> Iterator[str]:
-            for pair in progress("vocabulary", pairs, len(pairs)):
-                yield from (pair[side] for side in sides)
+    languages = "".join("st"[side] for side in sides)
+    return trained(corpus, texts(), data.tokenizer, data.vocab_size, special, languages)
 
-        tokenizer = train_tokenizer(texts(), data.tokenizer, data.vocab_size, special)
+
+def trained(
+    corpus: Corpus, texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds, name: str
+) -> Tokenizer:
+    """A tokenizer trained on texts of a corpus on first use, and cached in its folder.
+
+    Raises:
+      UserError: the vocabulary is too large for the text, or cannot be stored.
+    """
+    recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
+    kept = corpus.folder / f"{kind}-{vocab_size}-{name}-{recipe}.model"
+    if not kept.exists():
+        tokenizer = train_tokenizer(texts, kind, vocab_size, special)
         try:
             tokenizer.save(kept)
         except OSError as error:

@@ -70,12 +70,13 @@ def open_corpus(data: DataConfig) -> Corpus:
     if data.dataset in BUILT_IN:
         return _built_in(data)
     splits, identity = tfds_splits(data, SPLITS)
-    return Corpus(data.dataset, splits, _folder(data, "tfds", identity))
+    return Corpus(data.dataset, splits, corpus_folder(data.cache_dir, "tfds", identity))
 
 
-def _folder(data: DataConfig, kind: str, *parts: object) -> Path:
+def corpus_folder(cache_dir: Path | None, kind: str, *parts: object) -> Path:
+    """The folder of a prepared corpus, named after what it is made from."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
-    return store.cache_root(data.cache_dir) / "corpora" / f"{kind}-{digest}"
+    return store.cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
 
 
 def _built_in(data: DataConfig) -> Corpus:
@@ -83,12 +84,12 @@ def _built_in(data: DataConfig) -> Corpus:
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
     name, files, pairs = BUILT_IN[data.dataset]
-    folder = _folder(data, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
+    folder = corpus_folder(data.cache_dir, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:
         return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
 
-    return Corpus(name, store.prepare(folder, {s: split(s) for s in SPLITS}), folder)
+    return Corpus(name, store.prepare(folder, {s: split(s) for s in SPLITS}, store.PairSource), folder)
 
 
 def check_text(data: DataConfig) -> None:
@@ -116,7 +117,7 @@ def _text_files(data: DataConfig) -> Corpus:
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
-    folder = _folder(data, "text", sorted(digests.items()))
+    folder = corpus_folder(data.cache_dir, "text", sorted(digests.items()))
 
     def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
         return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
@@ -125,7 +126,7 @@ def _text_files(data: DataConfig) -> Corpus:
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
     note = HELD_OUT_NOTE if holds_out(data) else ""
-    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts), folder, note)
+    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts, store.PairSource), folder, note)
 
 
 def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:

@@ -1,23 +1,61 @@
-"""Translation datasets of TensorFlow Datasets (TFDS), by name: those included in TFDS, and those prepared by
-another program. Code that is named in a dataset's files is never imported."""
+"""Datasets of TensorFlow Datasets (TFDS), by name: those included in TFDS, and those prepared by another program.
+Code that is named in a dataset's files is never imported."""
 
 import contextlib
 import importlib
+import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer.config import DataConfig
+from transformer.config.language_model import StreamConfig
 from transformer.data import store
-from transformer.data.store import PairSource
+from transformer.data.store import PairSource, Stored, TextSource
 from transformer.errors import UserError
 from transformer.files import MiB, parse_object, read_text
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
-_TRANSLATION = "tensorflow_datasets.core.features.translation_feature.Translation"
-_FEATURES = {"pythonClassName", "translation", "description", "valueRange"}
+S = TypeVar("S", bound=Stored)
+_CLASSES = "tensorflow_datasets.core.features."
+_FEATURES = {"pythonClassName", "description", "valueRange"}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is read of a dataset."""
+
+    features: str
+    """The class of its features."""
+    content: str
+    """What they are described by."""
+    inner: tuple[str, ...]
+    """The classes that may be named there."""
+    holds: str
+    topics: tuple[str, ...]
+    """Where TFDS has such datasets."""
+    remedy: str
+
+
+_TRANSLATION = _Kind(
+    features=f"{_CLASSES}translation_feature.Translation",
+    content="translation",
+    inner=(),
+    holds="translation",
+    topics=("translate",),
+    remedy="--data.train-source and --data.train-target",
+)
+_TEXT = _Kind(
+    features=f"{_CLASSES}features_dict.FeaturesDict",
+    content="featuresDict",
+    inner=(f"{_CLASSES}text_feature.Text",),
+    holds="text",
+    topics=("text", "question_answering", "summarization"),
+    remedy="--data.train",
+)
 
 
 def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, PairSource], object]:
@@ -26,7 +64,7 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
     Raises:
       UserError: it is unknown, has other languages or splits, or cannot be downloaded.
     """
-    builder = _prepared_builder(data)
+    builder = _prepared_builder(data.dataset, data.cache_dir, _TRANSLATION)
     languages = (data.source_language, data.target_language)
     offered = list(builder.info.features)
     for option, language in zip(("source", "target"), languages, strict=True):
@@ -38,45 +76,73 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
     for split in ("train", "validation"):
         if split not in builder.info.splits:
             raise UserError(f"{data.dataset} has no split named {split!r}, only {list(builder.info.splits)}")
+    return _opened(builder, PairSource, languages, splits)
+
+
+def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, TextSource], object]:
+    """The splits of the config's dataset, prepared on first use, and a value that identifies it.
+
+    Raises:
+      UserError: it is unknown, has no such text or no training split, or cannot be downloaded.
+    """
+    builder = _prepared_builder(data.dataset, data.cache_dir, _TEXT)
+    offered = [
+        name for name, kind in builder.info.features.items() if isinstance(kind, store.tfds().features.Text)
+    ]
+    if data.text_feature not in offered:
+        named = ", ".join(offered) or "none"
+        raise UserError(
+            f"{data.dataset} has no text named {data.text_feature!r}: choose one with --data.text-feature; it has "
+            f"{named}"
+        )
+    if "train" not in builder.info.splits:
+        raise UserError(f"{data.dataset} has no split named 'train', only {list(builder.info.splits)}")
+    return _opened(builder, TextSource, (data.text_feature,), splits)
+
+
+def _opened(
+    builder: Any, kind: type[S], keys: tuple[str, ...], splits: Sequence[str]
+) -> tuple[dict[str, S], object]:
+    """The splits of a dataset that are there, and a value that identifies them."""
     try:
         found = {
-            split: PairSource(builder.as_data_source(split=split), languages, f"{builder.data_dir}, {split}")
+            split: kind(builder.as_data_source(split=split), keys, f"{builder.data_dir}, {split}")
             for split in splits
             if split in builder.info.splits
         }
     except NotImplementedError as error:
         raise UserError(
-            f"{data.dataset} was prepared as {builder.info.file_format}, which has no random "
+            f"{builder.info.full_name} was prepared as {builder.info.file_format}, which has no random "
             "access: prepare it with file_format='array_record'"
         ) from error
     sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in builder.info.splits.items()]
-    return found, (builder.info.full_name, sizes, languages)
+    return found, (builder.info.full_name, sizes, keys)
 
 
-def _prepared_builder(data: DataConfig) -> Any:
-    name = _DATASET.fullmatch(data.dataset)
-    data_dir = str(data.cache_dir / "tfds") if data.cache_dir else None  # None: TFDS's own default
+def _prepared_builder(dataset: str, cache_dir: Path | None, kind: _Kind) -> Any:
+    name = _DATASET.fullmatch(dataset)
+    data_dir = str(cache_dir / "tfds") if cache_dir else None  # None: TFDS's own default
     if not data_dir and "~" in store.tfds().core.constants.DATA_DIR:
         raise UserError("this user has no home directory: give --data.cache-dir, or set TFDS_DATA_DIR")
-    builder = name and (_registered_builder(name, data_dir) or _stored_builder(name, data_dir))
+    builder = name and (_registered_builder(name, data_dir, kind) or _stored_builder(name, data_dir, kind))
     if not builder:
         raise UserError(
-            f"--data.dataset {data.dataset}: no such TFDS dataset (written name/config, e.g. "
+            f"--data.dataset {dataset}: no such TFDS dataset (written name/config, e.g. "
             "wmt14_translate/de-en); use built-in for the corpus that comes with this program, or "
-            "give text files with --data.train-source and --data.train-target"
+            f"give text files with {kind.remedy}"
         )
     if not builder.is_prepared():
-        _download(builder, data.dataset)
+        _download(builder, dataset)
     return builder
 
 
-def _registered_builder(name: re.Match[str], data_dir: str | None) -> Any:
+def _registered_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> Any:
     """The builder of a dataset included in TFDS, or None. (`tfds.builder` would first look for files, and
     import the code that they name.)"""
     tfds, base = store.tfds(), name["base"]
-    for module in (base, base.removesuffix("_translate")):
+    for topic, module in itertools.product(kind.topics, (base, base.removesuffix("_translate"))):
         with contextlib.suppress(ImportError):
-            importlib.import_module(f"tensorflow_datasets.translate.{module}")
+            importlib.import_module(f"tensorflow_datasets.{topic}.{module}")
             break
     try:
         return tfds.builder_cls(base)(data_dir=data_dir, config=name["config"], version=name["version"])
@@ -84,11 +150,11 @@ def _registered_builder(name: re.Match[str], data_dir: str | None) -> Any:
         return None
 
 
-def _stored_builder(name: re.Match[str], data_dir: str | None) -> Any:
+def _stored_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> Any:
     """The builder of a dataset that another program prepared, or None.
 
     Raises:
-      UserError: it does not hold sentence pairs, or names code to import.
+      UserError: it is of another kind, or names code to import.
     """
     tfds = store.tfds()
     folder = (
@@ -107,13 +173,23 @@ def _stored_builder(name: re.Match[str], data_dir: str | None) -> Any:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a TFDS dataset that can be read: {error}") from error
     # TFDS imports whatever classes these files name
+    inner = features.get(kind.content, {})
     if (
-        features.get("pythonClassName") != _TRANSLATION
-        or not features.keys() <= _FEATURES
+        features.get("pythonClassName") != kind.features
+        or not features.keys() <= _FEATURES | {kind.content}
+        or not _classes(inner) <= set(kind.inner)
         or "features" in about
     ):
-        raise UserError(f"{folder / 'features.json'} is not that of a translation dataset ({_TRANSLATION})")
+        raise UserError(f"{folder / 'features.json'} is not that of a {kind.holds} dataset ({kind.features})")
     return tfds.builder_from_directory(folder)
+
+
+def _classes(description: Any) -> set[str]:
+    """All classes that a description of features names."""
+    if not isinstance(description, dict):
+        return set()
+    named = {str(name) for key, name in description.items() if key == "pythonClassName"}
+    return named.union(*map(_classes, description.values()))
 
 
 def _download(builder: Any, name: str) -> None:

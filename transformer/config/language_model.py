@@ -1,0 +1,108 @@
+"""Options of language models, and of their text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from transformer.config.corpus import CorpusConfig
+from transformer.config.model import StackConfig
+from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig(StackConfig):
+    """A decoder-only Transformer with a memory of earlier segments (Dai et al. 2019)."""
+
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative"] = "relative"
+    """Position scheme, as of the encoder-decoder. A memory needs one of distances: relative (Dai et al. 2019),
+    rotary or alibi."""
+    norm: Literal["post", "pre"] = "pre"
+    """Layer normalisation after each residual sum (post), or before each sublayer (pre)."""
+    memory: int = 0
+    """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019, section
+    3.2). 0: none."""
+    evaluation_memory: int | None = None
+    """The same in evaluation and generation. None: as in training."""
+    context: int = 0
+    """Tokens of a segment, --data.max-length. 0: as there."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **StackConfig._RANGES,
+        **dict.fromkeys(("memory", "evaluation_memory", "context"), (0, LONGEST)),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mechanism == "linear":
+            raise UserError(
+                "--model.mechanism linear: it cannot keep the documents of a segment apart; use dot-product"
+            )
+        if (self.memory or self.evaluation_memory) and not self.is_relative:
+            raise UserError(
+                f"--model.positions {self.positions}: a memory needs positions that count distances; use "
+                "relative, rotary or alibi, or --model.memory 0"
+            )
+        if self.share_embeddings == "target":
+            raise UserError(
+                "--model.share-embeddings target: a language model has one vocabulary; use all, or none for a "
+                "pre-softmax matrix of its own"
+            )
+
+    @property
+    def attended(self) -> int:
+        """The memory in evaluation and generation, resolved."""
+        return self.memory if self.evaluation_memory is None else self.evaluation_memory
+
+
+@dataclass(frozen=True)
+class StreamConfig(CorpusConfig):
+    """Running text, its vocabulary and batches. A batch continues the one before: each of its rows reads a part
+    of the text from beginning to end."""
+
+    max_length: int = 128
+    """Tokens of a segment: what each row of a batch reads."""
+    batch_tokens: int = 2_048
+    """Tokens of a batch: the number of rows times the tokens of a segment."""
+    dataset: str = "built-in"
+    """built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text files are
+    given."""
+    text_feature: str = "text"
+    """Feature of a TFDS dataset that has the text."""
+    train: Path | None = None
+    """Training text."""
+    validation: Path | None = None
+    """Validation text. Default: the last tenth of the training text."""
+    test: Path | None = None
+    """Test text, for the final evaluation. Default: the validation text."""
+    separator: str | None = None
+    """The line between two documents of a text file, such as <|endoftext|>. None: a file is one document."""
+    built_in_size: int = 20_000
+    """Number of training sentences to generate for the built-in text."""
+    tokenizer: Literal["character", "byte", "bpe", "unigram"] = "character"
+    """character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram: subwords."""
+    vocab_size: int = 16_000
+    """Size of the vocabulary to train (for characters: an upper bound)."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **CorpusConfig._RANGES,
+        "built_in_size": (10, COUNTS),
+        "vocab_size": (1, LARGEST),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batching", "buckets"):
+            if getattr(self, name) != getattr(CorpusConfig, name):
+                raise UserError(f"--data.{name}: all segments have --data.max-length tokens; leave it out")
+        if self.separator is not None and (not self.separator or "\n" in self.separator):
+            raise UserError("--data.separator: must be a line of text, such as <|endoftext|>")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (self.max_length,)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch: how many parts of the text are read at once."""
+        return self.batch_tokens // self.max_length

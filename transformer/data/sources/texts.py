@@ -1,0 +1,163 @@
+"""Running text: built-in, text files, and TFDS datasets. A record is a document."""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer.config.language_model import StreamConfig
+from transformer.data import store
+from transformer.data.corpus import Corpus, Records
+from transformer.data.remote import fetched
+from transformer.data.sources import built_in
+from transformer.data.sources.corpora import SPLITS, corpus_folder
+from transformer.data.sources.tfds_sets import tfds_texts
+from transformer.errors import UserError
+from transformer.files import open_regular
+
+PARAGRAPH = 8  # sentences of a built-in document
+HELD_OUT = 0.1  # of a text, if there is no validation text
+HELD_OUT_NOTE = "no validation text was given: the last tenth of the training text is held out"
+
+
+def open_texts(data: StreamConfig) -> Corpus:
+    """The text of the config, prepared on first use.
+
+    Raises:
+      UserError: a file is missing, empty or not UTF-8; the dataset is unknown, or cannot be downloaded.
+    """
+    if any(getattr(data, split) for split in SPLITS):
+        return _files(data)
+    if data.dataset == "built-in":
+        return _built_in(data)
+    found, identity = tfds_texts(data, SPLITS)
+    folder, splits = corpus_folder(data.cache_dir, "texts", identity), dict[str, Records](found)
+    if "validation" in splits:
+        return Corpus(data.dataset, splits, folder)
+    train = splits["train"]
+    kept = len(train) - max(1, round(HELD_OUT * len(train)))
+    if not kept:
+        raise UserError(f"{data.dataset} has one document, of which nothing can be held out for validation")
+    splits |= {"train": Part(train, 0, kept), "validation": Part(train, kept, len(train))}
+    return Corpus(data.dataset, splits, folder, HELD_OUT_NOTE)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The records [start, stop) of others."""
+
+    records: Records
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several records at once."""
+        return self.records.__getitems__([self.start + index for index in indices])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.__getitems__(range(len(self))))
+
+
+def _built_in(data: StreamConfig) -> Corpus:
+    sizes = {
+        "train": data.built_in_size,
+        "validation": data.built_in_size // 10,
+        "test": data.built_in_size // 10,
+    }
+    files = [*sorted(Path(built_in.__file__).parent.glob("*.py")), Path(__file__)]
+    folder = corpus_folder(
+        data.cache_dir, "built-in-text", sizes, b"".join(file.read_bytes() for file in files)
+    )
+
+    def split(name: str) -> Callable[[], Iterator[tuple[str]]]:
+        def documents() -> Iterator[tuple[str]]:
+            sentences = (english for english, _ in built_in.pairs(seed=0, split=name))
+            chosen = itertools.islice(sentences, sizes[name])
+            while some := list(itertools.islice(chosen, PARAGRAPH)):
+                yield ("\n".join(some),)
+
+        return documents
+
+    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, store.TextSource)
+    return Corpus("built-in English text", prepared, folder)
+
+
+def check_texts(data: StreamConfig) -> None:
+    """Raises UserError if text files are missing, or there is no training text among them."""
+    given = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
+    for path in given.values():
+        with _opened(path):
+            pass
+    if given and "train" not in given:
+        raise UserError("no training text: give --data.train")
+
+
+def _files(data: StreamConfig) -> Corpus:
+    check_texts(data)
+    texts = {split: _text(getattr(data, split)) for split in SPLITS if getattr(data, split)}
+    note = ""
+    if "validation" not in texts:
+        text, note = texts["train"], HELD_OUT_NOTE
+        cut = len(text) - max(1, round(HELD_OUT * len(text)))
+        texts |= {"train": text[:cut], "validation": text[cut:]}
+        if not texts["train"]:
+            raise UserError(
+                f"{data.train}: nothing of so short a text can be held out: give --data.validation"
+            )
+    documents = {split: _documents(text, data.separator) for split, text in texts.items()}
+    for split, found in documents.items():
+        if not found:
+            raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
+    digest = hashlib.blake2b(repr(sorted(documents.items())).encode()).hexdigest()
+    folder = corpus_folder(data.cache_dir, "texts", digest)
+
+    def split_of(name: str) -> Callable[[], Iterator[tuple[str]]]:
+        return lambda: ((document,) for document in documents[name])
+
+    prepared = store.prepare(folder, {name: split_of(name) for name in documents}, store.TextSource)
+    return Corpus(str(data.train), prepared, folder, note)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return open_regular(fetched(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _text(path: Path) -> str:
+    """The text of a file, without a byte order mark.
+
+    Raises:
+      UserError: it cannot be read, is empty, or is not UTF-8.
+    """
+    with _opened(path) as file:
+        content: bytes = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
+        ) from error
+    if not text.strip():
+        raise UserError(f"{path} is empty: there is no text in it")
+    return text.replace("\r\n", "\n")
+
+
+def _documents(text: str, separator: str | None) -> list[str]:
+    """The documents between lines that are the separator; empty ones are left out."""
+    if separator is None:
+        return [text]
+    parts, lines = [[]], text.splitlines(keepends=True)  # type: list[list[str]], list[str]
+    for line in lines:
+        if line.rstrip("\n") == separator:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    return [document for part in parts if (document := "".join(part)).strip()]

@@ -1,0 +1,263 @@
+"""Transformer-XL (Dai et al. 2019): a decoder-only Transformer, which reads the states of earlier segments."""
+
+from dataclasses import replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config.language_model import LanguageModelConfig
+from transformer.model.cache import Cache, KeysValues
+from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.masks import Mask
+from transformer.model.normalization import normalization
+from transformer.model.positions import PositionEncoding, Positions
+from transformer.model.transformer import EncoderLayer
+
+States = tuple[Float[Array, "b _ m"], ...]
+"""What the attention of each layer reads."""
+
+
+@struct.dataclass
+class Past:
+    """The memory of rows that read a text: the last states of each layer, `[rows, memory, d_model]`."""
+
+    layers: States
+    documents: Int[Array, "b p"]
+    """The number of the document that each belongs to, from 1; 0: nothing was read yet."""
+    last: Int[Array, " b"]
+    """The number of the last document."""
+
+    @classmethod
+    def empty(cls, config: LanguageModelConfig, rows: int, memory: int) -> "Past":
+        """Before the first segment."""
+        states = jnp.zeros((rows, memory, config.d_model), config.dtype)
+        return cls(
+            (states,) * config.num_layers, jnp.zeros((rows, memory), jnp.int32), jnp.ones(rows, jnp.int32)
+        )
+
+    def after(self, read: States, documents: Int[Array, "b t"]) -> "Past":
+        """The memory of the same size after a segment. It has no gradient."""
+        size = self.documents.shape[1]
+
+        def newest(old: Array, new: Array) -> Array:
+            both = jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+            return jax.lax.stop_gradient(both[:, both.shape[1] - size :])
+
+        layers = tuple(map(newest, self.layers, read))
+        return Past(layers, newest(self.documents, documents), jnp.maximum(self.last, documents.max(axis=1)))
+
+
+@struct.dataclass
+class Prompt:
+    """What generation reads of a prompt. Its last token is the first input of the search."""
+
+    layers: States
+    words: Bool[Array, "b p"]
+    """False for padding and for the last token."""
+    last: Int[Array, " b"]
+    """The last token."""
+    length: Int[Array, " b"]
+    """The tokens before it."""
+
+
+class Layer(EncoderLayer):
+    """Self-attention to earlier states and to its own input, then feed-forward."""
+
+    config: LanguageModelConfig
+
+    def __call__(  # type: ignore[override]
+        self,
+        x: Float[Array, "b t m"],
+        past: Float[Array, "b p m"],
+        words: Bool[Array, "b t"],
+        mask: Mask,
+        positions: tuple[Positions, Positions],
+        deterministic: bool,
+    ) -> tuple[Float[Array, "b t m"], Float[Array, "b t m"]]:
+        """All positions at once. Also returns what the attention has read, besides the past."""
+        read = x
+
+        def attend(x: Array) -> Array:
+            nonlocal read
+            read = x
+            everything = jnp.concatenate([past.astype(x.dtype), x], axis=1) if past.shape[1] else x
+            keys_values = self.self_attention.keys_values(everything, positions[1])
+            return self.self_attention(x, keys_values, mask, positions, deterministic)[0]
+
+        def transform(x: Array) -> Array:
+            return self.feed_forward(x, deterministic)
+
+        x = self.self_residual(x, attend, deterministic, words)
+        return self.feed_forward_residual(x, transform, deterministic, words), read
+
+    def decode_step(
+        self,
+        x: Float[Array, "b n m"],
+        own: KeysValues,
+        cache: Cache,
+        prompt: KeysValues,
+        mask: Mask,
+        key_positions: Positions,
+    ) -> tuple[Float[Array, "b n m"], KeysValues]:
+        """One new token in each of n beams, which attends to the prompt and to the beam's own past.
+
+        Args:
+          own: the layer's keys and values of each beam.
+          cache: that of the decoder, without its layers.
+          prompt: keys and values of the prompt, shared by all beams.
+          mask: of the prompt and of the beams' past.
+          key_positions: of both.
+        """
+        positions = cache.positions[:, None]
+
+        def attend(x: Array) -> Array:
+            nonlocal own
+            own = own.append(self.self_attention.keys_values(x, positions), cache.column, cache.positions)
+            both = jax.tree.map(lambda p, q: jnp.concatenate([p.astype(q.dtype), q], axis=2), prompt, own)
+            return self.self_attention(x, both, mask, (positions, key_positions))[0]
+
+        x = self.self_residual(x, attend)
+        return self.feed_forward_residual(x, self.feed_forward), own
+
+
+class LanguageModel(EncoderDecoder):
+    """A decoder-only Transformer. `advance` reads a segment of running text. For searches, the prompt takes the
+    place of a source: `encode` reads it, and decoding goes on from there."""
+
+    config: LanguageModelConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        layer = nn.remat(Layer, static_argnums=(6,)) if c.remat else Layer
+        self.layers = [layer(c) for _ in range(c.num_layers)]
+        self.encoding = PositionEncoding(c)
+        if c.norm == "pre":
+            self.norm = normalization(c)
+
+    def advance(
+        self, ids: Int[Array, "b t"], past: Past, deterministic: bool = True
+    ) -> tuple[Float[Array, "b t m"], Past]:
+        """The last hidden states of a segment, and the memory after it.
+
+        Args:
+          ids: the inputs, <bos> before each document; <pad> after the end.
+          past: the memory before the segment.
+          deterministic: whether to leave out dropout.
+        """
+        special, memory = self.config.special, past.documents.shape[1]
+        words = ids != special.pad
+        documents = jnp.where(words, past.last[:, None] + jnp.cumsum(ids == special.bos, axis=1), 0)
+        mask = Mask(
+            segments=(documents, jnp.concatenate([past.documents, documents], axis=1)),
+            causal=True,
+            window=self.config.window,
+        )
+        time = jnp.arange(ids.shape[1] + memory)
+        positions = (time[memory:], time)
+        hidden, read = self._stack(ids, past.layers, words, mask, positions, deterministic)
+        return hidden, past.after(read, documents)
+
+    def _stack(
+        self,
+        ids: Int[Array, "b t"],
+        past: States,
+        words: Bool[Array, "b t"],
+        mask: Mask,
+        positions: tuple[Positions, Positions],
+        deterministic: bool,
+    ) -> tuple[Float[Array, "b t m"], States]:
+        x, read = self.encoding(self.embed_target(ids), positions[0], deterministic), []
+        for layer, states in zip(self.layers, past, strict=True):
+            x, own = layer(x, states, words, mask, positions, deterministic)
+            read.append(own)
+        return self.norm(x, words, deterministic) if self.config.norm == "pre" else x, tuple(read)
+
+    # Generation: every token attends to as many earlier ones as the memory of evaluation has
+
+    @property
+    def reach(self) -> int | None:
+        """How far back a generated token attends. None: to the beginning."""
+        given = [x for x in (self.config.attended or None, self.config.window) if x is not None]
+        return min(given, default=None)
+
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+    ) -> Prompt:
+        """Reads prompts, each with <bos> before it and <pad> after it."""
+        words, time = source != self.config.special.pad, jnp.arange(source.shape[1])
+        nothing = (
+            jnp.zeros((len(source), 0, self.config.d_model), self.config.dtype),
+        ) * self.config.num_layers
+        mask = Mask(keys=words, causal=True, window=self.reach)
+        _, read = self._stack(source, nothing, words, mask, (time, time), deterministic)
+        length = jnp.maximum(words.sum(axis=1) - 1, 0)
+        last = jnp.take_along_axis(source, length[:, None], axis=1)[:, 0]
+        return Prompt(read, time < length[:, None], last, length)
+
+    def decode(
+        self,
+        memory: Prompt,
+        target: Int[Array, "b t"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+        embedded: Float[Array, "b t m"] | None = None,
+    ) -> Float[Array, "b t m"]:
+        ids = target.at[:, 0].set(memory.last)
+        words, time = ids != self.config.special.pad, jnp.arange(ids.shape[1])
+        before = jnp.broadcast_to(jnp.arange(memory.words.shape[1]), memory.words.shape)
+        own = memory.length[:, None] + time
+        at = jnp.concatenate([before, own], axis=1)
+        distance = own[:, :, None] - at[:, None, :]
+        seen = jnp.concatenate([memory.words, jnp.ones_like(words)], axis=1)[:, None, :]
+        mask = Mask(pairs=seen & (distance >= 0) & self._near(distance))
+        return self._stack(ids, memory.layers, words, mask, (own, at), deterministic)[0]
+
+    def _near(self, distance: Array) -> Array:
+        return distance <= (jnp.iinfo(jnp.int32).max if self.reach is None else self.reach)
+
+    def init_cache(self, memory: Prompt, beam_size: int, length: int) -> Cache:
+        c, rows = self.config, memory.words.shape[0]
+        columns, time = length * beam_size, jnp.arange(memory.words.shape[1])
+        prompts = tuple(
+            layer.self_attention.keys_values(states, time)
+            for layer, states in zip(self.layers, memory.layers, strict=True)
+        )
+        keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), c.dtype)
+        values = jnp.zeros((rows, c.num_heads, columns, c.value_width), c.dtype)
+        source = (prompts, replace(memory, layers=()))
+        empty = Cache.empty((KeysValues(keys, values),) * c.num_layers, source, rows, (beam_size, columns))
+        return replace(empty, positions=memory.length)
+
+    def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
+        cache = cache.begin_step()
+        prompts, prompt = cache.source
+        begins = (cache.positions == prompt.length)[:, None]
+        tokens = jnp.where(begins, prompt.last[:, None], tokens)
+        x = self.encoding(self.embed_target(tokens), cache.positions[:, None])
+        mask, key_positions = self._of_beams(cache, prompt, tokens.shape[1])
+        layers: list[Any] = []
+        for layer, own, keys_values in zip(self.layers, cache.layers, prompts, strict=True):
+            x, own = layer.decode_step(x, own, cache, keys_values, mask, key_positions)
+            layers.append(own)
+        hidden = self.norm(x) if self.config.norm == "pre" else x
+        return self.output(hidden), cache.end_step(layers)
+
+    def _of_beams(self, cache: Cache, prompt: Prompt, beams: int) -> tuple[Mask, Positions]:
+        """The mask and the positions of the prompt and of the beams' past."""
+        before = jnp.broadcast_to(jnp.arange(prompt.words.shape[1]), prompt.words.shape)
+        near = self._near(cache.positions[:, None] - before)
+        of_prompt = jnp.broadcast_to((prompt.words & near)[:, None], (len(before), beams, before.shape[1]))
+        own = cache.mask(self.reach).pairs
+        assert own is not None
+        pairs = jnp.concatenate([of_prompt, own], axis=2)
+        return Mask(pairs=pairs), jnp.concatenate([before, cache.key_positions()], axis=1)

@@ -1,0 +1,56 @@
+"""The loss of running text."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from transformer.config import Config
+from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.model.parameters import Variables
+from transformer.systems.language_model.model import LanguageModel, Past
+from transformer.training.cross_entropy import output_cross_entropy
+from transformer.training.objective import Batch, Carry, Context, Loss, Objective, apply_training
+
+
+def initial_memory(config: Config, evaluating: bool) -> Carry:
+    """The memory before the first segment, of training or of evaluation; empty if there is none."""
+    model, data = config.model, config.data
+    assert isinstance(model, LanguageModelConfig)
+    assert isinstance(data, StreamConfig)
+    memory = model.attended if evaluating else model.memory
+    return Past.empty(model, data.rows, memory) if memory else ()
+
+
+def language_model_objective(config: Config) -> Objective:
+    """Label-smoothed cross-entropy of each token, given those before it in the segment and in the memory.
+
+    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, both of each token;
+    `bits`, the same in bits of each character, and `word_nll`, in nats of each word.
+    """
+    smoothing = config.training.label_smoothing
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, LanguageModel)
+        past = context.carry or Past.empty(model.config, len(batch["source"]), 0)
+
+        def run(model: LanguageModel) -> tuple[tuple[Array, Array], Past]:
+            hidden, after = model.advance(batch["source"], past, context.deterministic)
+            return model.output_factors(hidden), after
+
+        (factors, after), sown = apply_training(
+            model, variables, context, rngs=context.rngs("dropout"), method=run
+        )
+        words = (batch["target"] != model.config.special.pad).astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(*factors, batch["target"], words, smoothing)
+        weight = words.sum()
+        metrics = {
+            "nll": (nll, weight),
+            "correct": (correct, weight),
+            "bits": (nll / math.log(2), batch["characters"].sum()),
+            "word_nll": (nll, batch["words"].sum()),
+        }
+        return Loss(loss, weight, metrics, carry=after if context.carry else (), **sown)
+
+    return objective

@@ -1,0 +1,316 @@
+"""Language modelling: running text in, what follows it out."""
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import Config, DecodingConfig
+from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.data.batching import Field, stacked
+from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import load_tokenizer
+from transformer.data.features.trained import trained
+from transformer.data.plans import Batching, Example, Lengths, Plan
+from transformer.data.sources.texts import check_texts, open_texts
+from transformer.data.streams import FIELDS, Document, Stream, StreamPlan, whole_stream
+from transformer.decoding.scores import SearchResult
+from transformer.errors import UserError
+from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
+from transformer.files import brief
+from transformer.model.parameters import Arguments
+from transformer.tasks.task import Evaluation, Task
+
+log = logging.getLogger("transformer")
+KEPT = 256  # documents of which the tokens are kept
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What follows a prompt."""
+
+    text: str
+    """Without the prompt."""
+    tokens: tuple[str, ...]
+    score: float
+    """The log-probability divided by the length penalty, by which outputs are ranked."""
+    log_probability: float
+    """log P(text | prompt) in nats, with <eos> if the model ends there."""
+    ids: tuple[int, ...] = field(default=(), repr=False)
+    """The generated ids."""
+
+
+class LanguageModelling(Task):
+    """Predicts each token of running text from those before it.
+
+    Args:
+      config: of the run.
+      tokenizer: of the text.
+    """
+
+    criterion = BITS
+    unit = "documents"
+    decodes = False
+    inputs = ("source",)
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__(config)
+        self.tokenizer, self.special = tokenizer, config.model.special
+        ids, sizes = Field(fill=self.special.pad), Field(dtype="float32")
+        self.fields = dict(zip(FIELDS, (ids, ids, sizes, sizes), strict=True))
+
+    @property
+    def data(self) -> StreamConfig:
+        """The options of the text."""
+        return _data(self.config)
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if text files are missing, or the network is for other segments."""
+        check_texts(_data(config))
+        _with_sizes(config, config.model.vocab_size)
+
+    @classmethod
+    def open_corpus(cls, config: Config) -> Corpus:
+        """Text files, the built-in text or a TFDS dataset."""
+        return open_texts(_data(config))
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":
+        """With a vocabulary of the training text."""
+        data, documents = _data(config), corpus.splits["train"]
+        texts = progress("vocabulary", documents, len(documents))
+        lines = (line for text in texts for line in text.splitlines(keepends=True))
+        tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, config.model.special, "text")
+        return cls(_with_sizes(config, tokenizer.vocab_size), tokenizer)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> "LanguageModelling":
+        """With the vocabulary of a run directory."""
+        tokenizer = load_tokenizer(folder / "text.model", config.model.special)
+        if tokenizer.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f"{folder / 'text.model'} has {tokenizer.vocab_size:,} ids but config.json expects "
+                f"{config.model.vocab_size:,}: they do not belong together"
+            )
+        return cls(config, tokenizer)
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> "LanguageModelling":
+        """With the vocabulary size of the options."""
+        size = config.model.vocab_size or _data(config).vocab_size
+        return cls(_with_sizes(config, size), cast(Tokenizer, None))
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary."""
+        self.tokenizer.save(folder / "text.model")
+
+    def content(self) -> bytes:
+        """The vocabulary's file."""
+        return self.tokenizer.content()
+
+    # To batches
+
+    @staticmethod
+    def example() -> Arguments:
+        """Shapes of the ids of a prompt and of what follows."""
+        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+        return ids, ids
+
+    def document(self, text: str) -> Document:
+        """The tokens of a document, and <eos>."""
+        ids = np.array([*self.tokenizer.encode(text), self.special.eos], np.int32)
+        return Document(ids, len(text) + 1, len(text.split()) + 1)
+
+    def examples(self, records: Sequence[str], *, truncate: bool = False) -> list[Example]:
+        """One document in each row, of which `truncate` keeps a segment; training cuts them by its plan."""
+        found = []
+        for text in records:
+            lengths, document = np.array([len(self.document(text).ids)]), self._documents([text])
+            stream = Stream(lengths, document, self.special.bos)
+            stop = min(len(stream), self.data.max_length) if truncate else len(stream)
+            found.append(stream.read(0, stop, begins=True))
+        return found
+
+    def batching(self) -> Batching:
+        """One length: that of a segment."""
+        buckets = ((self.data.max_length,) * len(FIELDS),)
+        return Batching(buckets, self.data.batch_tokens, packed=False, seed=self.data.seed)
+
+    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
+        """The number of tokens of each document, including <eos>; 0 for an empty one."""
+        counted = [
+            len(self.document(text).ids) if text else 0
+            for text in progress("token lengths", records, len(records))
+        ]
+        return np.repeat(np.array(counted, np.int32)[:, None], len(FIELDS), axis=1)
+
+    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+        """Rows that read their parts of the text segment by segment."""
+        data, count = self.data, int(lengths[:, 0].sum())
+        if count < data.rows * data.max_length:
+            raise UserError(
+                f"the training text has {count:,} tokens, fewer than the {data.rows} rows of "
+                f"{data.max_length} tokens of one batch: lower --data.max-length or --data.batch-tokens"
+            )
+        document = self._documents(records)
+        return StreamPlan(lengths[:, 0], document, self.special.bos, data.rows, data.max_length, data.seed)
+
+    def _documents(self, records: Records | list[str]) -> Callable[[int], Document]:
+        @functools.lru_cache(maxsize=KEPT)
+        def document(index: int) -> Document:
+            given = records if isinstance(records, list) else records.__getitems__([index])
+            return self.document(given[0])
+
+        return document
+
+    def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
+        """All of the text, each row a part of it; this process's share of the rows."""
+        data, share = self.data, math.ceil(self.data.rows / hosts)
+        stream = Stream(self.lengths(records)[:, 0], self._documents(records), self.special.bos)
+        for rows in whole_stream(stream, data.rows, data.max_length):
+            mine = [[row] for row in rows[host * share :][:share]]
+            yield stacked(mine, self.fields, (data.max_length,) * len(FIELDS), share)
+
+    # Generation
+
+    def ids(self, prompt: str) -> list[int]:
+        """The ids of a prompt.
+
+        Raises:
+          UserError: it has characters that the vocabulary does not have.
+        """
+        ids = self.tokenizer.encode(prompt)
+        if self.special.unk in ids:
+            known = self.tokenizer.by_piece
+            unknown = next(character for character in prompt if character not in known)
+            raise UserError(
+                f"the prompt {brief(prompt)} has the character {unknown!r}, which is not in the training text: "
+                "leave it out, or train with --data.tokenizer byte"
+            )
+        return ids
+
+    def input_examples(
+        self, records: Sequence[str], longest: int, lines: Sequence[int] = ()
+    ) -> list[Example]:
+        """The ids of the prompts after <bos>. Of long prompts the end is kept, with a warning."""
+        model, found = _model(self.config), []
+        if not model.attended:
+            longest = min(longest, max(1, model.context // 2))
+        for index, prompt in enumerate(records):
+            ids = [self.special.bos, *self.ids(prompt)]
+            if len(ids) > longest and lines:
+                log.warning(
+                    "line %d: only the last %d of %d tokens are read", lines[index], longest, len(ids) - 1
+                )
+            found.append({"source": ids[-longest:]})
+        return list(found)
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Raises UserError if a model without memory is to write more than a segment."""
+        super().check_search(settings)
+        model = _model(self.config)
+        longest = settings.extra_length if settings.max_length is None else settings.max_length
+        if not model.attended and longest > model.context - model.context // 2:
+            raise UserError(
+                f"--decoding.extra-length {longest}: this model has no memory and reads {model.context} tokens, "
+                f"so it writes at most {model.context - model.context // 2} after a prompt"
+            )
+
+    def outputs(self, found: SearchResult, record: str, n_best: int | None) -> list[Generated]:
+        """What follows the prompt, best first."""
+        outputs, prompt = [], self.tokenizer.encode(record)
+        scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
+        for score, log_probability, row in zip(scores, log_probabilities, found.tokens, strict=False):
+            if math.isfinite(score):
+                ids = [int(index) for index in row if index != self.special.pad]
+                words = [index for index in ids if index != self.special.eos]
+                text, pieces = self.text(words, prompt), tuple(self.tokenizer.pieces(words))
+                outputs.append(Generated(text, pieces, score, log_probability, tuple(ids)))
+        return outputs
+
+    def text(self, ids: Sequence[int], prompt: Sequence[int]) -> str:
+        """The text of ids that follow a prompt."""
+        before = self.tokenizer.decode(prompt)
+        return self.tokenizer.decode([*prompt, *ids])[len(before) :]
+
+    def scored(self, output: Generated) -> str:
+        """The text."""
+        return output.text
+
+    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+        """Bits per character, and perplexity per token and per word."""
+
+        def perplexity(name: str) -> Callable[[Evaluation], Score]:
+            def of(given: Evaluation) -> Score:
+                value = math.exp(min(given.means[name], 700))
+                return Score(value, self._signature(), f"{value:.2f}")
+
+            return of
+
+        def bits(given: Evaluation) -> Score:
+            value = given.means["bits"]
+            return Score(value, self._signature(), f"{value:.4f}")
+
+        return {BITS: bits, PERPLEXITY: perplexity("nll"), WORD_PERPLEXITY: perplexity("word_nll")}
+
+    def _signature(self) -> str:
+        """How the scores were computed."""
+        return f"tokens:{self.data.tokenizer}|segment:{self.data.max_length}|memory:{_model(self.config).attended}"
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The negative log-likelihood in nats per token, and its exponential."""
+        return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
+
+    # Lines in, lines out
+
+    def record(self, line: str) -> str:
+        r"""A prompt, in which \n is a line break."""
+        return line.replace(r"\n", "\n")
+
+    def example_line(self, record: str) -> str:
+        """The first words."""
+        return " ".join(record.split()[:4])
+
+    def line(self, output: Generated) -> str:
+        r"""The text, with \n for a line break."""
+        return output.text.replace("\n", r"\n")
+
+
+def _data(config: Config) -> StreamConfig:
+    assert isinstance(config.data, StreamConfig)
+    return config.data
+
+
+def _model(config: Config) -> LanguageModelConfig:
+    assert isinstance(config.model, LanguageModelConfig)
+    return config.model
+
+
+def _with_sizes(config: Config, vocab_size: int) -> Config:
+    """The config, with the sizes of the vocabulary and of a segment.
+
+    Raises:
+      UserError: it has others.
+    """
+    model, data = _model(config), _data(config)
+    if model.context not in (0, data.max_length):
+        raise UserError(
+            f"--model.context {model.context} but segments have --data.max-length {data.max_length} tokens: leave "
+            "it out"
+        )
+    if model.vocab_size not in (0, vocab_size):
+        raise UserError(
+            f"--model.vocab-size {model.vocab_size} but the vocabulary has {vocab_size} ids: leave it out"
+        )
+    return replace(config, model=replace(model, vocab_size=vocab_size, context=data.max_length))
