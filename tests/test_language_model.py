@@ -69,7 +69,9 @@ def test_a_short_memory_is_a_window_at_every_layer():
 
 def test_documents_do_not_see_each_other():
     model, variables = built(positions="relative")
-    hidden, _ = in_segments(model, variables, IDS, 8, 2)  # the second row's second document begins mid-segment
+    hidden, _ = in_segments(
+        model, variables, IDS, 8, 2
+    )  # the second row's second document begins mid-segment
     alone, _ = read(model, variables, IDS[1:, 3:], Past.empty(model.config, 1, 0))
     np.testing.assert_allclose(hidden[1, 3:], alone[0], atol=2e-5)
 
@@ -101,9 +103,7 @@ def test_gradients_do_not_reach_the_memory():
 def test_the_past_of_the_objective_has_no_gradient_and_the_size_of_the_memory():
     base = PRESETS["language-model"]
     model_config = LanguageModelConfig(**SIZES | {"memory": 3, "evaluation_memory": 5})
-    config = dataclasses.replace(
-        base, model=model_config, data=StreamConfig(max_length=8, batch_tokens=16)
-    )
+    config = dataclasses.replace(base, model=model_config, data=StreamConfig(max_length=8, batch_tokens=16))
     model, variables = LanguageModel(model_config), built()[1]
     system = find_system("language-model")
     target = jnp.asarray([[4, 5, 6, 7, 8, 9, 10, EOS], [7, 7, EOS, 4, 6, 5, 9, 0]])
@@ -118,7 +118,9 @@ def test_the_past_of_the_objective_has_no_gradient_and_the_size_of_the_memory():
     log_p = jax.nn.log_softmax(logits @ variables["params"]["source_embedding"]["table"].T)
     nll = -sum(float(log_p[r, t, target[r, t]]) for r, t in np.argwhere(np.asarray(target) > 0))
     assert float(loss.metrics["nll"][0]) == pytest.approx(nll, rel=1e-4)
-    assert float(loss.metrics["bits"][0] / loss.metrics["bits"][1]) == pytest.approx(nll / np.log(2) / 15, rel=1e-4)
+    assert float(loss.metrics["bits"][0] / loss.metrics["bits"][1]) == pytest.approx(
+        nll / np.log(2) / 15, rel=1e-4
+    )
     assert float(loss.metrics["word_nll"][1]) == pytest.approx(15 / 4)
 
 
@@ -129,7 +131,9 @@ def test_prompts_and_cached_steps_equal_one_pass(positions, memory):
     if memory and positions not in SCHEMES:
         pytest.skip("a memory needs positions of distances")
     model, variables = built(positions=positions, evaluation_memory=memory)
-    windowed = LanguageModel(LanguageModelConfig(**SIZES | {"positions": positions, "window": memory or None}))
+    windowed = LanguageModel(
+        LanguageModelConfig(**SIZES | {"positions": positions, "window": memory or None})
+    )
     text = jnp.asarray([[BOS, 4, 5, 6, 7, 8, 9, 10], [BOS, 7, 7, 8, 4, 6, 5, 9]])
     whole = windowed.apply(variables, text, Past.empty(model.config, 2, 0), method="advance")[0]
     whole = whole @ variables["params"]["source_embedding"]["table"].T

@@ -21,6 +21,7 @@ from transformer.config import (
     baselines,
 )
 from transformer.config.copying import CopyingConfig
+from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.presets import PRESETS
 
@@ -37,6 +38,8 @@ CONFIGS = [
         SampleConfig,
         SpecialIds,
         CopyingConfig,
+        LanguageModelConfig,
+        StreamConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
     ),

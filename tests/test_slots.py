@@ -91,10 +91,11 @@ def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
     for each, order in itertools.product(([Size(8, 13, (1, 3))], overflowing), orders):
         found = in_lanes(name, options, each, order, given)
         for row, one in enumerate(found):
-            length = one.tokens.shape[1]
             wanted = np.asarray(expected.tokens[row])
-            np.testing.assert_array_equal(one.tokens, wanted[:, :length])
+            length = min(one.tokens.shape[1], wanted.shape[1])
+            np.testing.assert_array_equal(one.tokens[:, :length], wanted[:, :length])
             assert (wanted[:, length:] == 0).all()
+            assert (one.tokens[:, length:] == 0).all()
             np.testing.assert_allclose(one.scores, expected.scores[row], atol=1e-5)
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from transformer.training.step import make_eval_step as make_eval_step
     from transformer.training.step import make_train_step as make_train_step
     from transformer.translator.decoder import Decoder as Decoder
+    from transformer.translator.generator import Generator as Generator
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
@@ -64,6 +65,7 @@ _HOMES = {
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
+    "translator.generator": ("Generator",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
     "tasks.glossary": ("Glossary",),

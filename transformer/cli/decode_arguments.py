@@ -71,6 +71,12 @@ class DecodeArguments:
     token_scores: bool = False
     """json: add the log-probability of every token and of <eos>, the entropy of the distribution it comes
     from, and the perplexity of the translation."""
+    until: tuple[str, ...] = ()
+    """Language models: the output ends before the first of these strings, in which a backslash and an n are a
+    line break."""
+    stream: bool = False
+    """Language models: show the output while it grows, by greedy search or sampling. It may be longer than
+    any search: --extra-length 0 goes on until the model ends the document."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences."""

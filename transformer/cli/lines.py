@@ -46,7 +46,8 @@ def decode_lines(given: DecodeArguments) -> None:
             if long and long.dropped:
                 watch.message("  starting again: dropping an earlier unfinished output")
             rest: Iterable[Written] = _decoded(given, outputs, done)
-            if given.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+            typed = sys.stdout and sys.stdout.isatty()
+            if given.output or not (typed or given.stream):  # no bar among the outputs
                 rest = watch.progress("lines", rest, None if total is None else total - done)
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)

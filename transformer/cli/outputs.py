@@ -18,6 +18,8 @@ from transformer.files import parse_object
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
 from transformer.tasks.asked import Asked
+from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.task import Task
 from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
@@ -29,6 +31,7 @@ FOR_TRANSLATION = (
     *("tsv", "glossary", "keep", "reference"),
     *("bleu_tokenize", "rescore", "rescore_weights", "alignments", "token_scores"),
 )
+FOR_TEXT = ("until", "stream")
 log = logging.getLogger("transformer")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
@@ -55,11 +58,9 @@ class Outputs:
         self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
         self.decoder.settings(given.n_best, self.options)  # refuses invalid options
 
-    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Translation]:
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
-        for option in FOR_TRANSLATION:
-            if getattr(self.given, option):
-                raise UserError(f"--{option.replace('_', '-')}: {run_dir} does not translate; leave it out")
+        refuse(self.given, (*FOR_TRANSLATION, *FOR_TEXT), f"{run_dir} does not translate")
         if self.given.format != "text" or self.given.n_best not in (None, 1):
             raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
         return Decoder.load(run_dir, checkpoint, int8=int8)
@@ -92,6 +93,7 @@ class Translations(Outputs):
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""
         given = self.given
+        refuse(given, FOR_TEXT, f"{run_dir} translates sentences, which end by themselves")
         for option in ("alignments", "token_scores"):
             if getattr(given, option) and given.format != "json":
                 name = option.replace("_", "-")
@@ -237,7 +239,17 @@ def _groups(found: Iterable[T | None], size: int) -> Iterator[list[T]]:
         yield some
 
 
+def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
+    """Raises UserError if one of these options is given."""
+    for option in options:
+        if getattr(given, option):
+            raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+
+
 def outputs_of(given: DecodeArguments) -> Outputs:
     """What the command writes, by the task of the run."""
+    from transformer.cli.generations import Generations
+
     task = find_system(Run(given.run_dir).config.system).task
-    return (Translations if issubclass(task, Translation) else Outputs)(given)
+    kinds: dict[type[Task], type[Outputs]] = {Translation: Translations, LanguageModelling: Generations}
+    return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)

@@ -15,13 +15,13 @@ class LanguageModelConfig(StackConfig):
     """A decoder-only Transformer with a memory of earlier segments (Dai et al. 2019)."""
 
     positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative"] = "relative"
-    """Position scheme, as of the encoder-decoder. A memory needs one of distances: relative (Dai et al. 2019),
-    rotary or alibi."""
+    """Position scheme, as of the encoder-decoder. A memory needs one of distances: relative (Dai et al.
+    2019), rotary or alibi."""
     norm: Literal["post", "pre"] = "pre"
     """Layer normalisation after each residual sum (post), or before each sublayer (pre)."""
     memory: int = 0
-    """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019, section
-    3.2). 0: none."""
+    """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019,
+    section 3.2). 0: none."""
     evaluation_memory: int | None = None
     """The same in evaluation and generation. None: as in training."""
     context: int = 0
@@ -45,8 +45,8 @@ class LanguageModelConfig(StackConfig):
             )
         if self.share_embeddings == "target":
             raise UserError(
-                "--model.share-embeddings target: a language model has one vocabulary; use all, or none for a "
-                "pre-softmax matrix of its own"
+                "--model.share-embeddings target: a language model has one vocabulary; use all, or none for "
+                "a pre-softmax matrix of its own"
             )
 
     @property
@@ -57,16 +57,16 @@ class LanguageModelConfig(StackConfig):
 
 @dataclass(frozen=True)
 class StreamConfig(CorpusConfig):
-    """Running text, its vocabulary and batches. A batch continues the one before: each of its rows reads a part
-    of the text from beginning to end."""
+    """Running text, its vocabulary and batches. A batch continues the one before: each of its rows reads a
+    part of the text from beginning to end."""
 
     max_length: int = 128
     """Tokens of a segment: what each row of a batch reads."""
     batch_tokens: int = 2_048
     """Tokens of a batch: the number of rows times the tokens of a segment."""
     dataset: str = "built-in"
-    """built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text files are
-    given."""
+    """built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text files
+    are given."""
     text_feature: str = "text"
     """Feature of a TFDS dataset that has the text."""
     train: Path | None = None

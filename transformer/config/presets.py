@@ -257,9 +257,12 @@ def _language_model() -> Config:
 
 
 def _shakespeare(memory: int) -> Config:
-    """Characters of tiny Shakespeare with the sizes of nanoGPT's recipe for a CPU, without and with a memory."""
+    """Characters of tiny Shakespeare with the sizes of nanoGPT's recipe for a CPU, without and with a
+    memory."""
     base = _language_model()
-    gpt: dict[str, Any] = {} if memory else {"positions": "learned", "activation": "gelu"}
+    gpt: dict[str, Any] = (
+        {} if memory else {"positions": "learned", "max_positions": 64, "activation": "gelu"}
+    )
     return replace(
         base,
         model=LanguageModelConfig(

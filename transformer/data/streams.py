@@ -48,8 +48,8 @@ class Stream:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, start: int, stop: int, begins: bool) -> Example:
-        """The tokens [start, stop) as `target`; `source`, the tokens before them, <bos> if a document begins; the
-        `characters` and `words` of each, on average over its document.
+        """The tokens [start, stop) as `target`; `source`, the tokens before them, <bos> if a document begins;
+        the `characters` and `words` of each, on average over its document.
 
         Args:
           start: first token of the stream.
@@ -79,8 +79,8 @@ FIELDS = ("source", "target", "characters", "words")
 
 
 class StreamPlan(Plan):
-    """Each row of a batch reads its own part of a stream, a segment a step. Every epoch shuffles the documents
-    and begins a little later in the first segment, so that segments are cut elsewhere.
+    """Each row of a batch reads its own part of a stream, a segment a step. Every epoch shuffles the
+    documents and begins a little later in the first segment, so that segments are cut elsewhere.
 
     Args:
       lengths: tokens of each document.
@@ -128,8 +128,8 @@ class StreamPlan(Plan):
 
 
 def whole_stream(stream: Stream, rows: int, segment: int) -> Iterator[list[Example]]:
-    """The segments of all rows, step by step, with every token once: for evaluation. The last ones are shorter, or
-    empty."""
+    """The segments of all rows, step by step, with every token once: for evaluation. The last ones are
+    shorter, or empty."""
     part = math.ceil(len(stream) / rows)
     for first in range(0, part, segment):
         starts = [min(row * part + first, len(stream)) for row in range(rows)]

@@ -107,9 +107,10 @@ def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfi
 
 
 def limits_of_prompt(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
-    """The same limit for what follows any prompt, `inputs["source"]`: the options `max_length` or
-    `extra_length`."""
-    longest = max(1, options.extra_length if options.max_length is None else options.max_length)
+    """The same limit for what follows any prompt, `inputs["source"]`: `extra_length` tokens and <eos>, or
+    `max_length`, which counts it."""
+    longest = options.extra_length + 1
+    longest = longest if options.max_length is None else min(longest, options.max_length)
     there = (inputs["source"] != special.pad).any(axis=1)
     return Limits(jnp.where(there, longest, 0), longest)
 

@@ -23,8 +23,8 @@ from transformer.model.parameters import Module, param
 from transformer.model.placement import by_rows
 
 Positions = Int[Array, "... _"]
-"""`[time]`, or `[b, time]` if rows differ. Those of shape `[time]` are consecutive, and the last query is where
-the last key is."""
+"""`[time]`, or `[b, time]` if rows differ. Those of shape `[time]` are consecutive, and the last query is
+where the last key is."""
 
 
 def sinusoids(positions: Int[Array, "*batch t"], d_model: int) -> Float[Array, "*batch t m"]:
@@ -116,9 +116,9 @@ class Alibi(RelativePositions):
 
 
 class Relative(RelativePositions):
-    """The relative positions of Transformer-XL (Dai et al. 2019, section 3.3): the score of query i and key j is
-    ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d_k), where R are sinusoids of the distance, and u and
-    v are what queries of all positions share."""
+    """The relative positions of Transformer-XL (Dai et al. 2019, section 3.3): the score of query i and key j
+    is ((q_i + u) . k_j + (q_i + v) . W_R R_{i-j}) / sqrt(d_k), where R are sinusoids of the distance, and u
+    and v are what queries of all positions share."""
 
     def setup(self) -> None:
         c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
@@ -155,9 +155,9 @@ class Relative(RelativePositions):
 
 
 def shifted(x: Float[Array, "b h q n"], keys: int) -> Float[Array, "b h q k"]:
-    """The relative shift (Dai et al. 2019, appendix B): row i becomes its `keys` elements from q - 1 - i on. So
-    if column n has the distance keys - 1 - n, element (i, j) is that of query i and key j, the last query being
-    where the last key is. It copies the array once, and gathers nothing."""
+    """The relative shift (Dai et al. 2019, appendix B): row i becomes its `keys` elements from q - 1 - i on.
+    So if column n has the distance keys - 1 - n, element (i, j) is that of query i and key j, the last query
+    being where the last key is. It copies the array once, and gathers nothing."""
     *batch, queries, columns = x.shape
     assert columns == queries + keys - 1
     flat = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, 1))).reshape(*batch, -1)

@@ -76,9 +76,9 @@ class LanguageModelling(Task):
 
     @classmethod
     def check(cls, config: Config) -> None:
-        """Raises UserError if text files are missing, or the network is for other segments."""
+        """Raises UserError if text files are missing, or the network is for other segments or outputs."""
         check_texts(_data(config))
-        _with_sizes(config, config.model.vocab_size)
+        cls.without_corpus(config).check_search(config.decoding)
 
     @classmethod
     def open_corpus(cls, config: Config) -> Corpus:
@@ -195,8 +195,8 @@ class LanguageModelling(Task):
             known = self.tokenizer.by_piece
             unknown = next(character for character in prompt if character not in known)
             raise UserError(
-                f"the prompt {brief(prompt)} has the character {unknown!r}, which is not in the training text: "
-                "leave it out, or train with --data.tokenizer byte"
+                f"the prompt {brief(prompt)} has the character {unknown!r}, which is not in the training "
+                "text: leave it out, or train with --data.tokenizer byte"
             )
         return ids
 
@@ -220,11 +220,12 @@ class LanguageModelling(Task):
         """Raises UserError if a model without memory is to write more than a segment."""
         super().check_search(settings)
         model = _model(self.config)
-        longest = settings.extra_length if settings.max_length is None else settings.max_length
-        if not model.attended and longest > model.context - model.context // 2:
+        longest = min(settings.extra_length, settings.max_length or settings.extra_length)
+        room = model.context - model.context // 2
+        if not model.attended and longest > room:
             raise UserError(
-                f"--decoding.extra-length {longest}: this model has no memory and reads {model.context} tokens, "
-                f"so it writes at most {model.context - model.context // 2} after a prompt"
+                f"--decoding.extra-length {longest}: this model has no memory and reads {model.context} "
+                f"tokens, so it writes at most {room} after a prompt"
             )
 
     def outputs(self, found: SearchResult, record: str, n_best: int | None) -> list[Generated]:
@@ -266,7 +267,8 @@ class LanguageModelling(Task):
 
     def _signature(self) -> str:
         """How the scores were computed."""
-        return f"tokens:{self.data.tokenizer}|segment:{self.data.max_length}|memory:{_model(self.config).attended}"
+        data, memory = self.data, _model(self.config).attended
+        return f"tokens:{data.tokenizer}|segment:{data.max_length}|memory:{memory}"
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""
@@ -306,8 +308,8 @@ def _with_sizes(config: Config, vocab_size: int) -> Config:
     model, data = _model(config), _data(config)
     if model.context not in (0, data.max_length):
         raise UserError(
-            f"--model.context {model.context} but segments have --data.max-length {data.max_length} tokens: leave "
-            "it out"
+            f"--model.context {model.context} but segments have --data.max-length {data.max_length} tokens: "
+            "leave it out"
         )
     if model.vocab_size not in (0, vocab_size):
         raise UserError(

@@ -21,8 +21,8 @@ class CharacterTokenizer(VocabularyTokenizer):
 
 
 class ByteTokenizer(VocabularyTokenizer):
-    """Each byte of the text in UTF-8 is a token, so there is no text that it cannot spell. Pieces name a byte by
-    the character of that number."""
+    """Each byte of the text in UTF-8 is a token, so there is no text that it cannot spell. Pieces name a byte
+    by the character of that number."""
 
     kind = "byte"
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 
 from transformer.config import SpecialIds
+from transformer.data.features.characters import KINDS
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.features.vocabulary import train_sentencepiece
-from transformer.data.features.characters import KINDS
 from transformer.data.features.words import read_vocabulary
 from transformer.data.remote import fetched
 from transformer.errors import UserError

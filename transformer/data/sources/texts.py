@@ -1,5 +1,6 @@
 """Running text: built-in, text files, and TFDS datasets. A record is a document."""
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -123,9 +124,11 @@ def _files(data: StreamConfig) -> Corpus:
     return Corpus(str(data.train), prepared, folder, note)
 
 
-def _opened(path: Path) -> Any:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        return open_regular(fetched(path))
+        with open_regular(fetched(path)) as file:
+            yield file
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

@@ -1,5 +1,5 @@
-"""Datasets of TensorFlow Datasets (TFDS), by name: those included in TFDS, and those prepared by another program.
-Code that is named in a dataset's files is never imported."""
+"""Datasets of TensorFlow Datasets (TFDS), by name: those included in TFDS, and those prepared by another
+program. Code that is named in a dataset's files is never imported."""
 
 import contextlib
 import importlib
@@ -92,8 +92,8 @@ def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, Tex
     if data.text_feature not in offered:
         named = ", ".join(offered) or "none"
         raise UserError(
-            f"{data.dataset} has no text named {data.text_feature!r}: choose one with --data.text-feature; it has "
-            f"{named}"
+            f"{data.dataset} has no text named {data.text_feature!r}: choose one with --data.text-feature; "
+            f"it has {named}"
         )
     if "train" not in builder.info.splits:
         raise UserError(f"{data.dataset} has no split named 'train', only {list(builder.info.splits)}")

@@ -1,4 +1,5 @@
-"""Transformer-XL (Dai et al. 2019): a decoder-only Transformer, which reads the states of earlier segments."""
+"""Transformer-XL (Dai et al. 2019): a decoder-only Transformer, which reads the states of earlier
+segments."""
 
 from dataclasses import replace
 from typing import Any
@@ -125,8 +126,8 @@ class Layer(EncoderLayer):
 
 
 class LanguageModel(EncoderDecoder):
-    """A decoder-only Transformer. `advance` reads a segment of running text. For searches, the prompt takes the
-    place of a source: `encode` reads it, and decoding goes on from there."""
+    """A decoder-only Transformer. `advance` reads a segment of running text. For searches, the prompt takes
+    the place of a source: `encode` reads it, and decoding goes on from there."""
 
     config: LanguageModelConfig
 

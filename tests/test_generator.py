@@ -1,0 +1,124 @@
+"""Generation with a language model."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from transformer import PRESETS, Generator, UserError, train
+from transformer.config.language_model import StreamConfig
+
+TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
+
+
+@pytest.fixture(scope="module", params=["memory", "no memory"])
+def generator(request, tmp_path_factory):
+    """A model that was trained for a few updates."""
+    folder = tmp_path_factory.mktemp("generator")
+    (folder / "text").write_text(TEXT)
+    base = PRESETS["language-model" if request.param == "memory" else "shakespeare"]
+    sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    memory = {"memory": 12} if request.param == "memory" else {}
+    config = dataclasses.replace(
+        base,
+        model=dataclasses.replace(base.model, **sizes, **memory),
+        data=StreamConfig(train=folder / "text", max_length=32, batch_tokens=128, cache_dir=folder / "cache"),
+        training=dataclasses.replace(base.training, steps=150, evaluate_every=150),
+        decoding=dataclasses.replace(base.decoding, extra_length=12, buckets=(8, 24)),
+    )
+    train(config, folder / "run")
+    return Generator.load(folder / "run")
+
+
+def test_pieces_join_to_what_is_generated(generator):
+    for options in (
+        {"seed": 5},
+        {"seed": 5, "temperature": 0.5, "top_k": 3},
+        {"top_p": 0.5},
+        {"method": "greedy"},
+    ):
+        whole = generator.generate("3 and", extra_length=14, **options)
+        pieces = list(generator.pieces("3 and", length=14, **options))
+        assert "".join(pieces) == whole
+        assert len(pieces) > 5
+
+
+def test_text_does_not_depend_on_what_else_is_generated(generator):
+    prompts = ["1 and 2", "", "9 and 10 make 19.\n", "make 7"]
+    together = generator.generate(prompts, seed=3)
+    for line, (prompt, text) in enumerate(zip(prompts, together, strict=True), 1):
+        assert "".join(generator.pieces(prompt, seed=3, line=line)) == text
+
+
+def test_generation_goes_on_beyond_all_rings(generator):
+    text = "".join(generator.pieces("1 and", length=200, method="greedy"))
+    assert len(text) > 60
+    again = itertools.islice(generator.pieces("1 and", length=0, method="greedy"), 20)
+    assert text.startswith("".join(again))
+
+
+def test_stop_strings_end_a_text_and_are_not_shown(generator):
+    text = generator.generate("1 and", seed=2)
+    for stop in (text[4:6], text[5]):
+        expected = text[: text.index(stop)]
+        assert generator.generate("1 and", seed=2, until=[stop]) == expected
+        assert "".join(generator.pieces("1 and", seed=2, until=["never", stop])) == expected
+
+
+def test_scores_are_those_of_the_search_and_of_the_evaluation(generator):
+    best, *others = generator.decode(["1 and 2"], method="beam", beam_size=3, length_penalty=0.0)[0]
+    assert [best.score, *(each.score for each in others)] == sorted(
+        (each.score for each in [best, *others]), reverse=True
+    )
+    text = "1 and 2" + best.text
+    (scored,) = generator.score([text])
+    assert len(scored.log_probabilities) == len(text) + 1
+    of_output = scored.log_probabilities[7:] if best.ids[-1] == 2 else scored.log_probabilities[7:-1]
+    if generator.config.model.memory == 0:  # otherwise generation attends to a shorter past
+        assert best.log_probability == pytest.approx(sum(of_output), abs=1e-3)
+    bits = -scored.log_probability / math.log(2) / (len(text) + 1)
+    assert scored.bits_per_character == pytest.approx(bits)
+    lone = generator.score(["", "x"[:0]])
+    assert lone[0].log_probability == pytest.approx(lone[1].log_probability)
+
+
+def test_int8_weights_say_nearly_the_same(generator):
+    rounded = Generator.load(generator.origin.partition(",")[0], int8=True)
+    texts = ["1 and 2 make 3.", "7"]
+    for ours, theirs in zip(rounded.score(texts), generator.score(texts), strict=True):
+        np.testing.assert_allclose(ours.log_probabilities, theirs.log_probabilities, atol=0.05)
+        assert ours.log_probabilities != theirs.log_probabilities
+
+
+def test_the_chain_rule_over_continuations(generator):
+    """The probabilities of all single characters after a prompt, and of its end, are one distribution."""
+    task = generator.task
+    characters = [piece for piece in task.tokenizer.by_piece]
+    whole = np.array([generator.score([f"1 a{c}"])[0].log_probabilities[3] for c in characters])
+    ended = generator.score(["1 a"])[0].log_probabilities[3]
+    unseen = 1 - np.exp(whole).sum() - math.exp(ended)
+    assert 0 <= unseen < 0.2  # <pad>, <bos> and <unk>
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("1 and \u2603", {}, "has the character '\u2603', which is not in the training text"),
+        ("1", {"method": "beam"}, "use sample or greedy"),
+        ("1", {"no_repeat_ngram": 2}, "leave it out"),
+        ("1", {"temprature": 2}, "temperature"),
+    ],
+)
+def test_refused_prompts_and_options(generator, given, options, message):
+    with pytest.raises(UserError, match=message):
+        list(generator.pieces(given, **options))
+
+
+def test_a_model_without_memory_writes_no_more_than_its_segment(generator):
+    if generator.config.model.memory:
+        assert generator.generate("1", extra_length=60) is not None
+        return
+    with pytest.raises(UserError, match="has no memory and reads 32 tokens, so it writes at most 16"):
+        generator.generate("1", extra_length=60)

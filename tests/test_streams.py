@@ -1,0 +1,160 @@
+"""Running text: documents, and the batches that continue each other."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from transformer import UserError
+from transformer.config.language_model import StreamConfig
+from transformer.config.presets import PRESETS
+from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.sources.texts import open_texts
+from transformer.data.streams import Document, Stream, StreamPlan, whole_stream
+from transformer.tasks.language_modelling import LanguageModelling
+
+BOS, EOS = 1, 2
+TEXTS = ["to be or not", "x", "", "that is the question, a long one", "so"]
+ENDS = [len(text) + 1 if text else 0 for text in TEXTS]
+
+
+def document(index):
+    ids = np.array([100 * (index + 1) + place for place in range(len(TEXTS[index]))] + [EOS], np.int32)
+    return Document(ids, len(TEXTS[index]) + 1, len(TEXTS[index].split()) + 1)
+
+
+def laid_out(order):
+    """Inputs and outputs of the whole stream, one token after the other."""
+    pairs = []
+    for index in order:
+        before = BOS
+        for token in document(index).ids.tolist() if TEXTS[index] else []:
+            pairs.append((before, token))
+            before = token
+    return pairs
+
+
+@pytest.mark.parametrize(("rows", "segment"), [(1, 4), (2, 5), (3, 16), (4, 100)])
+def test_an_evaluation_reads_every_token_once(rows, segment):
+    stream = Stream(np.array(ENDS), document, BOS)
+    steps, expected = list(whole_stream(stream, rows, segment)), laid_out(range(len(TEXTS)))
+    parts = [[step[row] for step in steps] for row in range(rows)]
+    targets = [int(x) for part in parts for piece in part for x in piece["target"]]
+    assert targets == [token for _, token in expected]
+    sources = [int(x) for part in parts for piece in part for x in piece["source"]]
+    part = -(-len(stream) // rows)
+    begins = {row * part for row in range(rows)}
+    assert sources == [BOS if place in begins else before for place, (before, _) in enumerate(expected)]
+    assert all(len(piece["target"]) <= segment for part in parts for piece in part)
+    total = sum(float(np.sum(piece["characters"])) for part in parts for piece in part)
+    assert total == pytest.approx(sum(ENDS))
+    words = sum(float(np.sum(piece["words"])) for part in parts for piece in part)
+    assert words == pytest.approx(sum(len(text.split()) + 1 for text in TEXTS if text))
+
+
+@pytest.mark.parametrize(("rows", "segment"), [(1, 5), (2, 5), (3, 4), (2, 25)])
+def test_batches_continue_each_other_within_an_epoch(rows, segment):
+    plan = StreamPlan(np.array(ENDS), document, BOS, rows, segment, seed=3)
+    assert plan.dropped == 1
+    seen = set()
+    for epoch in range(8):
+        steps = [plan(epoch * plan.steps_per_epoch + index) for index in range(plan.steps_per_epoch)]
+        orders = []
+        for row in range(rows):
+            targets = np.concatenate([step.examples[row]["target"] for step in steps])
+            sources = np.concatenate([step.examples[row]["source"] for step in steps])
+            assert len(targets) == plan.steps_per_epoch * segment
+            assert sources[0] == BOS
+            for place in range(1, len(targets)):
+                ended = targets[place - 1] == EOS
+                assert sources[place] == (BOS if ended else targets[place - 1])
+            orders.append(tuple(targets))
+        assert len(set(orders)) == rows  # each reads another part
+        seen.add(tuple(orders))
+    assert len(seen) > 1  # epochs differ
+    again = StreamPlan(np.array(ENDS), document, BOS, rows, segment, seed=3)
+    last = 8 * plan.steps_per_epoch - 1
+    for row, example in again(last).examples.items():
+        np.testing.assert_array_equal(example["target"], plan(last).examples[row]["target"])
+
+
+def write(path, text):
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture
+def options(tmp_path):
+    return {"cache_dir": tmp_path / "cache"}
+
+
+def test_a_file_is_one_document_of_which_the_end_is_held_out(tmp_path, options):
+    text = "\ufeffOne line.\r\nAnother line.\n" + "And more text. " * 20
+    corpus = open_texts(StreamConfig(train=write(tmp_path / "text", text), **options))
+    ((train,), (held,)) = (list(corpus.splits[split]) for split in ("train", "validation"))
+    assert train + held == text[1:].replace("\r\n", "\n")
+    assert len(held) == round(0.1 * len(train + held))
+    assert "held out" in corpus.note
+
+
+def test_separators_divide_documents(tmp_path, options):
+    text = "one\ntwo\n<|end|>\nthree\n<|end|>\n\n<|end|>\n"
+    files = {"train": write(tmp_path / "a", text), "validation": write(tmp_path / "b", "four")}
+    corpus = open_texts(StreamConfig(**files, separator="<|end|>", **options))
+    assert list(corpus.splits["train"]) == ["one\ntwo\n", "three\n"]
+    assert list(corpus.splits["validation"]) == ["four"]
+    assert not corpus.note
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train": b""}, "is empty"),
+        ({"train": b"  \n\n"}, "is empty"),
+        ({"train": b"fine\nnot \xff fine"}, "line 2: not UTF-8"),
+        ({"train": b"x"}, "so short a text"),
+        ({"validation": b"text"}, "give --data.train"),
+    ],
+)
+def test_text_that_cannot_be_read(tmp_path, options, files, message):
+    paths = {name: write(tmp_path / name, content) for name, content in files.items()}
+    with pytest.raises(UserError, match=message):
+        open_texts(StreamConfig(**paths, **options))
+    with pytest.raises(UserError, match="cannot read"):
+        open_texts(StreamConfig(train=tmp_path / "none", **options))
+
+
+def test_a_text_shorter_than_a_batch_is_refused(tmp_path, options):
+    text = write(tmp_path / "text", "a short text, of which some is held out")
+    base = PRESETS["language-model"]
+    config = dataclasses.replace(base, data=StreamConfig(train=text, **options))
+    corpus = LanguageModelling.open_corpus(config)
+    task = LanguageModelling.create(config, corpus)
+    records = corpus.splits["train"]
+    with pytest.raises(UserError, match="36 tokens, fewer than the 16 rows of 128"):
+        task.plan(records, task.lengths(records))
+
+
+@pytest.mark.parametrize("kind", ["character", "byte", "bpe", "unigram"])
+def test_vocabularies_restore_running_text(tmp_path, kind):
+    lines = ["First Citizen:\n", "\n", "  Speak, speak.\t\u00e9 \u4e2d\n"] * 40
+    trained = train_tokenizer(lines, kind, 280)
+    trained.save(tmp_path / "model")
+    tokenizer = load_tokenizer(tmp_path / "model")
+    text = "".join(lines)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    if kind == "byte":
+        assert tokenizer.vocab_size == 260
+        assert tokenizer.decode(tokenizer.encode("\U0001f600 any text")) == "\U0001f600 any text"
+    if kind == "character":
+        assert tokenizer.vocab_size == 4 + len(set(text))
+        assert tokenizer.special.unk in tokenizer.encode("\U0001f600")
+
+
+def test_options_that_segments_do_not_have():
+    with pytest.raises(UserError, match=r"--data.batching.*leave it out"):
+        StreamConfig(batching="packed")
+    with pytest.raises(UserError, match="cannot hold one sentence"):
+        StreamConfig(max_length=64, batch_tokens=32)
+    with pytest.raises(UserError, match="separator"):
+        StreamConfig(separator="")

@@ -1,0 +1,90 @@
+"""What a language model writes after each prompt."""
+
+import dataclasses
+import itertools
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from transformer.cli.outputs import Numbered, Outputs, Written, refuse
+from transformer.files import parse_object
+from transformer.tasks.language_modelling import Generated
+from transformer.translator.generator import Generator, before
+
+FOR_SENTENCES = ("tsv", "glossary", "keep", "reference", "bleu_tokenize", "alignments", "token_scores")
+FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
+
+
+class Generations(Outputs):
+    """Continuations of prompts as text, with scores, or as JSON; or piece by piece."""
+
+    generator: Generator
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
+        """The trained model."""
+        given = self.given
+        refuse(given, FOR_SENTENCES, f"{run_dir} continues text and does not translate")
+        refuse(given, FOR_SEVERAL, f"{run_dir} is a language model, which generates alone")
+        if given.stream:
+            refuse(given, ("output", "n_best"), "--stream shows one output of each prompt while it grows")
+            if given.format != "text":
+                refuse(given, ("format",), "--stream shows text")
+        self.n_best = given.n_best or 1
+        self.each = 1 if given.format == "json" else self.n_best
+        self.generator = Generator.load(run_dir, checkpoint, int8=int8)
+        self.until = [self.generator.task.record(text) for text in given.until]
+        return self.generator
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr(self.until)]
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        if self.given.stream:
+            yield from itertools.chain.from_iterable(self._streamed(each) for each in lines if each)
+            return
+        task, waiting = self.generator.task, deque[tuple[int, str]]()
+
+        def records() -> Iterator[tuple[int, str] | None]:
+            for given in lines:
+                if given:
+                    waiting.append((given[0], task.record(given[1])))
+                yield given and waiting[-1]
+
+        settings = self.generator.settings(self.n_best, self.options)
+        for found in self.generator.outputs(records(), settings, self.n_best):
+            yield found and (self._text(*waiting.popleft(), self._stopped(found)), "")
+
+    def _streamed(self, given: tuple[int, str]) -> Iterator[Written]:
+        number, line = given
+        options = {name: value for name, value in self.options.items() if name != "extra_length"}
+        length = self.options.get("extra_length")
+        assert length is None or isinstance(length, int)
+        pieces = self.generator.pieces(
+            self.generator.task.record(line), until=self.until, line=number, length=length, **options
+        )
+        yield from ((piece, "") for piece in pieces)
+        yield "\n", ""
+
+    def _stopped(self, found: Sequence[Generated]) -> list[Generated]:
+        return [dataclasses.replace(each, text=before(each.text, self.until)) for each in found]
+
+    def _text(self, number: int, prompt: str, found: list[Generated]) -> str:
+        if self.given.format == "json":
+            outputs = [
+                {"text": x.text, "tokens": x.tokens, "score": x.score, "log_probability": x.log_probability}
+                for x in found
+            ]
+            about = {"line": number, "prompt": prompt, "outputs": outputs}
+            return json.dumps(about, ensure_ascii=False) + "\n"
+        padded = found + [found[-1]] * (self.n_best - len(found))
+        texts = [self.generator.task.line(each) for each in padded]
+        if self.given.format == "scores":
+            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
+        return "".join(f"{text}\n" for text in texts)
+
+    def read(self, line: str) -> str:
+        if self.given.format == "json":
+            return str(parse_object(line)["outputs"][0]["text"])
+        return line.partition("\t")[2] if self.given.format == "scores" else line

@@ -1,0 +1,237 @@
+"""The Python API for language models: a decoder whose records are prompts."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer.config import GreedyConfig, Option, SampleConfig
+from transformer.config.language_model import LanguageModelConfig
+from transformer.decoding.calls import as_variables
+from transformer.decoding.sampling import Randomness
+from transformer.decoding.scores import token_scores
+from transformer.decoding.streaming import Draw, streamed
+from transformer.errors import UserError
+from transformer.model.parameters import Variables
+from transformer.runs.run import Run
+from transformer.runtime.forks import refuse_forked
+from transformer.systems.language_model.model import LanguageModel, Past
+from transformer.tasks.language_modelling import LanguageModelling
+from transformer.translator.decoder import Decoder
+
+UNFINISHED = "\ufffd"  # how an incomplete character of bytes is decoded
+SEEN = 8  # tokens with which the next ones are decoded: no character is spelled in more
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The log-probability of a text."""
+
+    tokens: tuple[str, ...]
+    log_probabilities: tuple[float, ...]
+    """Of each token and of <eos>, in nats."""
+    characters: int
+    """Of the text, and one for its end."""
+
+    @property
+    def log_probability(self) -> float:
+        """log P(text) in nats, including <eos>."""
+        return float(sum(self.log_probabilities))
+
+    @property
+    def bits_per_character(self) -> float:
+        """-log2 P(text) of each character."""
+        return -self.log_probability / np.log(2).item() / self.characters
+
+
+class Generator(Decoder[LanguageModelling]):
+    """A trained language model. Threads may share it. `decode` gives all outputs with their scores; see
+    `Decoder` for batches and programs."""
+
+    @classmethod
+    def of_run(cls, run: Run, variables: Variables) -> "Generator":
+        if not isinstance(run.task, LanguageModelling):
+            raise UserError(f"{run.name} holds a system that continues no text: {run.config.system}")
+        return cls(run.config, variables, run.task)
+
+    @overload
+    def generate(self, prompts: str, *, until: Sequence[str] = (), **options: Option) -> str: ...
+
+    @overload
+    def generate(
+        self, prompts: Sequence[str], *, until: Sequence[str] = (), **options: Option
+    ) -> list[str]: ...
+
+    def generate(
+        self, prompts: str | Sequence[str], *, until: Sequence[str] = (), **options: Option
+    ) -> str | list[str]:
+        """What follows a prompt, or each of several.
+
+        Args:
+          prompts: one text, or a list. An empty one is the beginning of a document.
+          until: the output ends before the first of these strings.
+          options: any field of `DecodingConfig`, such as method="sample", temperature=0.8, extra_length=100.
+
+        Raises:
+          UserError: a prompt has unknown characters, or an option is invalid.
+        """
+        several = [prompts] if isinstance(prompts, str) else list(prompts)
+        found = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
+        return found[0] if isinstance(prompts, str) else found
+
+    def pieces(
+        self,
+        prompt: str,
+        *,
+        length: int | None = None,
+        until: Sequence[str] = (),
+        line: int = 1,
+        **options: Option,
+    ) -> Iterator[str]:
+        """Yields what follows a prompt as it is generated, piece by piece. Memory is constant, however long
+        the text. With one sample and the same seed and line, it is the text of `generate`, if that is not
+        longer than a segment or the model has a memory.
+
+        Args:
+          prompt: its text.
+          length: at most so many tokens. None: the run's `extra_length`. 0: until the document ends.
+          until: the output ends before the first of these strings.
+          line: folded into the seed.
+          options: of greedy search or sampling.
+
+        Raises:
+          UserError: as `generate`; the options are those of another search.
+        """
+        refuse_forked()
+        shown, pending, held = self.task.tokenizer.encode(prompt)[-SEEN:], list[int](), ""
+        settings = self._streaming(options)
+        length = settings.extra_length if length is None else length
+        for number, (token, _) in enumerate(self._tokens(prompt, settings, line), 1):
+            if token == self.task.special.eos:
+                break
+            pending.append(token)
+            text = self.task.text(pending, shown)
+            if not text.endswith(UNFINISHED):
+                held, shown, pending = held + text, [*shown, *pending][-SEEN:], []
+                if (ended := before(held, until)) != held:
+                    yield ended
+                    return
+                certain = len(held) - _begun(held, until)
+                if certain:
+                    yield held[:certain]
+                held = held[certain:]
+            if number == length:
+                break
+        if rest := held + (self.task.text(pending, shown) if pending else ""):
+            yield rest
+
+    def _streaming(self, options: dict[str, Option]) -> SampleConfig | GreedyConfig:
+        settings = self.settings(None, options)
+        if not isinstance(settings, SampleConfig | GreedyConfig) or settings.method == "mbr":
+            raise UserError(
+                f"--decoding.method {settings.method}: it compares whole outputs, so none can be shown while "
+                "it grows; use sample or greedy"
+            )
+        if settings.steered or settings.noisy:
+            option = (*settings.steered, *settings.noisy)[0].replace("_", "-")
+            raise UserError(f"--decoding.{option}: for outputs that are shown while they grow, leave it out")
+        return settings
+
+    @property
+    def _model(self) -> LanguageModelConfig:
+        assert isinstance(self.config.model, LanguageModelConfig)
+        return self.config.model
+
+    def _tokens(
+        self, prompt: str, settings: SampleConfig | GreedyConfig, line: int
+    ) -> Iterator[tuple[int, float]]:
+        """Tokens without end. A model without memory reads the second half of its segment again when that is
+        full."""
+        model, pad = self._model, self.task.special.pad
+        draw, temperature = Draw(greedy=True), 1.0
+        if isinstance(settings, SampleConfig):
+            draw, temperature = Draw(settings.top_k, settings.top_p), settings.temperature
+        drawn = Randomness.of(jax.random.key(getattr(settings, "seed", 0)), jnp.asarray([line]), 1.0)
+        key = jax.random.wrap_key_data(drawn.keys[0], impl=drawn.generator)
+        (example,) = self.task.input_examples([prompt], settings.buckets[-1], [line] if self._warns else ())
+        ids, begun = list(example["source"]), 0
+        while True:
+            size = next((size for size in settings.buckets if size >= len(ids)), len(ids))
+            row = jnp.asarray([[*ids, *[pad] * (size - len(ids))]], jnp.int32)
+            columns = model.attended + 1 if model.attended else model.context
+            given = self.model, as_variables(self.variables), row, columns, draw, key, temperature, begun
+            for token, log_p in streamed(*given):
+                yield token, log_p
+                begun += 1
+                if not model.attended:
+                    ids.append(token)
+                    if len(ids) >= model.context:
+                        break
+            ids = ids[-max(1, model.context // 2) :]
+
+    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+        """The log-probability of each text as a whole document, read segment by segment with the memory of
+        evaluation.
+
+        Args:
+          texts: any number.
+
+        Raises:
+          UserError: it was given one string.
+        """
+        if isinstance(texts, str):
+            raise UserError("give a list of texts")
+        refuse_forked()
+        return [self._scored(text) for text in texts]
+
+    def _scored(self, text: str) -> ScoredText:
+        model, special, task = self._model, self.task.special, self.task
+        ids = task.document(text).ids
+        given = np.array([special.bos, *ids[:-1]], np.int32)
+        past, found = Past.empty(model, 1, model.attended), list[float]()
+        for start in range(0, len(ids), model.context):
+            sides = (x[start : start + model.context] for x in (given, ids))
+            source, target = (_padded(x, model.context, special.pad) for x in sides)
+            log_p, past = _read(self.model, self.variables, source, target, past)
+            found += np.asarray(log_p)[0].tolist()
+        kept = tuple(found[: len(ids)])
+        return ScoredText(tuple(task.tokenizer.pieces(ids[:-1])), kept, len(text) + 1)
+
+
+def before(text: str, until: Sequence[str]) -> str:
+    """The text before the first of these strings."""
+    places = [place for each in until if (place := text.find(each)) >= 0]
+    return text[: min(places, default=len(text))]
+
+
+def _begun(text: str, until: Sequence[str]) -> int:
+    """The length of the longest end of the text that begins one of these strings."""
+    sizes = [size for each in until for size in range(1, len(each)) if text.endswith(each[:size])]
+    return max(sizes, default=0)
+
+
+def _padded(ids: Int[np.ndarray, " t"], length: int, pad: int) -> Int[Array, "1 _"]:
+    return jnp.asarray(np.pad(ids, (0, length - len(ids)), constant_values=pad)[None])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read(
+    model: LanguageModel,
+    variables: Variables,
+    source: Int[Array, "1 t"],
+    target: Int[Array, "1 t"],
+    past: Past,
+) -> tuple[Float[Array, "1 t"], Past]:
+    """log P of each target token of a segment, and the memory after it."""
+
+    def run(model: LanguageModel) -> tuple[Array, Past]:
+        hidden, after = model.advance(source, past)
+        return model.output(hidden), after
+
+    found: tuple[Array, Past] = model.apply(as_variables(variables), method=run)  # type: ignore[assignment]
+    return token_scores(found[0], target, model.config.special.pad).log_p, found[1]
