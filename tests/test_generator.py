@@ -2,13 +2,16 @@
 
 import dataclasses
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
 from transformer import PRESETS, Generator, UserError, train
+from transformer.cli import decode_main
 from transformer.config.language_model import StreamConfig
+from transformer.inspection import attention_of_text, search_tree
 
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 
@@ -100,6 +103,83 @@ def test_the_chain_rule_over_continuations(generator):
     ended = generator.score(["1 a"])[0].log_probabilities[3]
     unseen = 1 - np.exp(whole).sum() - math.exp(ended)
     assert 0 <= unseen < 0.2  # <pad>, <bos> and <unk>
+
+
+def test_attention_and_the_tree_are_those_of_the_search(generator):
+    options = {"method": "beam", "beam_size": 3, "extra_length": 8}
+    found = generator.decode(["1 and"], **options)[0]
+    for output, attention in zip(found, attention_of_text(generator, "1 and", found, **options), strict=True):
+        assert attention.given == ("<s>", *"1 and", *output.tokens)
+        assert attention.target[:5] == tuple("1 and")
+        weights = attention.weights("decoder", 1, 0)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+        reach = generator.config.model.attended or len(weights)
+        assert (np.triu(weights, 1) == 0).all()
+        assert (np.tril(weights, -reach - 1) == 0).all()
+        assert (np.diag(weights, -min(reach, len(weights) - 1)) > 0).all()
+    tree = search_tree(generator, "1 and", **options)
+    expected = pytest.approx([each.score for each in found], abs=1e-4)
+    assert [each.score for each in tree.hypotheses()] == expected
+    spelled = ["".join(each.token for each in tree.path(last)) for last in tree.hypotheses()]
+    assert spelled == [output.text + "</s>" for output in found]
+
+
+COMMANDS = {
+    "text": ([], 2),
+    "several": (["--method", "beam", "--beam-size", "2", "--n-best", "2", "--format", "scores"], 4),
+    "json": (["--format", "json"], 2),
+    "stream": (["--stream", "--extra-length", "40", "--until", "never"], 2),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_prompts_in_and_texts_out(generator, capsys, monkeypatch, tmp_path, name):
+    options, lines = COMMANDS[name]
+    run = generator.origin.partition(",")[0]
+    (tmp_path / "in").write_text("1 and\n2 and\n")
+    monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
+    assert decode_main() == 0
+    written = capsys.readouterr().out.splitlines()
+    assert len(written) >= lines
+    if name == "text":
+        expected = generator.generate(["1 and", "2 and"])
+        assert [line.replace(r"\n", "\n") for line in written] == expected
+    if name == "json":
+        outputs = [json.loads(line)["outputs"] for line in written]
+        assert [each[0]["text"] for each in outputs] == generator.generate(["1 and", "2 and"])
+
+
+def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
+    run, page = generator.origin.partition(",")[0], tmp_path / "page.html"
+    (tmp_path / "in").write_text("1 and\n\n")
+    arguments = ["--method", "beam", "--beam-size", "2", "--extra-length", "6"]
+    monkeypatch.setattr(
+        "sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), "--explore", str(page), *arguments]
+    )
+    assert decode_main() == 0
+    assert "4 texts after 2 prompts" in capsys.readouterr().out
+    content = page.read_text().split('id="data">')[1].split("</script>")[0]
+    first, second = json.loads(content)["sentences"]
+    assert first["hypotheses"][0]["given"][:3] == ["<s>", "1", " "]
+    assert second["hypotheses"][0]["given"][0] == "<s>"
+    assert first["tree"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alignments"], "continues text and does not translate"),
+        (["--stream", "--method", "beam"], "use sample or greedy"),
+        (["--stream", "--n-best", "2"], "shows one output"),
+        (["--n-best", "5", "--method", "greedy"], "--n-best 5"),
+    ],
+)
+def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_path, options, message):
+    run = generator.origin.partition(",")[0]
+    (tmp_path / "in").write_text("1 and\n")
+    monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
+    assert decode_main() == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ class Generations(Outputs):
         refuse(given, FOR_SENTENCES, f"{run_dir} continues text and does not translate")
         refuse(given, FOR_SEVERAL, f"{run_dir} is a language model, which generates alone")
         if given.stream:
+            length = self.options.pop("extra_length")  # no search is that long
+            assert isinstance(length, int)
+            self.length = length
             refuse(given, ("output", "n_best"), "--stream shows one output of each prompt while it grows")
             if given.format != "text":
                 refuse(given, ("format",), "--stream shows text")
@@ -58,12 +61,8 @@ class Generations(Outputs):
 
     def _streamed(self, given: tuple[int, str]) -> Iterator[Written]:
         number, line = given
-        options = {name: value for name, value in self.options.items() if name != "extra_length"}
-        length = self.options.get("extra_length")
-        assert length is None or isinstance(length, int)
-        pieces = self.generator.pieces(
-            self.generator.task.record(line), until=self.until, line=number, length=length, **options
-        )
+        prompt, length = self.generator.task.record(line), self.length
+        pieces = self.generator.pieces(prompt, length=length, until=self.until, line=number, **self.options)
         yield from ((piece, "") for piece in pieces)
         yield "\n", ""
 

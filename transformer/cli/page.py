@@ -1,27 +1,30 @@
 """`decode.py RUN --explore`: a page instead of lines."""
 
 import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.input import standard_input
 from transformer.cli.output import Output
 from transformer.cli.train import fields_of
 from transformer.errors import UserError
+from transformer.runs.run import Run
+from transformer.systems.registry import find_system
+
+if TYPE_CHECKING:
+    from transformer.inspection.explorer import Explorer
+
+FOR_LINES = (
+    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
+    *("alignments", "token_scores", "resume", "until", "stream"),
+)
 
 
 def write_page(given: DecodeArguments) -> None:
     """Writes the page of `transformer.inspection.explorer`."""
     assert given.explore
-    for option in (
-        "output",
-        "reference",
-        "rescore",
-        "rescore_weights",
-        "bleu_tokenize",
-        "alignments",
-        "token_scores",
-        "resume",
-    ):
+    for option in FOR_LINES:
         if getattr(given, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
@@ -32,12 +35,38 @@ def write_page(given: DecodeArguments) -> None:
         raise UserError("--explore shows one model: leave out the other runs")
     check_files(given)
 
-    from transformer.cli.asked import Asking
+    page, what = _page(given)
+    with Output(given.explore, "--explore") as output:
+        output.write(page.html)
+    print(f"{what}, {len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser")
+
+
+def _page(given: DecodeArguments) -> tuple["Explorer", str]:
+    """The page, and what is on it."""
     from transformer.data.sources.corpora import read_lines
+    from transformer.inspection.explorer import SENTENCES, explore_texts
+    from transformer.tasks.language_modelling import LanguageModelling
+    from transformer.translator.generator import Generator
+
+    lines = read_lines(given.input) if given.input else standard_input(patient=True)
+    task = find_system(Run(given.run_dir).config.system).task
+    if not issubclass(task, LanguageModelling):
+        return _translations(given, (line for line in lines if line is not None))
+    generator = Generator.load(given.run_dir, given.checkpoint, int8=given.int8)
+    texts = (generator.task.record(line) for line in lines if line is not None)
+    prompts = list(itertools.islice(texts, SENTENCES))
+    if not prompts:
+        raise UserError("nothing to explore: the input has no line")
+    options = dict(fields_of(given.decoding))
+    page = explore_texts(generator, prompts, n_best=given.n_best, **options)
+    return page, f"{page.hypotheses} texts after {page.sentences} prompts (at most {SENTENCES})"
+
+
+def _translations(given: DecodeArguments, lines: Iterable[str]) -> tuple["Explorer", str]:
+    from transformer.cli.asked import Asking
     from transformer.inspection.explorer import SENTENCES, explore
     from transformer.translator.translator import Translator
 
-    lines = read_lines(given.input) if given.input else standard_input(patient=True)
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
     asking = Asking(given, translator)
     read = (asking(number, line) for number, line in enumerate(lines, start=1) if line)
@@ -52,9 +81,5 @@ def write_page(given: DecodeArguments) -> None:
         terms=[each.terms for each in asked],
         **dict(fields_of(given.decoding)),
     )
-    with Output(given.explore, "--explore") as output:
-        output.write(page.html)
-    print(
-        f"{page.hypotheses} translations of {page.sentences} of the input's sentences (at most {SENTENCES}), "
-        f"{len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser"
-    )
+    sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
+    return page, f"{page.hypotheses} translations {sentences}"

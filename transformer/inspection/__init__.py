@@ -1,8 +1,8 @@
 """Inspection of attention weights and beam searches, as arrays, pictures and a page. Within the package, only
 `decode.py --explore` imports this."""
 
-from transformer.inspection.attention import Attention, attention_of
-from transformer.inspection.explorer import Explorer, explore
+from transformer.inspection.attention import Attention, attention_of, attention_of_text
+from transformer.inspection.explorer import Explorer, explore, explore_texts
 from transformer.inspection.tree import Candidate, SearchTree, search_tree
 
 __all__ = [
@@ -11,6 +11,8 @@ __all__ = [
     "Explorer",
     "SearchTree",
     "attention_of",
+    "attention_of_text",
     "explore",
+    "explore_texts",
     "search_tree",
 ]

@@ -12,9 +12,10 @@ import numpy as np
 from transformer.config import BeamConfig, Option
 from transformer.errors import UserError
 from transformer.files import Json
-from transformer.inspection.attention import Attention, attention_of, check_inspectable
+from transformer.inspection.attention import Attention, attention_of, attention_of_text, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 from transformer.tasks.asked import asked
+from transformer.translator.generator import Generator
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
@@ -99,10 +100,49 @@ def explore(
     return Explorer(_page(data), len(found), sum(map(len, found)))
 
 
-def _origin(translator: Translator) -> str:
+def explore_texts(
+    generator: Generator, prompts: Sequence[str], *, n_best: int | None = None, **options: Option
+) -> Explorer:
+    """A page with what a language model writes after some prompts: the attention of every layer and head, and
+    for beam search the search tree.
+
+    Args:
+      prompts: texts, which may be empty.
+      n_best: number of outputs of each. None: all that the search returns.
+      options: any field of `DecodingConfig`.
+
+    Raises:
+      UserError: there is no prompt, a prompt has unknown characters, or an option has an invalid value.
+    """
+    if isinstance(prompts, str) or not prompts:
+        raise UserError("nothing to explore: give a list of prompts")
+    found = generator.decode(prompts, n_best=n_best, **options)
+    settings = generator.settings(n_best, options)
+    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
+    texts: list[Json] = []
+    for prompt, outputs in zip(prompts, found, strict=True):
+        attentions = attention_of_text(generator, prompt, outputs, **options)
+        given = [
+            {
+                "text": output.text,
+                "score": round(output.score, 4),
+                "logP": round(output.log_probability, 4),
+                "target": attention.target,
+                "given": attention.given,
+                "decoder": _whole(attention.decoder),
+            }
+            for output, attention in zip(outputs, attentions, strict=True)
+        ]
+        tree = _tree(search_tree(generator, prompt, **options)) if beams else None
+        texts.append({"text": prompt, "cut": 0, "hypotheses": given, "terms": [], "tree": tree})
+    data = {"unit": UNIT, "origin": _origin(generator), "sentences": texts}
+    return Explorer(_page(data), len(found), sum(map(len, found)))
+
+
+def _origin(translator: Translator | Generator) -> str:
     """Run, checkpoint and languages."""
     languages = translator.task.describe()
-    return f"{translator.origin}, {languages}" if translator.origin else languages
+    return ", ".join(filter(None, (translator.origin, languages)))
 
 
 def _decoder(attention: Attention) -> Json:

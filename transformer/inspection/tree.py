@@ -23,6 +23,7 @@ from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
 from transformer.tasks.asked import Asked
+from transformer.translator.generator import Generator
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
@@ -77,12 +78,18 @@ class SearchTree:
 
 
 def search_tree(
-    translator: Translator, source: str, *, prefix: str = "", terms: Sequence[str] = (), **options: Option
+    translator: Translator | Generator,
+    source: str,
+    *,
+    prefix: str = "",
+    terms: Sequence[str] = (),
+    **options: Option,
 ) -> SearchTree:
-    """The beam search of `translator.search([source], **options)`, with all its candidates.
+    """The beam search of `translator.search([source], **options)`, or of a prompt, with all its candidates.
 
     Args:
-      source: the sentence.
+      translator: an autoregressive Transformer.
+      source: the sentence, or the prompt.
       prefix: what the translation must begin with.
       terms: words and phrases that must occur in it.
       options: any field of `DecodingConfig`.
@@ -92,7 +99,7 @@ def search_tree(
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
-    asked = Asked(source, "", prefix, tuple(terms))
+    asked: Any = Asked(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
     search, inputs = translator.steered_inputs(asked, settings)
     choice: Any = choice_of(settings, getattr(search, "hook", NO_HOOK))
     if not isinstance(choice, Best):
@@ -100,8 +107,12 @@ def search_tree(
             f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
         )
     penalty: Any = choice.penalty  # numpy in, numpy out
-    phrases = {term: translator.task.term(term) for term in asked.terms}
-    forced = len(translator.task.begun(asked.prefix)[0])
+    phrases, forced = dict[str, tuple[int, ...]](), 0
+    if isinstance(translator, Translator):
+        phrases = {term: translator.task.term(term) for term in terms}
+        forced = len(translator.task.begun(prefix)[0])
+    elif prefix or terms:
+        raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.static(), translator.variables
     conditions = jax.tree.map(jnp.asarray, Conditions.of([settings], [1], 1))  # as the first line
     slots, eos = _begun(*job, inputs, conditions), translator.task.special.eos
@@ -148,7 +159,7 @@ def search_tree(
     if not kept:
         raise UserError(NO_OUTPUT)
     places = {ends[int(steps[rank]), int(parents[rank])]: place for place, rank in enumerate(kept)}
-    pieces = translator.tokenizers[1].for_source(source).pieces(_named(*job[:2], tokens, inputs))
+    pieces = translator.task.pieces(_named(*job[:2], tokens, inputs), asked)
     return SearchTree(
         tuple(
             replace(candidate, token=piece, place=places.get(index))

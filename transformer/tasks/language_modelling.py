@@ -240,6 +240,10 @@ class LanguageModelling(Task):
                 outputs.append(Generated(text, pieces, score, log_probability, tuple(ids)))
         return outputs
 
+    def pieces(self, ids: Sequence[int], record: str) -> list[str]:
+        """The token of each id."""
+        return self.tokenizer.pieces(ids)
+
     def text(self, ids: Sequence[int], prompt: Sequence[int]) -> str:
         """The text of ids that follow a prompt."""
         before = self.tokenizer.decode(prompt)

@@ -232,6 +232,14 @@ class Task(ABC):
         """
         raise UserError(f"a phrase, {text!r}: the outputs of {type(self).__name__} have no words")
 
+    def pieces(self, ids: Sequence[int], record: Record) -> list[str]:
+        """What each output id of a record is written as, such as its subword.
+
+        Raises:
+          UserError: outputs have no text.
+        """
+        raise UserError(f"the outputs of {type(self).__name__} have no text")
+
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids, for rewards of text.
 

@@ -232,6 +232,10 @@ class Translation(Task):
         """All divisions of a phrase into subwords, at the beginning of a word."""
         return self._steering.phrases(text)
 
+    def pieces(self, ids: Sequence[int], record: Pair | Asked) -> list[str]:
+        """The subword of each id."""
+        return self.tokenizers[1].for_source(record[0]).pieces(ids)
+
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
         return self.tokenizers[1].decode(ids)

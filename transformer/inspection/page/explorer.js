@@ -69,6 +69,7 @@ function showSentence() {
 }
 
 document.title = `Attention explorer: ${origin}`;
+if (!hasSource) at("translations-title").textContent = "What follows the prompt";
 at("origin").textContent = origin;
 sentences.forEach(({ text }, index) => {
   at("sentence").append(make("option", { value: index }, `${index + 1}. ${shorter(text, 60)}`));

@@ -3,13 +3,16 @@
 
 const { unit, origin, sentences } = JSON.parse(document.getElementById("data").textContent);
 const MEAN = -1; // of all layers, or of all heads
-const KINDS = {
+const ALL_KINDS = {
   cross: ["Cross", "Output tokens, each as it is predicted", "Source tokens it attends to"],
   encoder: ["Encoder", "Source tokens", "Source tokens it attends to"],
   decoder: ["Decoder", "Output tokens, each as it is predicted", "Tokens before it that it attends to"],
 };
+// A language model has no source.
+const hasSource = sentences.some(({ source }) => source);
+const KINDS = hasSource ? ALL_KINDS : { decoder: ALL_KINDS.decoder };
 const state = {
-  sentence: 0, hypothesis: 0, kind: "cross", layer: MEAN, head: MEAN,
+  sentence: 0, hypothesis: 0, kind: Object.keys(KINDS)[0], layer: MEAN, head: MEAN,
   words: false, // subwords joined into words
   side: "queries", index: 0, // the token pinned last
 };
@@ -32,6 +35,7 @@ function make(name, attributes = {}, ...children) {
 // SentencePiece marks the beginning of a word with ▁; subword-nmt marks a piece that is continued with @@.
 const special = (piece) => /^<\/?s>$/.test(piece);
 const plain = (piece) => piece.replace(/^▁|@@$/g, "");
+const visible = (text) => ({ "": "␣", " ": "␣", "\n": "⏎", "\t": "⇥" })[text] ?? text;
 
 // Joined pieces; characters that the vocabulary lacks are spelled in bytes, <0xF0><0x9F>...
 function joined(pieces) {
@@ -64,14 +68,14 @@ function labelsOf(pieces) {
   const begins = beginnings(pieces);
   return groupsOf(pieces).map((group) => {
     const several = group.map((index) => pieces[index]);
-    return (begins[group[0]] ? "" : "·") + (state.words ? joined(several) : plain(several[0])) || "␣";
+    return (begins[group[0]] ? "" : "·") + visible(state.words ? joined(several) : plain(several[0]));
   });
 }
 
 // Text from pieces, as a reader writes it.
 function textOf(pieces) {
-  const begins = beginnings(pieces);
-  return joined(pieces.map((piece, index) => (begins[index] && index ? " " : "") + plain(piece)));
+  const begins = beginnings(pieces), space = hasSource || isSpaced(pieces) ? " " : "";
+  return joined(pieces.map((piece, index) => (begins[index] && index ? space : "") + plain(piece)));
 }
 
 function piecesOf(side) {

@@ -44,7 +44,7 @@ function showTree() {
     const g = make("g", { class: `node ${candidate.fate}`, transform: `translate(${x} ${y})`, ...reached },
       make("rect", { x: 0.5, y: 0.5, width: BOX, height: 36, rx: 6 }),
       make("text", { x: 8, y: 16, "font-size": 14 },
-        shorter((begins[index] ? "" : "·") + (plain(candidate.token) || "␣"), 9)),
+        shorter((begins[index] ? "" : "·") + visible(plain(candidate.token)), 9)),
       make("text", { class: "log-p", x: 8, y: 30 }, signed(candidate.logP, 2)));
     if (candidate.completes.length) {
       g.classList.add("completes");
