@@ -36,7 +36,7 @@ def config_of(segment: int, memory: int, small: bool) -> Config:
     """The preset with another segment and memory."""
     base, sizes = PRESETS["shakespeare-xl"], {"d_model": 16, "d_ff": 32} if small else {}
     assert isinstance(base.data, StreamConfig)
-    options: dict[str, Any] = {"vocab_size": VOCABULARY, "context": segment, "memory": memory, **sizes}
+    options: dict[str, Any] = {"vocab_size": VOCABULARY, "memory": memory, **sizes}
     return replace(
         base,
         model=replace(base.model, **options),

@@ -18,17 +18,30 @@ from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import SYSTEMS, declared_parameters, find_system
 from transformer.translator.translator import Translator
 
-SIZES = {"vocab_size": 13, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
-OPTIONS = {"nonautoregressive": {"decoder_input": "length"}}  # without random masks
+SIZES = {
+    "vocab_size": 13,
+    "num_layers": 1,
+    "d_model": 16,
+    "d_ff": 32,
+    "num_heads": 2,
+    "dropout": 0.0,
+    "memory": 4,
+}
+OPTIONS = {
+    "nonautoregressive": {"decoder_input": "length"},  # without random masks
+    "language-model": {"memory": 4},
+}
 DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
 
 def config_of(name: str) -> Config:
-    model, decoding, _ = types_of(name)
+    model, decoding, data = types_of(name)
     known = {item.name for item in dataclasses.fields(model)}
     options = {key: value for key, value in (SIZES | OPTIONS.get(name, {})).items() if key in known}
-    copies = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}
-    return Config(system=name, model=model(**options), decoding=decoding(), **copies)
+    special = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}
+    if data is not DataConfig:
+        special = {"data": data(max_length=8, batch_tokens=32 * 8)}
+    return Config(system=name, model=model(**options), decoding=decoding(), **special)
 
 
 def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
@@ -39,7 +52,11 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         model, system.objective(config, Translator.load), optimizer, seed=0, gather=layout.gather
     )
     batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
-    state = layout.place(init_state(model, optimizer, 0, system.task.example()))
+    if name := {"language-model": "characters"}.get(config.system):
+        batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))
+    state = layout.place(
+        init_state(model, optimizer, 0, system.task.example(), carry=system.carry(config, False))
+    )
     (placed,) = layout.batches([batch])
     state, _ = layout.spread(step)(state, placed)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]

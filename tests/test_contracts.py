@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from toy_runs import LAYOUTS, RESUMED
-from toys import TOYS, register_toys
+from toys import TOYS, TRAINED, register_toys
 from toys.forbidden import FORBIDDEN
 
 from transformer import Decoder, Run, Translator, UserError
@@ -71,6 +71,7 @@ def _registered() -> Iterator[None]:
 
 
 every_toy = pytest.mark.parametrize("name", TOYS)
+every_one = pytest.mark.parametrize("name", TRAINED)
 
 
 def check_same(folder: Path, name: str, kind: str) -> None:
@@ -88,7 +89,7 @@ def check_resumed(folder: Path, layout: str, name: str) -> None:
         assert (resumed[key] == value).all(), key
 
 
-@every_toy
+@every_one
 @pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
 def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
     check_same(folder, name, kind)
@@ -99,13 +100,13 @@ def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, layout:
     check_resumed(folder, layout, name)
 
 
-@every_toy
+@every_one
 def test_runs_resume_on_another_number_of_devices(folder: Path, name: str) -> None:
     check_same(folder, name, "replicas-moved")
 
 
 @pytest.mark.slow
-@every_toy
+@every_one
 def test_a_mesh_gives_the_same_results(everywhere: Path, name: str) -> None:
     for kind in ("mesh-whole", "mesh-moved"):
         check_same(everywhere, name, kind)
@@ -113,7 +114,7 @@ def test_a_mesh_gives_the_same_results(everywhere: Path, name: str) -> None:
         check_resumed(everywhere, "mesh", name)
 
 
-@every_toy
+@every_one
 def test_losses_fall(folder: Path, name: str) -> None:
     losses = arrays(folder, name, "one-whole")["losses"]
     assert np.isfinite(losses).all()

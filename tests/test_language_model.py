@@ -18,7 +18,7 @@ from transformer.systems.registry import find_system
 BOS, EOS = 1, 2
 SIZES = {
     **{"vocab_size": 11, "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2},
-    **{"dropout": 0.0, "context": 8},
+    "dropout": 0.0,
 }
 SCHEMES = ("relative", "rotary", "alibi")
 IDS = jnp.asarray([[BOS, 4, 5, 6, 7, 8, 9, 10], [BOS, 7, 7, BOS, 4, 6, 5, 9]])

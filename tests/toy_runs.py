@@ -14,22 +14,25 @@ import jax
 import numpy as np
 import toys
 from small_run import changed, quiet, small_config
-from toys import STATEFUL, TOYS
+from toys import STATEFUL, TRAINED
 from toys.task import SIZES
 
-from transformer import Config, Run, TransformerConfig, train
+from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
+from transformer.config.language_model import StreamConfig
 from transformer.systems.registry import model_shapes
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""
 STEPS = 4
-RESUMED = [(layout, name) for layout in LAYOUTS for name in TOYS if layout == "one" or name in STATEFUL]
+RESUMED = [(layout, name) for layout in LAYOUTS for name in TRAINED if layout == "one" or name in STATEFUL]
 """What is resumed in the layout it was trained in: all on one device, elsewhere what has most state."""
 
 
 def toy_config(name: str, folder: Path, layout: str = "one", **training: int) -> Config:
-    """The config of a toy, whose corpus is in the folder."""
+    """The config of a toy, whose corpus is in the folder; or of a language model with memory."""
+    if name == "language-model":
+        return text_config(folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
     config = small_config(folder)
     data = config.data
@@ -45,6 +48,21 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
         ),
         # a larger epsilon, so that Adam does not turn rounding errors of tiny gradients into updates
         optimizer=dataclasses.replace(config.optimizer, epsilon=1e-4),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def text_config(folder: Path, layout: str, **training: int) -> Config:
+    """The config of a language model whose memory is as long as a segment, and longer in evaluation."""
+    config, text = PRESETS["language-model"], folder / "text"
+    text.write_text("".join(f"{n} and {n * n}, \n" for n in range(120)))
+    sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "memory": 8, "evaluation_memory": 12}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes),
+        data=StreamConfig(train=text, max_length=8, batch_tokens=128, cache_dir=folder / "cache"),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
     )
     return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
@@ -74,7 +92,7 @@ def interrupted(run_dir: Path, copy: Path) -> Path:
 
 
 def main(folder: Path, layout: str, other: str = "") -> None:
-    for name in TOYS:
+    for name in TRAINED:
         place = folder / name
         place.mkdir(exist_ok=True)
         config, whole = toy_config(name, place, layout), place / f"{layout}-whole"

@@ -25,7 +25,9 @@ TOYS = {
 }
 
 
-STATEFUL = ("toy-memory", "toy-tracked")
+TRAINED = (*TOYS, "language-model")
+"""What is trained in several layouts: the toys, and the system of this package that has memory."""
+STATEFUL = ("toy-memory", "toy-tracked", "language-model")
 """Those that a checkpoint has more of than parameters."""
 
 

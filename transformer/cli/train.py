@@ -15,7 +15,7 @@ from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.methods import with_method
 from transformer.commands import program
-from transformer.config import Config, DataConfig, HostsConfig, Option, changed, flatten, text_data
+from transformer.config import Config, CorpusConfig, HostsConfig, Option, changed, flatten
 from transformer.config.presets import PRESETS
 from transformer.config.registry import load_entry_points, unknown
 from transformer.data.remote import has
@@ -87,7 +87,7 @@ def _train(arguments: list[str]) -> None:
         default = _begun_from(parent, default, network=preset == FINE_TUNE)
     given = parse_train(arguments, default)
     if parent:
-        _check_vocabulary(text_data(given.config), text_data(default))
+        _check_vocabulary(given.config.data, default.data)
     if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
         raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
     about = announced(given.config, preset or "quickstart")
@@ -150,20 +150,25 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     from transformer.runs.run import Run
 
     parent = Run(run_dir).config
-    if not isinstance(parent.data, DataConfig):
-        raise UserError(f"--init-from {run_dir}: only systems that translate can be initialised so far")
-    vocabulary = {name: getattr(parent.data, name) for name in VOCABULARY}
-    data = dataclasses.replace(text_data(default), **vocabulary)
-    default = dataclasses.replace(default, data=data)
+    vocabulary = {name: getattr(parent.data, name) for name in VOCABULARY if hasattr(parent.data, name)}
+    if not vocabulary:
+        raise UserError(
+            f"--init-from {run_dir}: system {parent.system} has no text, so it cannot be initialised"
+        )
+    if type(parent.data) is not type(default.data):
+        raise UserError(
+            f"--init-from {run_dir} holds a {parent.system}: name one of its presets before the options"
+        )
+    default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
     if not network:
         return default
     return dataclasses.replace(default, system=parent.system, model=parent.model, decoding=parent.decoding)
 
 
-def _check_vocabulary(data: DataConfig, default: DataConfig) -> None:
+def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
     """Raises UserError if vocabulary options differ from those of the run to initialise from."""
     for name in (*VOCABULARY, "source_tokenizer", "target_tokenizer"):
-        if getattr(data, name) != getattr(default, name):
+        if getattr(data, name, None) != getattr(default, name, None):
             raise UserError(
                 f"--data.{name.replace('_', '-')}: --init-from brings its own vocabulary; leave it out"
             )

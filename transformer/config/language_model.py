@@ -24,13 +24,13 @@ class LanguageModelConfig(StackConfig):
     section 3.2). 0: none."""
     evaluation_memory: int | None = None
     """The same in evaluation and generation. None: as in training."""
-    context: int = 0
-    """Tokens of a segment, --data.max-length. 0: as there."""
 
     _RANGES: ClassVar[Ranges] = {
         **StackConfig._RANGES,
-        **dict.fromkeys(("memory", "evaluation_memory", "context"), (0, LONGEST)),
+        **dict.fromkeys(("memory", "evaluation_memory"), (0, LONGEST)),
     }
+
+    ADAPTABLE = (*StackConfig.ADAPTABLE, "memory", "evaluation_memory")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -92,7 +92,7 @@ class LanguageModelling(Task):
         texts = progress("vocabulary", documents, len(documents))
         lines = (line for text in texts for line in text.splitlines(keepends=True))
         tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, config.model.special, "text")
-        return cls(_with_sizes(config, tokenizer.vocab_size), tokenizer)
+        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "LanguageModelling":
@@ -109,7 +109,7 @@ class LanguageModelling(Task):
     def without_corpus(cls, config: Config) -> "LanguageModelling":
         """With the vocabulary size of the options."""
         size = config.model.vocab_size or _data(config).vocab_size
-        return cls(_with_sizes(config, size), cast(Tokenizer, None))
+        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
 
     def save(self, folder: Path) -> None:
         """Writes the vocabulary."""
@@ -206,7 +206,7 @@ class LanguageModelling(Task):
         """The ids of the prompts after <bos>. Of long prompts the end is kept, with a warning."""
         model, found = _model(self.config), []
         if not model.attended:
-            longest = min(longest, max(1, model.context // 2))
+            longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
             ids = [self.special.bos, *self.ids(prompt)]
             if len(ids) > longest and lines:
@@ -221,10 +221,11 @@ class LanguageModelling(Task):
         super().check_search(settings)
         model = _model(self.config)
         longest = min(settings.extra_length, settings.max_length or settings.extra_length)
-        room = model.context - model.context // 2
+        segment = self.data.max_length
+        room = segment - segment // 2
         if not model.attended and longest > room:
             raise UserError(
-                f"--decoding.extra-length {longest}: this model has no memory and reads {model.context} "
+                f"--decoding.extra-length {longest}: this model has no memory and reads {segment} "
                 f"tokens, so it writes at most {room} after a prompt"
             )
 
@@ -303,20 +304,15 @@ def _model(config: Config) -> LanguageModelConfig:
     return config.model
 
 
-def _with_sizes(config: Config, vocab_size: int) -> Config:
-    """The config, with the sizes of the vocabulary and of a segment.
+def _with_vocabulary(config: Config, vocab_size: int) -> Config:
+    """The config, with the size of the vocabulary.
 
     Raises:
-      UserError: it has others.
+      UserError: it has another.
     """
-    model, data = _model(config), _data(config)
-    if model.context not in (0, data.max_length):
-        raise UserError(
-            f"--model.context {model.context} but segments have --data.max-length {data.max_length} tokens: "
-            "leave it out"
-        )
+    model = _model(config)
     if model.vocab_size not in (0, vocab_size):
         raise UserError(
             f"--model.vocab-size {model.vocab_size} but the vocabulary has {vocab_size} ids: leave it out"
         )
-    return replace(config, model=replace(model, vocab_size=vocab_size, context=data.max_length))
+    return replace(config, model=replace(model, vocab_size=vocab_size))

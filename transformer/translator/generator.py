@@ -152,7 +152,7 @@ class Generator(Decoder[LanguageModelling]):
     ) -> Iterator[tuple[int, float]]:
         """Tokens without end. A model without memory reads the second half of its segment again when that is
         full."""
-        model, pad = self._model, self.task.special.pad
+        model, segment, pad = self._model, self.config.data.max_length, self.task.special.pad
         draw, temperature = Draw(greedy=True), 1.0
         if isinstance(settings, SampleConfig):
             draw, temperature = Draw(settings.top_k, settings.top_p), settings.temperature
@@ -163,16 +163,16 @@ class Generator(Decoder[LanguageModelling]):
         while True:
             size = next((size for size in settings.buckets if size >= len(ids)), len(ids))
             row = jnp.asarray([[*ids, *[pad] * (size - len(ids))]], jnp.int32)
-            columns = model.attended + 1 if model.attended else model.context
+            columns = model.attended + 1 if model.attended else segment
             given = self.model, as_variables(self.variables), row, columns, draw, key, temperature, begun
             for token, log_p in streamed(*given):
                 yield token, log_p
                 begun += 1
                 if not model.attended:
                     ids.append(token)
-                    if len(ids) >= model.context:
+                    if len(ids) >= segment:
                         break
-            ids = ids[-max(1, model.context // 2) :]
+            ids = ids[-max(1, segment // 2) :]
 
     def score(self, texts: Sequence[str]) -> list[ScoredText]:
         """The log-probability of each text as a whole document, read segment by segment with the memory of
@@ -190,13 +190,14 @@ class Generator(Decoder[LanguageModelling]):
         return [self._scored(text) for text in texts]
 
     def _scored(self, text: str) -> ScoredText:
-        model, special, task = self._model, self.task.special, self.task
+        model, segment = self._model, self.config.data.max_length
+        special, task = self.task.special, self.task
         ids = task.document(text).ids
         given = np.array([special.bos, *ids[:-1]], np.int32)
         past, found = Past.empty(model, 1, model.attended), list[float]()
-        for start in range(0, len(ids), model.context):
-            sides = (x[start : start + model.context] for x in (given, ids))
-            source, target = (_padded(x, model.context, special.pad) for x in sides)
+        for start in range(0, len(ids), segment):
+            sides = (x[start : start + segment] for x in (given, ids))
+            source, target = (_padded(x, segment, special.pad) for x in sides)
             log_p, past = _read(self.model, self.variables, source, target, past)
             found += np.asarray(log_p)[0].tolist()
         kept = tuple(found[: len(ids)])
