@@ -213,9 +213,12 @@ class TransformerConfig(StackConfig):
     """location: filters over the weights of the last step."""
     location_width: int = 15
     """location: width of these filters, in source positions."""
-    monotonic_noise: float = 1.0
+    monotonic_scale: float = 16.0
+    """monotonic: initial bound of the energies. It must exceed the noise, or attention stays soft in training
+    and fails when decoding decides."""
+    monotonic_noise: float = 4.0
     """monotonic: deviation of the noise on the energies in training."""
-    monotonic_offset: float = -1.0
+    monotonic_offset: float = 0.0
     """monotonic: initial offset of the energies; the lower, the further a step goes at first."""
     cross_view: Literal["last", "soft-sum", "layer-wise", "coarse-to-fine"] = "last"
     """What a decoder layer reads besides the last layer of the encoder (Liu et al. 2020). last: nothing;
@@ -233,8 +236,9 @@ class TransformerConfig(StackConfig):
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
-        if self.monotonic_noise < 0:
-            raise UserError("--model.monotonic-noise must not be negative")
+        for name in ("noise", "scale"):
+            if getattr(self, f"monotonic_{name}") < 0:
+                raise UserError(f"--model.monotonic-{name} must not be negative")
 
     @property
     def decoder_depth(self) -> int:

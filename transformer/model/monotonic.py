@@ -22,7 +22,9 @@ class MonotonicAttention(Mechanism):
     sigmoid(g w . tanh(q + k_j) / |w| + r) (Eq. 16), otherwise it goes on to j + 1. After the last key it
     reads zeros, as do all later steps. Its state is the key that each head reads.
 
-    Training adds normal noise to the energy, so that p becomes near to 0 or 1 (section 2.4).
+    Training adds normal noise to the energy, so that p becomes near to 0 or 1 (section 2.4). The paper's
+    initial energies are between -1 and 1, which takes long trainings to exceed the noise; here they begin
+    larger.
     """
 
     config: TransformerConfig
@@ -34,7 +36,7 @@ class MonotonicAttention(Mechanism):
         )
         heads = ("heads",)
         self.energy = param(self, "energy", uniform, (c.num_heads, c.key_width), ("heads", None))
-        scale, offset = c.key_width**-0.5, c.monotonic_offset
+        scale, offset = c.monotonic_scale * c.key_width**-0.5, c.monotonic_offset
         self.gain = param(self, "gain", nn.initializers.constant(scale), (c.num_heads,), heads)
         self.offset = param(self, "offset", nn.initializers.constant(offset), (c.num_heads,), heads)
 
