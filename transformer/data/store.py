@@ -4,6 +4,7 @@ without TensorFlow."""
 import contextlib
 import functools
 import io
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,6 +171,7 @@ def prepare(
     """
 
     def opened() -> Any:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS warns of folders without a dataset
         builder = _builder_class(kind)(data_dir=os.fspath(place), file_format="array_record")
         builder.splits = splits
         return builder
