@@ -12,7 +12,7 @@ from transformer.methods.rdrop import rdrop_objective
 from transformer.methods.reward import reward_objective
 from transformer.methods.rewards import Spell
 from transformer.methods.scheduled import scheduled_objective
-from transformer.systems.registry import find_system
+from transformer.systems.registry import NO_ATTENTION, find_system
 from transformer.training.objective import Objective, TranslationObjective
 
 Maker = Callable[[Config, TranslationObjective], Objective]
@@ -48,6 +48,8 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
             "use passes"
         )
     if config.guidance.weight:
+        if system.attentions is NO_ATTENTION:
+            raise UserError(f"--guidance.weight: {config.system} has no attention to a source; leave it out")
         objective = guided(objective, system.attentions, config.guidance)
     return objective
 

@@ -109,7 +109,7 @@ class Watch:
             self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
 
     def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
-        """Shows scores, and samples of (input, reference, output)."""
+        """Shows scores, and samples of (input, reference, output); some have no reference."""
         best, measure = "  best so far" if record["best"] else "", record["measure"]
         perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""
         self.console.print(
@@ -123,7 +123,7 @@ class Watch:
             style = "green" if translation == reference else ""
             self.console.print(Text("  " + source, style="dim"))
             self.console.print(Text("  -> " + translation, style=style))
-            if translation != reference:
+            if reference and translation != reference:
                 self.console.print(Text("   = " + reference, style="dim"))
 
     def result(self, title: str, rows: list[tuple[str, str]]) -> None:

@@ -279,6 +279,20 @@ class LanguageModelling(Task):
         """The negative log-likelihood in nats per token, and its exponential."""
         return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
 
+    def prompts(self, records: Sequence[str], count: int) -> list[str]:
+        """Beginnings of lines from various places of the text."""
+        found = []
+        for index in range(count if records else 0):
+            text = records[index % len(records)]
+            _, _, rest = text[len(text) * index // count :].partition("\n")
+            lines = [line for line in rest.splitlines() if line.strip()] or text.splitlines()
+            found.append(" ".join(lines[0].split(" ")[:4]))
+        return found
+
+    def shown(self, record: str, output: str) -> tuple[str, str, str]:
+        """A prompt, and what follows it."""
+        return record, "", output.replace("\n", r"\n")
+
     # Lines in, lines out
 
     def record(self, line: str) -> str:

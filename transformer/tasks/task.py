@@ -67,7 +67,7 @@ class Task(ABC):
     unit: ClassVar[str] = "examples"
     """What a corpus consists of, for messages."""
     decodes: ClassVar[bool] = True
-    """Whether evaluation decodes outputs."""
+    """Whether scores need outputs, so that evaluation decodes."""
     fields: Fields
     """The arrays of an example."""
     inputs: tuple[str, ...]
@@ -281,6 +281,15 @@ class Task(ABC):
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """What a validation logs of the objective's means."""
         return dict(means)
+
+    def prompts(self, records: Sequence[Record], count: int) -> list[Record]:
+        """What a validation decodes to show samples, if scores need no outputs; by default nothing.
+
+        Args:
+          records: of the validation.
+          count: how many samples are wanted.
+        """
+        return []
 
     def shown(self, record: Record, output: Any) -> tuple[str, str, str]:
         """Input, reference and output as text, for samples of the validation; `output` is from `scored`."""

@@ -45,18 +45,18 @@ class Evaluator:
         start, records = time.monotonic(), self.data.corpus.splits["validation"]
         means = self._means(variables, records, request)
         some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
-        outputs = self._decoded(variables, "validation", some, request) if means else []
+        task, count = self.task, self.config.training.samples
+        shown = some if task.decodes else task.prompts(some, count)
+        outputs = self._decoded(variables, "validation", shown, request) if means else []
         if asked(request) or means is None:
             return None
-        measure, score_of = next(iter(self.task.measures().items()))
-        score = score_of(Evaluation(some, outputs, means))
-        samples = [
-            self.task.shown(some[i], outputs[i])
-            for i in _of_various_lengths([len(str(record)) for record in some], self.config.training.samples)
-            if outputs
-        ]
+        measure, score_of = next(iter(task.measures().items()))
+        score = score_of(Evaluation(some, outputs if task.decodes else [], means))
+        lengths = [len(str(record)) for record in shown]
+        chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
+        samples = [task.shown(shown[i], outputs[i]) for i in chosen]
         found = {
-            **self.task.summary(means),
+            **task.summary(means),
             measure.name: score.value,
             "merit": measure.merit(score.value),
             "measure": asdict(measure),
@@ -88,7 +88,7 @@ class Evaluator:
         split = "test" if "test" in splits else "validation"
         records = list(splits[split])
         means = self._means(variables, splits[split], StopRequest()) or {}
-        outputs = self._decoded(variables, split, records, StopRequest())
+        outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
         given = Evaluation(records, outputs, means)
         return split, records, {measure: score(given) for measure, score in self.task.measures().items()}
 
@@ -96,7 +96,7 @@ class Evaluator:
         self, variables: Variables, split: str, records: list[Record], request: StopRequest
     ) -> list[Any]:
         """The best output of each record, as scores need it. Some are missing if a stop was requested."""
-        if not self.task.decodes:
+        if not records:
             return []
         decoder = Decoder(self.config, variables, self.task, warns=False)
         if is_main_process() and split not in self._warned:

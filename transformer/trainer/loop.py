@@ -23,7 +23,7 @@ from transformer.runs.report.logged import duration
 from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import is_main_process
-from transformer.runtime.sharding import check_rows, layout_of
+from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
@@ -70,7 +70,6 @@ class Loop:
     ) -> TrainState:
         t, system = self.config.training, find_system(self.config.system)
         example, carry = system.task.example(), system.carry(self.config, False)
-        check_rows(carry, self.layout.shards, t.accumulate)
 
         def first(variables: Mapping[str, Any] = NONE_GIVEN) -> TrainState:
             average = t.ema > 0

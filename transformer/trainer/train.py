@@ -16,7 +16,7 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
-from transformer.runtime.sharding import layout_of
+from transformer.runtime.sharding import check_rows, layout_of
 from transformer.systems.registry import check_system, find_system
 from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
@@ -68,7 +68,7 @@ def train(
     watch = watch or Watch(quiet=not is_main_process())
     keep_programs()
     check_system(config)
-    layout_of(config.mesh)  # refuses what these devices cannot do
+    layout = layout_of(config.mesh)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(config, model=run.config.model)
@@ -76,15 +76,16 @@ def train(
     if parent:
         parent.checkpoints.best()  # refuses a run without checkpoints
         config = _sized_like_parent(config, parent)
-    task_type = find_system(config.system).task
-    task_type.check(config)
+    system = find_system(config.system)
+    system.task.check(config)
+    check_rows(jax.eval_shape(lambda: system.carry(config, False)), layout.shards, config.training.accumulate)
     if about:
         watch.message(about)
     corpus = open_corpus_shown(config, watch)
     if known := run or parent:
-        task = task_type.load(config, known.path)
+        task = system.task.load(config, known.path)
     else:
-        task = task_type.create(config, corpus, watch.progress)
+        task = system.task.create(config, corpus, watch.progress)
         config = task.config
     if run:
         run.check_corpus(corpus.folder.name)
