@@ -1,6 +1,8 @@
 """Running text: documents, and the batches that continue each other."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -158,3 +160,47 @@ def test_options_that_segments_do_not_have():
         StreamConfig(max_length=64, batch_tokens=32)
     with pytest.raises(UserError, match="separator"):
         StreamConfig(separator="")
+
+
+PREPARE = r"""
+import sys, numpy, tensorflow_datasets as tfds
+more = {"year": numpy.int32} if sys.argv[2] == "more" else {}
+class ToyTexts(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+    def _info(self):
+        features = {"text": tfds.features.Text(), "title": tfds.features.Text(), **more}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(20)}
+    def _generate_examples(self, count):
+        for i in range(count):
+            yield i, {"text": f"text {i}\nends", "title": f"title {i}", **dict.fromkeys(more, i)}
+ToyTexts(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+
+
+def prepared(folder, kind):
+    """A TFDS dataset on disk, prepared by another program."""
+    command = [sys.executable, "-c", PREPARE, str(folder / "tfds"), kind]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"dataset": "toy_texts", "cache_dir": folder}
+
+
+def test_any_tfds_set_of_texts(tmp_path):
+    options = prepared(tmp_path, "texts")
+    corpus = open_texts(StreamConfig(**options))
+    kept, held = (list(corpus.splits[split]) for split in ("train", "validation"))
+    assert (len(kept), len(held)) == (18, 2)
+    assert sorted(kept + held) == sorted(f"text {i}\nends" for i in range(20))
+    assert "held out" in corpus.note
+    titles = open_texts(StreamConfig(**options, text_feature="title"))
+    assert all(text.startswith("title ") for text in titles.splits["train"])
+    assert titles.folder != corpus.folder
+    with pytest.raises(UserError, match="no text named 'body'.*it has text, title"):
+        open_texts(StreamConfig(**options, text_feature="body"))
+
+
+def test_a_dataset_that_names_other_classes_is_not_opened(tmp_path):
+    options = prepared(tmp_path, "more")
+    with pytest.raises(UserError, match="is not that of a text dataset"):
+        open_texts(StreamConfig(**options))
