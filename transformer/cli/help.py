@@ -4,6 +4,7 @@ import textwrap
 
 from transformer.commands import COMMANDS, called
 from transformer.config import Config
+from transformer.config.language_model import StreamConfig
 from transformer.config.presets import GROUPS, PRESETS
 
 COMMON = {
@@ -24,6 +25,20 @@ COMMON = {
     "training.seed": "seed of initial parameters and dropout",
 }
 """The options that most people need, and what they do."""
+OF_STREAMS = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "running text; also --data.validation, --data.test, --data.separator",
+    "data.dataset": "a TFDS dataset with text instead",
+    "data.tokenizer": "character, byte, bpe, unigram",
+    "data.vocab_size": COMMON["data.vocab_size"],
+    "data.batch_tokens": "batch size in tokens: the number of rows times the tokens of a segment",
+    "data.max_length": "tokens of a segment",
+    "model.memory": "earlier tokens whose states each layer keeps from segment to segment",
+    "model.num_layers": "number of layers",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("optimizer", "training")},
+}
+"""Those of language models."""
 
 
 def commands_help() -> str:
@@ -41,8 +56,8 @@ def train_help(preset: str = "quickstart") -> str:
     lines = [
         f"usage: {train} [PRESET] [OPTIONS]",
         "",
-        "Train a Transformer, or another system, to translate. The run directory gets",
-        "checkpoints, vocabulary, metrics and report.html. Ctrl-C saves and stops.",
+        "Train a Transformer, or another system, to translate or to continue text. The",
+        "run directory gets checkpoints and report.html. Ctrl-C saves and stops.",
         "",
         "examples:",
         f"  {train}",
@@ -53,12 +68,15 @@ def train_help(preset: str = "quickstart") -> str:
         "      resume",
         f"  {train} --init-from runs/transformer-1 --data.train-source ...",
         "      fine-tune a trained or imported model",
+        f"  {train} language-model --data.train book.txt",
+        "      a model that continues running text",
         f"  {train} base --plan v5e:2x4",
         "      what it needs on accelerators that are not here: memory, time, hours",
         "",
         f"common options [value in preset {preset}]:",
     ]
-    for name, what in COMMON.items():
+    streams = isinstance(PRESETS[preset].data, StreamConfig)
+    for name, what in (OF_STREAMS if streams else COMMON).items():
         option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
         lines += textwrap.wrap(
             f"{option:26} {what}{_value(PRESETS[preset], name)}",
