@@ -1,0 +1,216 @@
+"""Audio: reading files, log-mel features, and the way back to a waveform.
+
+Waveforms are float32, mono, from -1 to 1, at 16,000 samples a second unless it is said otherwise.
+"""
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.errors import UserError
+
+RATE = 16_000
+"""Samples a second."""
+WINDOW, HOP = 400, 160
+"""Samples of a window (25 ms), and from one to the next (10 ms)."""
+BANDS = 80
+FLOOR = 1e-10
+"""The least power whose logarithm is taken."""
+EXTRA = "pip install 'transformer-jax[speech]'"
+LONGEST = 24 * 3600 * 48_000
+"""The most samples of a file."""
+
+
+def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
+    """The waveform of a WAV, FLAC or OGG file, with its channels averaged, at this rate.
+
+    Raises:
+      UserError: the file is missing, is no audio, has no samples, or has samples that are not numbers; or
+        the libraries for audio are not installed.
+    """
+    soundfile = _library("soundfile")
+    try:
+        with soundfile.SoundFile(path) as file:
+            if file.frames > LONGEST:
+                raise UserError(f"{path}: {file.frames:,} samples: cut it into shorter files")
+            samples, found = file.read(dtype="float32", always_2d=True), file.samplerate
+    except (OSError, RuntimeError) as error:
+        reason = "no such file" if not Path(path).exists() else str(error).rpartition(": ")[2].rstrip(".")
+        raise UserError(f"{path}: cannot be read as audio: {reason}") from error
+    if not len(samples):
+        raise UserError(f"{path}: it has no samples")
+    if not np.isfinite(samples).all():
+        place = int(np.flatnonzero(~np.isfinite(samples).all(axis=1))[0])
+        raise UserError(f"{path}: sample {place} is not a number; write the file again")
+    wave = samples.mean(axis=1)
+    return wave if found == rate else resampled(wave, found, rate)
+
+
+def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:
+    """The waveform at another number of samples a second."""
+    found: np.ndarray = _library("soxr").resample(wave, rate, wanted)
+    return found.astype(np.float32)
+
+
+def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarray, " _"]:
+    """The waveform played faster by a factor, pitch included (speed perturbation, Ko et al. 2015)."""
+    return wave if factor == 1 else resampled(wave, factor, 1.0)
+
+
+def _library(name: str) -> Any:
+    try:
+        return __import__(name)
+    except (ImportError, OSError) as error:
+        raise UserError(f"reading audio needs {name}: {EXTRA}") from error
+
+
+# Features
+
+
+@functools.cache
+def mel_filters(bands: int = BANDS, rate: int = RATE, window: int = WINDOW) -> Float[np.ndarray, "bands f"]:
+    """Triangles that are equally wide on Slaney's mel scale, linear up to 1,000 Hz and logarithmic above,
+    each of area 1 over frequency (Slaney 1998)."""
+    linear, octave = 200 / 3, math.log(6.4) / 27  # Hz of a mel below 1,000 Hz; logarithm of its factor above
+
+    def hertz(mel: np.ndarray) -> np.ndarray:
+        return np.where(mel < 15, mel * linear, 1000 * np.exp((mel - 15) * octave))
+
+    highest = 15 + math.log(rate / 2 / 1000) / octave if rate > 2000 else rate / 2 / linear
+    edges = hertz(np.linspace(0, highest, bands + 2))
+    bins = np.fft.rfftfreq(window, 1 / rate)
+    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    triangles = np.maximum(0, np.minimum(rising, falling))
+    return (triangles * 2 / (edges[2:] - edges[:-2])[:, None]).astype(np.float32)
+
+
+def _hann(window: int) -> Float[np.ndarray, " w"]:
+    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)).astype(np.float32)
+
+
+def stft(wave: Float[Array, "*b samples"], window: int = WINDOW, hop: int = HOP) -> Array:
+    """The spectrum `[*b, frames, window // 2 + 1]` of windows (Hann) around every hop, complex. The wave is
+    mirrored at its ends, so there are samples // hop + 1 frames."""
+    half = window // 2
+    padded = jnp.pad(wave, ((0, 0),) * (wave.ndim - 1) + ((half, half),), mode="reflect")
+    frames = 1 + wave.shape[-1] // hop
+    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    return jnp.fft.rfft(padded[..., places] * _hann(window), axis=-1)
+
+
+def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
+    """The power in each mel band, a frame every 10 ms."""
+    power = jnp.abs(stft(wave)) ** 2
+    return power @ jnp.asarray(mel_filters(bands, rate)).T
+
+
+def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array, "*b t bands"]:
+    """The natural logarithm of `mel`."""
+    return jnp.log(jnp.maximum(mel(wave, bands), FLOOR))
+
+
+def normalised(features: Float[Array, "t bands"]) -> Float[Array, "t bands"]:
+    """With mean 0 and deviation 1 of each band over the frames."""
+    deviation = features.std(axis=0)
+    return (features - features.mean(axis=0)) / jnp.maximum(deviation, 1e-3)
+
+
+def masked(
+    features: Float[Array, "t bands"],
+    key: Array,
+    *,
+    bands: int = 27,
+    frames: int = 100,
+    times: int = 2,
+    most: float = 0.2,
+) -> Float[Array, "t bands"]:
+    """SpecAugment's masks (Park et al. 2019, section 2): bands and frames that are zero.
+
+    Args:
+      features: normalised, so that zero is the mean.
+      key: a random key.
+      bands: most bands of a mask (F).
+      frames: most frames of a mask (T).
+      times: masks of each kind.
+      most: largest part of the frames in a mask (p).
+    """
+    time, width = features.shape
+    kept = jnp.ones_like(features, bool)
+    for number in range(times):
+        for axis, size, longest in ((1, width, bands), (0, time, min(frames, int(most * time)))):
+            long, place = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
+            length = jnp.floor(long * (longest + 1))
+            start = jnp.floor(place * (size - length + 1))
+            index = jnp.arange(size)
+            hidden = (index >= start) & (index < start + length)
+            kept &= ~(hidden[None, :] if axis else hidden[:, None])
+    return jnp.where(kept, features, 0)
+
+
+# And back
+
+
+def inverse_stft(
+    spectrum: Array, samples: int, window: int = WINDOW, hop: int = HOP
+) -> Float[Array, " samples"]:
+    """The wave whose windows have a spectrum `[t, f]`, or come nearest to it (Griffin and Lim 1984, Eq.
+    6)."""
+    half, frames = window // 2, spectrum.shape[0]
+    pieces = jnp.fft.irfft(spectrum, window, axis=-1) * _hann(window)
+    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    length = max(samples + window, hop * (frames - 1) + window)
+    total = jnp.zeros(length).at[places].add(pieces)
+    weight = jnp.zeros(length).at[places].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
+    return (total / jnp.maximum(weight, 1e-8))[half : half + samples]
+
+
+def griffin_lim(
+    magnitude: Float[Array, "t f"], samples: int, rounds: int = 60, momentum: float = 0.99
+) -> Array:
+    """A wave whose windows have these magnitudes: phases are estimated in turns (Griffin and Lim 1984, Eq.
+    7), with the momentum of Perraudin et al. 2013.
+
+    Args:
+      magnitude: of each frame and frequency.
+      samples: of the wave.
+      rounds: of the iteration.
+      momentum: how much of the last change is added again.
+    """
+    key = jax.random.key(0)
+    angle = jnp.exp(2j * jnp.pi * jax.random.uniform(key, magnitude.shape))
+
+    def turn(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        angle, before = state
+        rebuilt = stft(inverse_stft(magnitude * angle, samples))
+        ahead = rebuilt + momentum * (rebuilt - before)
+        return ahead / jnp.maximum(jnp.abs(ahead), 1e-16), rebuilt
+
+    angle, _ = jax.lax.fori_loop(0, rounds, turn, (angle, jnp.zeros_like(angle)))
+    return inverse_stft(magnitude * angle, samples)
+
+
+def magnitudes(power: Float[Array, "t bands"], rate: int = RATE, rounds: int = 100) -> Float[Array, "t f"]:
+    """Magnitudes of frequencies that have this power in the mel bands: non-negative least squares, by
+    multiplicative steps (Lee and Seung 2001)."""
+    filters = jnp.asarray(mel_filters(power.shape[1], rate))
+    above = power @ filters
+
+    def turn(_: int, found: Array) -> Array:
+        return found * above / jnp.maximum(found @ filters.T @ filters, 1e-20)
+
+    start = power @ (filters / jnp.maximum((filters**2).sum(axis=1, keepdims=True), 1e-20))
+    return jnp.sqrt(jax.lax.fori_loop(0, rounds, turn, start + 1e-12))
+
+
+@functools.partial(jax.jit, static_argnames=("rounds",))
+def waveform(features: Float[Array, "t bands"], rounds: int = 60) -> Float[Array, " samples"]:
+    """The wave of log-mel features, by `griffin_lim`."""
+    samples = HOP * (features.shape[0] - 1)
+    return griffin_lim(magnitudes(jnp.exp(features)), samples, rounds)
