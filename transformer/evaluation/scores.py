@@ -19,6 +19,8 @@ class Measure:
     title: str
     """For people."""
     higher_is_better: bool = True
+    digits: int = 2
+    """After the point, for people."""
 
     @classmethod
     def of(cls, record: Json) -> "Measure":
@@ -33,7 +35,7 @@ class Measure:
 BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
 EXACT = Measure("exact", "exact match")
 PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
-BITS = Measure("bits_per_character", "bits per character", higher_is_better=False)
+BITS = Measure("bits_per_character", "bits per character", higher_is_better=False, digits=3)
 WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
 
 
@@ -46,9 +48,9 @@ class Score:
     detail: str
     """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
 
-    def line(self) -> str:
+    def line(self, digits: int = 2) -> str:
         """For a table."""
-        return f"{self.value:.2f}   {self.signature}"
+        return f"{self.value:.{digits}f}   {self.signature}"
 
     def as_dict(self) -> dict[str, float | str]:
         """For a JSON file."""

@@ -115,7 +115,7 @@ class Watch:
         self.console.print(
             Text(
                 f"step {record['step']}: validation {perplexity}{measure['title']} "
-                f"{record[measure['name']]:.2f}{best}  ({record['seconds']:.1f} s)",
+                f"{record[measure['name']]:.{measure.get('digits', 2)}f}{best}  ({record['seconds']:.1f} s)",
                 style="bold",
             )
         )

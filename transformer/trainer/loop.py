@@ -225,7 +225,7 @@ class Loop:
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
-            results[measure.name] = {"title": measure.title, **score.as_dict()}
+            results[measure.name] = {"title": measure.title, "digits": measure.digits, **score.as_dict()}
         text = json.dumps(results, indent=2) + "\n"
         if is_main_process():
             write_whole(self.run.path / "results.json", text)
@@ -240,7 +240,10 @@ class Loop:
                 ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
                 ("steps", f"{self.step:,} (best by validation {criterion}: {step:,})"),
                 ("time", duration(self.journal.elapsed())),
-                *((f"{split} {measure.title}", score.line()) for measure, score in scores.items()),
+                *(
+                    (f"{split} {measure.title}", score.line(measure.digits))
+                    for measure, score in scores.items()
+                ),
                 ("written to", self.run.name),
                 ("report", f"{self.run.name}/{REPORT}"),
             ],

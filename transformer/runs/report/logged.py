@@ -65,8 +65,12 @@ class Logged:
         if isinstance(data_config, DataConfig):
             languages = f"{data_config.source_language} to {data_config.target_language}"
         facts: Json = {
-            **{f"{self.split} {_title(n, s)}": f"{s['value']:.2f}" for n, s in self.scores.items()},
-            "best checkpoint": best and f"{best['step']:,} (validation {title} {best[measure]:.2f})",
+            **{
+                f"{self.split} {_title(n, s)}": f"{s['value']:.{s.get('digits', 2)}f}"
+                for n, s in self.scores.items()
+            },
+            "best checkpoint": best
+            and f"{best['step']:,} (validation {title} {best[measure]:.{self.measure.digits}f})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
             "training time": duration(max(seconds)) if seconds else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,

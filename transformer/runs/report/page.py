@@ -52,7 +52,11 @@ def _scores(run: Logged) -> str:
     if not run.scores:
         return ""
     rows = (
-        (name, f"{score['value']:.2f}", score.get("signature") or score.get("detail", ""))
+        (
+            name,
+            f"{score['value']:.{score.get('digits', 2)}f}",
+            score.get("signature") or score.get("detail", ""),
+        )
         for name, score in run.scores.items()
     )
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
