@@ -86,9 +86,9 @@ def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, Tex
       UserError: it is unknown, has no such text or no training split, or cannot be downloaded.
     """
     builder = _prepared_builder(data.dataset, data.cache_dir, _TEXT)
-    offered = [
+    offered = sorted(
         name for name, kind in builder.info.features.items() if isinstance(kind, store.tfds().features.Text)
-    ]
+    )
     if data.text_feature not in offered:
         named = ", ".join(offered) or "none"
         raise UserError(
