@@ -9,7 +9,7 @@ import pytest
 from reference_search import random_variables
 from tiers import combinations
 
-from transformer import Config, Context, TransformerConfig, UserError
+from transformer import PRESETS, Config, Context, TransformerConfig, UserError
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.fast_autoregressive import FastAutoregressiveConfig
@@ -21,6 +21,7 @@ from transformer.methods.registry import objective_of
 from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
 from transformer.systems.registry import SYSTEMS, find_system
+from transformer.tasks.translation import Translation
 from transformer.training.objective import TranslationObjective
 
 SIZES = {"vocab_size": 12, "num_layers": 2, "d_model": 8, "dropout": 0.0}
@@ -66,7 +67,7 @@ def loss_of(config, batch=BATCH, context=TRAINING):
 
 
 def test_all_systems_are_here():
-    assert MODELS.keys() == SYSTEMS.keys()
+    assert MODELS.keys() == {name for name, system in SYSTEMS.items() if issubclass(system.task, Translation)}
 
 
 def test_the_penalties_of_a_published_example():
@@ -106,7 +107,7 @@ def test_guidance_of_packed_rows_is_that_of_their_sentences():
     assert float(loss_of(config, packed).total) == pytest.approx(float(loss_of(config).total), rel=1e-5)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", MODELS)
 def test_every_system_can_be_guided(system):
     """Its attention moves towards the diagonal."""
     config = config_of(system, guidance=GuidanceConfig(weight=1.0))
@@ -124,6 +125,16 @@ def test_every_system_can_be_guided(system):
         params = jax.tree.map(lambda x, g: x - 0.05 * jnp.sign(g), params, gradient)
         after, gradient = step(params)
     assert after < 0.95 * before
+
+
+def test_language_models_have_no_source_to_be_guided_to_and_an_objective_of_their_own():
+    config = PRESETS["language-model"]
+    guided = dataclasses.replace(config, guidance=GuidanceConfig(weight=1.0))
+    with pytest.raises(UserError, match="--guidance.weight: language-model has no attention to a source"):
+        objective_of(guided, no_teacher, str)
+    for method in ({"rdrop": RDropConfig(weight=1.0)}, {"scheduled": ScheduledConfig(share=0.5)}):
+        with pytest.raises(UserError, match="language-model has an objective of its own"):
+            objective_of(dataclasses.replace(config, **method), no_teacher, str)
 
 
 def test_what_is_not_there_cannot_be_guided():
@@ -257,7 +268,7 @@ def test_the_share_of_the_target_falls():
     assert 0 <= float(share_of_target(sigmoid, 10**6)) < 1e-6
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", MODELS)
 def test_systems_with_other_objectives_refuse_what_replaces_cross_entropy(system):
     for method in ({"rdrop": RDropConfig(weight=1.0)}, {"scheduled": ScheduledConfig(share=0.5)}):
         config = config_of(system, **method)

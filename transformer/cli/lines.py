@@ -11,16 +11,22 @@ from pathlib import Path
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
+from transformer.cli.generations import Generations
 from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
-from transformer.cli.outputs import Numbered, Outputs, Written, outputs_of
+from transformer.cli.outputs import Numbered, Outputs, Translations, Written
 from transformer.data.remote import fetched
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import open_regular
+from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import SteadyConsole, Watch
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.systems.registry import find_system
+from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.task import Task
+from transformer.tasks.translation import Translation
 
 SHARE = 256  # lines that a process decodes before the next one's
 
@@ -72,6 +78,13 @@ def decode_lines(given: DecodeArguments) -> None:
     if is_main_process():
         for line in outputs.scores(said):
             watch.message(line)
+
+
+def outputs_of(given: DecodeArguments) -> Outputs:
+    """What the command writes, by the task of the run."""
+    task = find_system(Run(given.run_dir).config.system).task
+    kinds: dict[type[Task], type[Outputs]] = {Translation: Translations, LanguageModelling: Generations}
+    return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)
 
 
 def _decoded(given: DecodeArguments, outputs: Outputs, done: int) -> Iterator[Written]:

@@ -15,12 +15,8 @@ from transformer.cli.train import fields_of
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import parse_object
-from transformer.runs.run import Run
-from transformer.systems.registry import find_system
 from transformer.tasks.asked import Asked
-from transformer.tasks.language_modelling import LanguageModelling
-from transformer.tasks.task import Task
-from transformer.tasks.translation import Hypothesis, Translation
+from transformer.tasks.translation import Hypothesis
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
 from transformer.translator.given import More
@@ -244,12 +240,3 @@ def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
     for option in options:
         if getattr(given, option):
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
-
-
-def outputs_of(given: DecodeArguments) -> Outputs:
-    """What the command writes, by the task of the run."""
-    from transformer.cli.generations import Generations
-
-    task = find_system(Run(given.run_dir).config.system).task
-    kinds: dict[type[Task], type[Outputs]] = {Translation: Translations, LanguageModelling: Generations}
-    return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)
