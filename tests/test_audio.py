@@ -90,7 +90,7 @@ def test_masks_hide_no_more_than_they_may():
 def test_normalised_features():
     features = audio.normalised(audio.log_mel(jnp.asarray(speech())))
     np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-3)
-    np.testing.assert_allclose(features.std(axis=0), 1, atol=1e-2)
+    np.testing.assert_allclose(features.std(axis=0), 1, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["PCM_16", "PCM_24", "FLOAT"])

@@ -75,6 +75,8 @@ def test_contexts_and_gradients_are_those_of_the_einsums(case, values, monkeypat
 
 def test_what_does_not_fit():
     assert flash.fits(128, 256, Mask())
+    assert not flash.fits(128, 256, Mask(causal=True))  # a memory before the queries
+    assert not flash.fits(128, 256, Mask(window=8))
     assert not flash.fits(100, 128, Mask())
     assert not flash.fits(128, 4096, Mask())
     assert not flash.fits(128, 128, Mask(pairs=jnp.ones((1, 128, 128), bool)))

@@ -68,7 +68,7 @@ class DotProductAttention(Mechanism):
 
         if keys.shape[1] != query.shape[1]:
             return *kernels.with_joined_heads(query, keys, values, mask, bias), state
-        if not weights and bias is None and kernels.runs_in_blocks(queries, mask):
+        if not weights and bias is None and kernels.runs_in_blocks(queries, keys.shape[2], mask):
             context = kernels.in_blocks(attention_weights, query, keys, values, mask, drop)
             return context, None, state
         dropping = c.attention_dropout > 0 and not deterministic

@@ -39,8 +39,10 @@ class Shape:
 
 
 def fits(queries: int, keys: int, mask: Mask) -> bool:
-    """Whether the kernel can compute attention over so many queries and keys: with whole tiles, and no
-    conditions on single pairs."""
+    """Whether the kernel can compute attention over so many queries and keys: with whole tiles, no conditions
+    on single pairs, and distances only where both are the same positions."""
+    if queries != keys and (mask.causal or mask.window is not None):
+        return False
     return queries % LANES == 0 and keys % LANES == 0 and mask.pairs is None and keys <= MOST_SCORES // LANES
 
 

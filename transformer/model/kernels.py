@@ -22,9 +22,9 @@ MOST_HEADS = 8  # for `with_joined_heads`, which multiplies each query as often 
 MOST_BEAMS = 16  # for the same
 
 
-def runs_in_blocks(queries: int, mask: Mask) -> bool:
+def runs_in_blocks(queries: int, keys: int, mask: Mask) -> bool:
     """Whether `in_blocks` is faster: the window is short, and queries and keys are the same positions."""
-    return mask.window is not None and 4 * max(mask.window, SMALLEST_BLOCK) <= queries
+    return queries == keys and mask.window is not None and 4 * max(mask.window, SMALLEST_BLOCK) <= queries
 
 
 def runs_fused(config: StackConfig, queries: int, dropout: bool) -> bool:

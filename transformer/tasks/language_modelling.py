@@ -43,7 +43,7 @@ class Generated:
     score: float
     """The log-probability divided by the length penalty, by which outputs are ranked."""
     log_probability: float
-    """log P(text | prompt) in nats, with <eos> if the model ends there."""
+    """log P(text | prompt) in nats, including <eos>, which also stands where the limit ends the text."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
 

@@ -22,7 +22,7 @@ WINDOW, HOP = 400, 160
 BANDS = 80
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
-EXTRA = "pip install 'transformer-jax[speech]'"
+EXTRA = "pip install '.[speech]'"
 LONGEST = 24 * 3600 * 48_000
 """The most samples of a file."""
 
