@@ -68,7 +68,7 @@ def test_a_short_memory_is_a_window_at_every_layer():
 
 
 def test_a_short_window_goes_with_a_memory():
-    """Where queries and keys are the same positions, a short window is computed in blocks; with a memory not."""
+    """Without a memory, a short window is computed in blocks; with one it is not."""
     model, variables = built(positions="rotary", window=3)
     ids = jnp.asarray(np.random.default_rng(0).integers(4, 11, (1, 128))).at[0, 0].set(BOS)
     whole, _ = read(model, variables, ids, Past.empty(model.config, 1, 0))
