@@ -50,7 +50,7 @@ def update(segment: int, memory: int, small: bool) -> tuple[Callable[[], Any], i
     system = find_system(config.system)
     model, optimizer = system.model(config.model), make_optimizer(config)
     carry, rows = system.carry(config, False), TOKENS // segment
-    state = init_state(model, optimizer, 0, system.task.example(), carry=carry)
+    state = init_state(model, optimizer, 0, system.task.example(config), carry=carry)
     ids = jax.random.randint(jax.random.key(0), (rows, segment), 4, VOCABULARY)
     ones = jnp.ones(ids.shape)
     batch = {"source": ids, "target": ids, "characters": ones, "words": ones}

@@ -131,7 +131,9 @@ def jax_step(case: Case) -> Callable[[], float]:
     )
     optimizer = make_optimizer(config)
     variables = {"params": jax.tree.map(jax.numpy.asarray, initial_params(case))}
-    state = Replicas().place(init_state(model, optimizer, 0, Translation.example(), variables=variables))
+    state = Replicas().place(
+        init_state(model, optimizer, 0, Translation.example(Config()), variables=variables)
+    )
     step = Replicas().spread(
         make_train_step(model, translation_objective(SMOOTHING), optimizer, seed=0), donate_state=True
     )

@@ -27,7 +27,7 @@ def updates(config: Config, repeat: bool = False) -> Iterator[tuple[TrainState, 
     config = task.config
     model, optimizer = system.model(config.model), make_optimizer(config)
     objective, layout = objective_of(config, Translator.load, task.spell), Replicas()
-    state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example()))
+    state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example(config)))
     one_update = configured_step(config.training, model, objective, optimizer, layout.gather)
     step = layout.spread(one_update, donate_state=True)
     batcher = prepare(task, corpus).batcher

@@ -17,7 +17,7 @@ import optax
 from jax.experimental import multihost_utils
 from toy_batches import WORDS, a_batch, state_of
 
-from transformer.config import MeshConfig, TransformerConfig
+from transformer.config import Config, MeshConfig, TransformerConfig
 from transformer.model.parameters import declarations
 from transformer.model.transformer import Transformer
 from transformer.runtime import sharding
@@ -55,7 +55,7 @@ def train(
         optax.adam(0.01, eps=1e-4),
         np.random.default_rng(0),
     )
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *Translation.example())["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *Translation.example(Config()))["params"]
     params = jax.tree.map(lambda x: 0.25 * rng.standard_normal(x.shape, np.float32), shapes)
     objective = translation_objective(0.1)
     step = make_train_step(
@@ -100,7 +100,7 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
 def statistics(layout: Layout, normalization: str) -> list[list[float]]:
     """Parameters and running statistics after three updates with this normalisation."""
     model, optimizer = Transformer(network(0.0, normalization)), optax.sgd(0.05)
-    initial = init_state(model, optimizer, 0, Translation.example())
+    initial = init_state(model, optimizer, 0, Translation.example(Config()))
     step = make_train_step(model, translation_objective(0.1), optimizer, seed=5, gather=layout.gather)
     state, step = layout.place(initial), layout.spread(step, donate_state=True)
     for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(3)):
@@ -114,7 +114,7 @@ def main(given: dict[str, Any]) -> None:
         address = f"localhost:{given['port']}"
         jax.distributed.initialize(address, given["processes"], given["process"])
     sizes = MeshConfig(*given["cuts"])
-    layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example()))
+    layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example(Config())))
     found = {"devices": jax.device_count(), **train(layout, 0.0)[0]}
     found["dropout"], found["again"] = train(layout, 0.3, times=2)
     found |= {kind: statistics(layout, kind) for kind in ("batch", "power")}

@@ -52,10 +52,12 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         model, system.objective(config, Translator.load), optimizer, seed=0, gather=layout.gather
     )
     batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
+    if config.system == "speech":
+        batch["source"] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)
     if name := {"language-model": "characters"}.get(config.system):
         batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))
     state = layout.place(
-        init_state(model, optimizer, 0, system.task.example(), carry=system.carry(config, False))
+        init_state(model, optimizer, 0, system.task.example(config), carry=system.carry(config, False))
     )
     (placed,) = layout.batches([batch])
     state, _ = layout.spread(step)(state, placed)

@@ -76,15 +76,18 @@ def test_masks_hide_no_more_than_they_may():
     features = jnp.ones((200, 80))
     for seed in range(20):
         found = np.asarray(
-            audio.masked(features, jax.random.key(seed), bands=10, frames=30, times=2, most=0.1)
+            audio.masked(features, 200, jax.random.key(seed), bands=10, frames=30, times=2, most=0.1)
         )
         rows, columns = (found == 0).all(axis=1), (found == 0).all(axis=0)
         assert rows.sum() <= 2 * 20
         assert columns.sum() <= 2 * 10
         outside = found[~rows][:, ~columns]
         assert (outside == 1).all()
-    hidden = [float((audio.masked(features, jax.random.key(seed)) == 0).mean()) for seed in range(30)]
+    hidden = [float((audio.masked(features, 200, jax.random.key(seed)) == 0).mean()) for seed in range(30)]
     assert 0.05 < np.mean(hidden) < 0.6
+    short = [np.asarray(audio.masked(features, 50, jax.random.key(seed), bands=0)) for seed in range(20)]
+    assert max((each == 0).all(axis=1).sum() for each in short) <= 2 * 10  # a fifth of its length
+    assert all((each[50:] == 1).all() for each in short)
 
 
 def test_normalised_features():

@@ -76,7 +76,7 @@ FIELDS += ["sentences", "checkpoint", "chrf", "date", "devices", "versions"]
 CHANCE, VALUES = st.randoms(use_true_random=True), st.lists(JSON, min_size=3, max_size=3)
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
 
-EXAMPLE = Translation.example()
+EXAMPLE = Translation.example(Config())
 
 
 @pytest.fixture(scope="module")

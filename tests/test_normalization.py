@@ -101,7 +101,7 @@ def test_power_normalisation_is_that_of_the_paper():
 
 def test_slices_of_a_batch_give_the_same_power_normalisation():
     model, optimizer = Transformer(dataclasses.replace(CONFIG, normalization="power")), optax.sgd(0.1)
-    initial = init_state(model, optimizer, 0, Translation.example())
+    initial = init_state(model, optimizer, 0, Translation.example(Config()))
     found = []
     for accumulate in (1, 4):
         step = make_train_step(model, translation_objective(0.1), optimizer, seed=0, accumulate=accumulate)

@@ -24,6 +24,7 @@ from transformer.config.copying import CopyingConfig
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.presets import PRESETS
+from transformer.config.speech import RecordingsConfig, SpeechConfig
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
@@ -40,6 +41,8 @@ CONFIGS = [
         CopyingConfig,
         LanguageModelConfig,
         StreamConfig,
+        SpeechConfig,
+        RecordingsConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
     ),

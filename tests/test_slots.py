@@ -20,19 +20,21 @@ from tiers import combinations
 from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
 from transformer.config.registry import types_of
-from transformer.data.batching import Field
+from transformer.data.batching import Field, Fields
 from transformer.decoding import queue as queue_module
 from transformer.decoding.beam import beam_search
-from transformer.decoding.lanes import Job, Lane, Size, sizes
+from transformer.decoding.lanes import Job, Lane, Size, batch, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
 from transformer.systems.registry import SYSTEMS
+from transformer.systems.speech.model import SILENCE
 from transformer.translator import decoder as module
 
 STEPWISE = [name for name, system in SYSTEMS.items() if isinstance(system.search, AutoregressiveSearch)]
 OPTIONS = BeamConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
 FIELDS = {"source": Field()}
+FRAMES = {"source": Field("float32", fill=SILENCE, shape=(5,))}
 WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
 
 
@@ -41,15 +43,24 @@ def model_of(name: str) -> tuple[Any, Any]:
     kind = types_of(name).model
     sizes = WIDE | {name: size for name, size in (("d_ff", 32), ("num_heads", 2)) if hasattr(kind, name)}
     model = SYSTEMS[name].model(kind(**sizes))
+    if name == "speech":
+        frames, ids = jnp.zeros((1, 4, 5)), jnp.zeros((1, 2), int)
+        return model, model.init(jax.random.key(1), frames, ids)
     return model, random_variables(model, 1)
 
 
-def sources(count: int) -> list[list[int]]:
+def sources(count: int, name: str = "transformer") -> list[Any]:
     rng = np.random.default_rng(0)
+    if name == "speech":
+        return [rng.normal(size=(rng.integers(1, 9), 5)).astype(np.float32) for _ in range(count)]
     return [[*rng.integers(4, 11, rng.integers(0, 7)).tolist(), 2] for _ in range(count)]
 
 
-def requests_of(given: Sequence[list[int]], options: BeamConfig, lane: int = 0) -> list[Request]:
+def fields(name: str) -> Fields:
+    return FRAMES if name == "speech" else FIELDS
+
+
+def requests_of(given: Sequence[Any], options: BeamConfig, lane: int = 0) -> list[Request]:
     return [
         Request({"source": ids}, len(ids), line, options, lambda found: found, lane=lane)
         for line, ids in enumerate(given)
@@ -60,7 +71,7 @@ def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[i
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
     job, queue = Job(SYSTEMS[name].search, model, options.static(), ("source",)), Queue(len(each))
-    lanes = [Lane(index, job, size, FIELDS, variables, queue, 1) for index, size in enumerate(each)]
+    lanes = [Lane(index, job, size, fields(name), variables, queue, 1) for index, size in enumerate(each)]
     requests = requests_of(given, options)
     waiting = [requests[index] for index in order]
     while not all(request.future.done() for request in requests):
@@ -72,18 +83,15 @@ def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[i
     return [request.future.result() for request in requests]
 
 
-def at_once(name: str, options: BeamConfig, given: list[list[int]]) -> Any:
+def at_once(name: str, options: BeamConfig, given: list[Any]) -> Any:
     model, variables = model_of(name)
-    padded = np.zeros((len(given), 8), np.int32)
-    for row, ids in zip(padded, given, strict=True):
-        row[: len(ids)] = ids
-    inputs = {"source": jnp.asarray(padded)}
+    inputs = jax.tree.map(jnp.asarray, batch([{"source": ids} for ids in given], fields(name), 8, len(given)))
     return SYSTEMS[name].search(model, variables, inputs, jnp.arange(len(given)), options)
 
 
 @pytest.mark.parametrize(("name", "method"), combinations(STEPWISE, ["beam", "greedy", "sample"]))
 def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
-    given = sources(17)
+    given = sources(17, name)
     options = changed_search(OPTIONS, {"method": method} | ({"samples": 3} if method == "sample" else {}))
     expected = at_once(name, options, given)
     overflowing = [Size(8, 4, (1, 2, 3)), Size(8, 7, (2,)), Size(8, 13, (1, 3))]

@@ -28,7 +28,7 @@ from transformer.training.step import EvalState, init_state, make_eval_step, mak
 
 OBJECTIVE = translation_objective(0.1)
 
-EXAMPLE = Translation.example()
+EXAMPLE = Translation.example(Config())
 
 
 def assert_close(first, second, tolerance=1e-5):

@@ -20,6 +20,7 @@ from toys.task import SIZES
 from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
 from transformer.config.language_model import StreamConfig
+from transformer.config.speech import RecordingsConfig
 from transformer.systems.registry import model_shapes
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
@@ -30,9 +31,11 @@ RESUMED = [(layout, name) for layout in LAYOUTS for name in TRAINED if layout ==
 
 
 def toy_config(name: str, folder: Path, layout: str = "one", **training: int) -> Config:
-    """The config of a toy, whose corpus is in the folder; or of a language model with memory."""
+    """The config of a toy, whose corpus is in the folder; or of a system of this package."""
     if name == "language-model":
         return text_config(folder, layout, **training)
+    if name == "speech":
+        return speech_config(folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
     config = small_config(folder)
     data = config.data
@@ -63,6 +66,24 @@ def text_config(folder: Path, layout: str, **training: int) -> Config:
         model=dataclasses.replace(config.model, **sizes),
         data=StreamConfig(train=text, max_length=8, batch_tokens=128, cache_dir=folder / "cache"),
         optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def speech_config(folder: Path, layout: str, **training: int) -> Config:
+    """The config of a small system that hears one digit."""
+    config = PRESETS["speech"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0, "channels": 8}
+    data = {"built_in_size": 40, "most_digits": 1, "bands": 8, "max_length": 160, "buckets": (160,)}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes),
+        data=RecordingsConfig(**data, batch_tokens=16 * 160, max_text=4, cache_dir=folder / "cache"),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
+        decoding=changed_search(
+            config.decoding, {"method": "greedy", "rows": 8, "extra_length": 2, "buckets": (160,)}
+        ),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
     )
     return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)

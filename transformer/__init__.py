@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from transformer.systems.registry import System as System
     from transformer.systems.registry import register as register
     from transformer.tasks.glossary import Glossary as Glossary
+    from transformer.tasks.hypotheses import Hypothesis as Hypothesis
     from transformer.tasks.task import Task as Task
-    from transformer.tasks.translation import Hypothesis as Hypothesis
     from transformer.tasks.translation import Translation as Translation
     from transformer.trainer.train import train as train
     from transformer.training.objective import Context as Context
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from transformer.training.step import make_train_step as make_train_step
     from transformer.translator.decoder import Decoder as Decoder
     from transformer.translator.generator import Generator as Generator
+    from transformer.translator.transcriber import Transcriber as Transcriber
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
@@ -66,10 +67,12 @@ _HOMES = {
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
     "translator.generator": ("Generator",),
+    "translator.transcriber": ("Transcriber",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
     "tasks.glossary": ("Glossary",),
-    "tasks.translation": ("Hypothesis", "Translation"),
+    "tasks.hypotheses": ("Hypothesis",),
+    "tasks.translation": ("Translation",),
     "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),

@@ -25,8 +25,8 @@ TOYS = {
 }
 
 
-TRAINED = (*TOYS, "language-model")
-"""What is trained in several layouts: the toys, and the system of this package that has memory."""
+TRAINED = (*TOYS, "language-model", "speech")
+"""What is trained in several layouts: the toys, and the systems of this package that do not translate."""
 STATEFUL = ("toy-memory", "toy-tracked", "language-model")
 """Those that a checkpoint has more of than parameters."""
 

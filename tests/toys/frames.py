@@ -45,7 +45,7 @@ class Frames(ToyTask):
         return found
 
     @staticmethod
-    def example():
+    def example(config):
         shapes = {"frames": ((1, 4, 80), "float32"), "count": ((1,), "int32"), "target": ((1, 3), "int32")}
         return tuple(jax.ShapeDtypeStruct(*given) for given in shapes.values())
 

@@ -38,7 +38,7 @@ class Stream(ToyTask):
         return [digits[start : start + 8] for start in range(0, 8 * count, 8)]
 
     @staticmethod
-    def example():
+    def example(config):
         return jax.ShapeDtypeStruct((1, 3), "int32"), jax.ShapeDtypeStruct((1, 16), "float32")
 
     def examples(self, records, *, truncate=False):

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer import Config, System, Task, Transformer
 from transformer.config import CorpusConfig
-from transformer.data.corpus import Corpus
+from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import autoregressive_search
@@ -36,7 +36,7 @@ class ToyTask(Task):
         raise NotImplementedError
 
     @classmethod
-    def open_corpus(cls, config: Config) -> Corpus:
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         sizes = {"train": (0, config.data.records), "validation": (1, 8), "test": (2, 8)}
         splits = {name: cls.records(*given) for name, given in sizes.items()}
         return in_memory(cls.__name__, splits, config.data.cache_dir)

@@ -32,7 +32,7 @@ class Waves(ToyTask):
         return [(pair.tolist(), np.sin(np.arange(10)[:, None] * pair / 5)) for pair in digits]
 
     @staticmethod
-    def example():
+    def example(config):
         return (jax.ShapeDtypeStruct((1, 2), "int32"),)
 
     def examples(self, records, *, truncate=False):

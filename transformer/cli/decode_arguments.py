@@ -14,6 +14,7 @@ from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
+from transformer.config.speech import AUDIO
 from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.files import address, shown
@@ -29,7 +30,8 @@ class DecodeArguments:
     """More runs with the same vocabulary, whose distributions are averaged at every step."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
-    """Text to translate, one sentence per line. Default: standard input."""
+    """Text to translate, one sentence per line. Speech: names of recordings, relative to this file, with a
+    tab and what is said if that is known; or one recording. Default: standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     tsv: bool = False
@@ -71,6 +73,8 @@ class DecodeArguments:
     token_scores: bool = False
     """json: add the log-probability of every token and of <eos>, the entropy of the distribution it comes
     from, and the perplexity of the translation."""
+    times: bool = False
+    """Speech, json: add when each word begins and ends, in seconds."""
     until: tuple[str, ...] = ()
     """Language models: the output ends before the first of these strings, in which a backslash and an n are a
     line break."""
@@ -132,10 +136,13 @@ def run_defaults(arguments: list[str]) -> Config:
 
 
 def lines_of(given: DecodeArguments) -> Iterator[str]:
-    """The lines of the input file. Raises UserError if one has too many columns."""
+    """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
     from transformer.data.sources.corpora import read_lines
 
     assert given.input
+    if given.input.suffix.lower() in AUDIO:
+        yield given.input.name
+        return
     for number, line in enumerate(read_lines(given.input), 1):
         if given.tsv:
             columns_of(number, line)

@@ -12,7 +12,16 @@ from transformer.files import parse_object
 from transformer.tasks.language_modelling import Generated
 from transformer.translator.generator import Generator, before
 
-FOR_SENTENCES = ("tsv", "glossary", "keep", "reference", "bleu_tokenize", "alignments", "token_scores")
+FOR_SENTENCES = (
+    "times",
+    "tsv",
+    "glossary",
+    "keep",
+    "reference",
+    "bleu_tokenize",
+    "alignments",
+    "token_scores",
+)
 FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
 
 

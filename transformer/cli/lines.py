@@ -10,13 +10,13 @@ from pathlib import Path
 
 import jax
 
-from transformer.cli.decode_arguments import DecodeArguments, check_files
+from transformer.cli.decode_arguments import DecodeArguments, check_files, lines_of
 from transformer.cli.generations import Generations
 from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.outputs import Numbered, Outputs, Translations, Written
+from transformer.cli.transcriptions import Transcriptions
 from transformer.data.remote import fetched
-from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import open_regular
 from transformer.runs.run import Run
@@ -25,6 +25,7 @@ from transformer.runtime.console import SteadyConsole, Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.systems.registry import find_system
 from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 
@@ -58,7 +59,7 @@ def decode_lines(given: DecodeArguments) -> None:
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
                 file.flush()  # for whoever reads along, and for --resume after a kill
-                if given.reference:
+                if outputs.judged:
                     said.append(best)
             if long and given.input and _digest(given.input) != began_as:
                 long.discard()
@@ -83,7 +84,11 @@ def decode_lines(given: DecodeArguments) -> None:
 def outputs_of(given: DecodeArguments) -> Outputs:
     """What the command writes, by the task of the run."""
     task = find_system(Run(given.run_dir).config.system).task
-    kinds: dict[type[Task], type[Outputs]] = {Translation: Translations, LanguageModelling: Generations}
+    kinds: dict[type[Task], type[Outputs]] = {
+        Translation: Translations,
+        LanguageModelling: Generations,
+        SpeechToText: Transcriptions,
+    }
     return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)
 
 
@@ -105,7 +110,7 @@ def _decoded(given: DecodeArguments, outputs: Outputs, done: int) -> Iterator[Wr
 def _lines(given: DecodeArguments) -> Iterator[Numbered]:
     """The numbered lines of the input; None where no other has arrived."""
     if given.input:
-        yield from enumerate(read_lines(given.input), 1)
+        yield from enumerate(lines_of(given), 1)
         return
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):

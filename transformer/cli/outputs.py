@@ -28,6 +28,7 @@ FOR_TRANSLATION = (
     *("bleu_tokenize", "rescore", "rescore_weights", "alignments", "token_scores"),
 )
 FOR_TEXT = ("until", "stream")
+FOR_SPEECH = ("times",)
 log = logging.getLogger("transformer")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
@@ -48,6 +49,8 @@ class Outputs:
 
     each = 1
     """Lines of output for a line of input."""
+    judged = False
+    """Whether the outputs are compared with references."""
 
     def __init__(self, given: DecodeArguments) -> None:
         self.given, self.options = given, dict(fields_of(given.decoding))
@@ -56,7 +59,7 @@ class Outputs:
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
-        refuse(self.given, (*FOR_TRANSLATION, *FOR_TEXT), f"{run_dir} does not translate")
+        refuse(self.given, (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH), f"{run_dir} does not translate")
         if self.given.format != "text" or self.given.n_best not in (None, 1):
             raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
         return Decoder.load(run_dir, checkpoint, int8=int8)
@@ -90,6 +93,8 @@ class Translations(Outputs):
         """The model, and those that re-rank its hypotheses."""
         given = self.given
         refuse(given, FOR_TEXT, f"{run_dir} translates sentences, which end by themselves")
+        refuse(given, FOR_SPEECH, f"{run_dir} translates text")
+        self.judged = given.reference is not None
         for option in ("alignments", "token_scores"):
             if getattr(given, option) and given.format != "json":
                 name = option.replace("_", "-")

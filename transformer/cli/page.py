@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOR_LINES = (
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
-    *("alignments", "token_scores", "resume", "until", "stream"),
+    *("alignments", "token_scores", "resume", "until", "stream", "times"),
 )
 
 

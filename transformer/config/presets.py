@@ -19,6 +19,7 @@ from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.variants import VARIANTS, Variant
 
 
@@ -277,6 +278,20 @@ def _shakespeare(memory: int) -> Config:
     )
 
 
+def _speech() -> Config:
+    """Spoken digits, made by a synthesiser."""
+    return Config(
+        system="speech",
+        model=SpeechConfig(
+            num_layers=2, decoder_layers=1, d_model=128, d_ff=256, num_heads=4, dropout=0.1, norm="pre"
+        ),
+        data=RecordingsConfig(),
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
+        training=TrainingConfig(steps=400, label_smoothing=0.1, evaluate_every=100, evaluate_sentences=100),
+        decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 150, 200, 250, 300, 350, 400)),
+    )
+
+
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
@@ -296,6 +311,7 @@ PRESETS: dict[str, Config] = {
     **_POINTING,
     "spelling": _spelling(),
     "language-model": _language_model(),
+    "speech": _speech(),
     "shakespeare": _shakespeare(memory=0),
     "shakespeare-xl": _shakespeare(memory=64),
     "base": _row(),
@@ -371,6 +387,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "language models": {
         "language-model": "characters of the built-in English text, with a memory; minutes",
+        "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
         "shakespeare": "characters of tiny Shakespeare, with the sizes of nanoGPT's recipe for a CPU",
         "shakespeare-xl": "the same with relative positions and a memory (Dai et al. 2019)",
     },

@@ -16,6 +16,7 @@ from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.errors import UserError
 
 
@@ -35,6 +36,7 @@ TYPES: dict[str, Types] = {
     "copying": Types(CopyingConfig),
     "fast-autoregressive": Types(FastAutoregressiveConfig),
     "language-model": Types(LanguageModelConfig, data=StreamConfig),
+    "speech": Types(SpeechConfig, data=RecordingsConfig),
 }
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.scores import TokenScores, token_scores
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import Source, shift_right
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES
 
@@ -18,7 +18,7 @@ Alignment = Callable[[nn.Module, Variables, Array, Array], Float[Array, "b t s"]
 
 
 def forced_scores(
-    model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: nn.Module, variables: Variables, source: Source, target: Int[Array, "b t"]
 ) -> TokenScores:
     """log P of each target token, including <eos>."""
     special = model.config.special  # type: ignore[attr-defined]
@@ -30,7 +30,7 @@ def forced_alignment(attentions: Attentions) -> Alignment:
     """The mean attention over layers and heads, with teacher forcing."""
 
     def alignment(
-        model: nn.Module, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
+        model: nn.Module, variables: Variables, source: Source, target: Int[Array, "b t"]
     ) -> Float[Array, "b t s"]:
         special = model.config.special  # type: ignore[attr-defined]
         return sown_attention(attentions, model, variables, source, shift_right(target, special.bos))
@@ -42,7 +42,7 @@ def sown_attention(
     attentions: Attentions,
     model: nn.Module,
     variables: Variables,
-    source: Int[Array, "b s"],
+    source: Source,
     given: Int[Array, "b t"],
 ) -> Float[Array, "b t s"]:
     """The mean attention over layers and heads in one pass on these inputs of the decoder."""

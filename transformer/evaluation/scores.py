@@ -36,6 +36,8 @@ BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
 EXACT = Measure("exact", "exact match")
 PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
 BITS = Measure("bits_per_character", "bits per character", higher_is_better=False, digits=3)
+WORDS = Measure("word_error_rate", "word error rate", higher_is_better=False)
+SENTENCES = Measure("sentence_error_rate", "sentence error rate", higher_is_better=False)
 WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.methods import GuidanceConfig
 from transformer.decoding.forced import Attentions
 from transformer.errors import UserError
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.model.positions import positions_in
 from transformer.training.objective import Batch, Context, Loss, Objective
@@ -74,7 +75,9 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
         return batch[f"{side}_segments"]
     if side not in batch:
         raise UserError(f"--guidance.weight: this task has no {side} of tokens; leave it out")
-    return (batch[side] != model.config.special.pad).astype(jnp.int32)  # type: ignore[attr-defined]
+    assert isinstance(model, EncoderDecoder)
+    there = model.words(batch[side]) if side == "source" else batch[side] != model.config.special.pad
+    return there.astype(jnp.int32)
 
 
 def _chosen(weights: Array, which: tuple[int, ...], axis: int, what: str) -> Array:

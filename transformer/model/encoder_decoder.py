@@ -4,7 +4,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig
 from transformer.model.cache import Cache
@@ -16,6 +16,8 @@ from transformer.model.products import logits
 
 Memory = Any
 """What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""
+Source = Int[Array, "b s"] | Float[Array, "b frames bands"]
+"""Ids, or frames of numbers."""
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
@@ -43,7 +45,7 @@ class EncoderDecoder(Module):
 
     def __call__(
         self,
-        source: Int[Array, "b s"],
+        source: Source,
         target: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
@@ -61,7 +63,7 @@ class EncoderDecoder(Module):
 
     def hidden(
         self,
-        source: Int[Array, "b s"],
+        source: Source,
         target: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
@@ -74,13 +76,18 @@ class EncoderDecoder(Module):
 
     def encode(
         self,
-        source: Int[Array, "b s"],
+        source: Source,
         *,
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
         """What the decoder reads of the source: a pytree of arrays with rows first."""
         raise NotImplementedError
+
+    @nn.nowrap
+    def words(self, source: Array) -> Bool[Array, "b s"]:
+        """Which positions of the memory are there, and no padding."""
+        return source != self.config.special.pad
 
     def decode(
         self,

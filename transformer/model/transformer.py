@@ -235,7 +235,7 @@ class Transformer(EncoderDecoder):
         every_layer: bool = False,
     ) -> Memory:
         """The encoder stack. With `every_layer` the memory has the output of each layer."""
-        words = source != self.config.special.pad
+        words = self.words(source)
         mask = Mask(keys=words, window=self.config.window)
         if segments is not None:
             mask = Mask(segments=(segments, segments), window=self.config.window)

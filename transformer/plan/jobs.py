@@ -53,7 +53,7 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
             model,
             optimizer,
             t.seed,
-            system.task.example(),
+            system.task.example(config),
             average=t.ema > 0,
             carry=system.carry(config, False),
         )

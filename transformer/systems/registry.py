@@ -41,7 +41,9 @@ from transformer.systems.nonautoregressive.model import NonAutoregressiveTransfo
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
+from transformer.systems.speech.model import SpeechTransformer, limits_of_frames
 from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective, translation_objective
@@ -149,6 +151,15 @@ SYSTEMS = {
         task=LanguageModelling,
         carry=initial_memory,
     ),
+    "speech": System(
+        model=SpeechTransformer,
+        objective=lambda config, _: translation_objective(config.training.label_smoothing),
+        search=AutoregressiveSearch(limits=limits_of_frames),
+        attentions=cross_attention,
+        alignment=forced_alignment(cross_attention),
+        scores=forced_scores,
+        task=SpeechToText,
+    ),
 }
 
 
@@ -206,13 +217,13 @@ def find_system(name: str) -> System:
 def model_shapes(config: Config) -> Variables:
     """The shapes of the model's variables, without allocating them."""
     system = find_system(config.system)
-    return jax.eval_shape(system.model(config.model).init, jax.random.key(0), *system.task.example())
+    return jax.eval_shape(system.model(config.model).init, jax.random.key(0), *system.task.example(config))
 
 
 def declared_parameters(config: Config) -> Declarations:
     """The declaration of each of the model's parameters."""
     system = find_system(config.system)
-    return declarations(system.model(config.model), system.task.example())
+    return declarations(system.model(config.model), system.task.example(config))
 
 
 def check_system(config: Config) -> None:

@@ -81,7 +81,7 @@ class LanguageModelling(Task):
         cls.without_corpus(config).check_search(config.decoding)
 
     @classmethod
-    def open_corpus(cls, config: Config) -> Corpus:
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """Text files, the built-in text or a TFDS dataset."""
         return open_texts(_data(config))
 
@@ -122,7 +122,7 @@ class LanguageModelling(Task):
     # To batches
 
     @staticmethod
-    def example() -> Arguments:
+    def example(config: Config) -> Arguments:
         """Shapes of the ids of a prompt and of what follows."""
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids

@@ -89,7 +89,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def open_corpus(cls, config: Config) -> Corpus:
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The corpus of the config, prepared on first use.
 
         Raises:
@@ -129,8 +129,8 @@ class Task(ABC):
 
     @staticmethod
     @abstractmethod
-    def example() -> Arguments:
-        """Arguments of the system's model for one short row, or their shapes."""
+    def example(config: Config) -> Arguments:
+        """Arguments of the config's model for one short row, or their shapes."""
 
     @abstractmethod
     def examples(self, records: Sequence[Record], *, truncate: bool = False) -> list[Example]:

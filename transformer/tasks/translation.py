@@ -6,14 +6,14 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from transformer.config import Config, DecodingConfig, text_data
 from transformer.data.batching import Field
@@ -27,11 +27,11 @@ from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.evaluation.consensus import expected_chrf
 from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.tasks.asked import Asked
+from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Steering, Task
 
@@ -40,38 +40,6 @@ NAMED = 3  # lines that get a warning each, if they were changed
 Pair = tuple[str, str]
 """A sentence and its translation, which is empty if it is to be found."""
 SIDES = ("source", "target")
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation of one sentence."""
-
-    text: str
-    tokens: tuple[str, ...]
-    """Its subwords."""
-    score: float
-    """The log-probability divided by the length penalty, by which hypotheses are ranked."""
-    log_probability: float
-    """log P(translation | source) in nats, including <eos>: equal to `Translator.score` up to rounding. (For
-    a parallel decoder that re-predicts tokens or samples fertilities, each token has the probability with
-    which it was chosen.)"""
-    alignment: Float[np.ndarray, "target source"] | None = None
-    """Cross-attention, if requested: a row for every token and <eos>, a column for every source subword (see
-    `Translator.subwords`; without those that were truncated) and <eos>. Each row sums to 1."""
-    ids: tuple[int, ...] = field(default=(), repr=False)
-    """The generated ids: the tokens, then <eos>."""
-    token_log_probabilities: tuple[float, ...] | None = field(default=None, repr=False)
-    """If requested: log P of every token and of <eos>, in nats, with all tokens before it given."""
-    entropies: tuple[float, ...] | None = field(default=None, repr=False)
-    """If requested: of the distribution that each of them comes from, in nats."""
-
-    @property
-    def perplexity(self) -> float:
-        """exp of the mean negative log-probability of its tokens, counting <eos>."""
-        total = self.log_probability
-        if self.token_log_probabilities is not None:  # without penalties of the search
-            total = sum(self.token_log_probabilities)
-        return math.exp(min(-total / max(len(self.ids), 1), 700))
 
 
 class Translation(Task):
@@ -103,7 +71,7 @@ class Translation(Task):
         check_text(text_data(config))
 
     @classmethod
-    def open_corpus(cls, config: Config) -> Corpus:
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The pairs of text files, a built-in corpus or a TFDS dataset."""
         return open_corpus(text_data(config))
 
@@ -146,7 +114,7 @@ class Translation(Task):
     # To batches
 
     @staticmethod
-    def example() -> Arguments:
+    def example(config: Config) -> Arguments:
         """Shapes of source ids and decoder input ids."""
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids
@@ -287,17 +255,10 @@ class Translation(Task):
         Raises:
           UserError: there is none.
         """
-        tokenizer, hypotheses = self.tokenizers[1].for_source(record[0]), []
-        scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
-        for score, log_probability, ids in zip(scores, log_probabilities, found.tokens, strict=False):
-            if math.isfinite(score):
-                words = [int(index) for index in ids if index not in (self.special.pad, self.special.eos)]
-                text, pieces = tokenizer.decode(words), tuple(tokenizer.pieces(words))
-                said = (*words, self.special.eos)
-                hypotheses.append(Hypothesis(text, pieces, score, log_probability, ids=said))
-        if not hypotheses:
+        found_texts = hypotheses(found, self.tokenizers[1].for_source(record[0]), self.special, n_best)
+        if not found_texts:
             raise UserError(self._impossible(record))
-        return hypotheses
+        return found_texts
 
     def _impossible(self, record: Pair | Asked) -> str:
         """What an output was asked to have, if none has it."""
@@ -314,12 +275,8 @@ class Translation(Task):
         """Accepts all of them."""
 
     def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
-        """The different hypotheses by expected chrF, which becomes their score. One that was found several
-        times counts as often."""
-        utilities = expected_chrf([hypothesis.text for hypothesis in outputs]).tolist()
-        rated = [replace(each, score=utility) for each, utility in zip(outputs, utilities, strict=True)]
-        ordered = sorted(rated, key=lambda each: (-each.score, -each.log_probability))
-        return list({each.text: each for each in reversed(ordered)}.values())[::-1]
+        """The different translations by expected chrF, which becomes their score."""
+        return by_consensus(outputs)
 
     def scored(self, output: Hypothesis) -> str:
         """The translation."""

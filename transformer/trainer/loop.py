@@ -69,7 +69,7 @@ class Loop:
         self, model: nn.Module, optimizer: optax.GradientTransformation, parent: Run | None
     ) -> TrainState:
         t, system = self.config.training, find_system(self.config.system)
-        example, carry = system.task.example(), system.carry(self.config, False)
+        example, carry = system.task.example(self.config), system.carry(self.config, False)
 
         def first(variables: Mapping[str, Any] = NONE_GIVEN) -> TrainState:
             average = t.ema > 0

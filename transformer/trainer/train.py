@@ -110,7 +110,7 @@ def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
     """Opens the corpus with messages, since the first time takes a while."""
     watch.message("Preparing the corpus ...")
     start, task = time.monotonic(), find_system(config.system).task
-    corpus = task.open_corpus(config)
+    corpus = task.open_corpus(config, watch.progress)
     sizes = ", ".join(f"{name} {len(records):,}" for name, records in corpus.splits.items())
     watch.message(f"  {corpus.name}: {sizes} {task.unit}, in {time.monotonic() - start:.1f} s")
     if corpus.note:

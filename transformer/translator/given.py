@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.scores import TokenScores
+from transformer.model.encoder_decoder import Source
 from transformer.model.parameters import Variables
 from transformer.systems.registry import System
 from transformer.tasks.translation import Hypothesis
@@ -29,7 +30,7 @@ def scored(
     system: System,
     model: nn.Module,
     variables: Variables,
-    source: Int[Array, "b s"],
+    source: Source,
     target: Int[Array, "b t"],
 ) -> TokenScores:
     return system.scores(model, variables, source, target)
@@ -40,7 +41,7 @@ def aligned(
     system: System,
     model: nn.Module,
     variables: Variables,
-    source: Int[Array, "b s"],
+    source: Source,
     target: Int[Array, "b t"],
 ) -> Float[Array, "b t s"]:
     return system.alignment(model, variables, source, target)

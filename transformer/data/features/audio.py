@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from transformer.errors import UserError
 
@@ -34,7 +34,7 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
       UserError: the file is missing, is no audio, has no samples, or has samples that are not numbers; or
         the libraries for audio are not installed.
     """
-    soundfile = _library("soundfile")
+    soundfile = library("soundfile")
     try:
         with soundfile.SoundFile(path) as file:
             if file.frames > LONGEST:
@@ -54,7 +54,7 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
 
 def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:
     """The waveform at another number of samples a second."""
-    found: np.ndarray = _library("soxr").resample(wave, rate, wanted)
+    found: np.ndarray = library("soxr").resample(wave, rate, wanted)
     return found.astype(np.float32)
 
 
@@ -63,11 +63,12 @@ def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarr
     return wave if factor == 1 else resampled(wave, factor, 1.0)
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """A library of the extra for speech. Raises UserError if it is not installed."""
     try:
         return __import__(name)
     except (ImportError, OSError) as error:
-        raise UserError(f"reading audio needs {name}: {EXTRA}") from error
+        raise UserError(f"this needs {name}: {EXTRA}") from error
 
 
 # Features
@@ -99,16 +100,23 @@ def stft(wave: Float[Array, "*b samples"], window: int = WINDOW, hop: int = HOP)
     """The spectrum `[*b, frames, window // 2 + 1]` of windows (Hann) around every hop, complex. The wave is
     mirrored at its ends, so there are samples // hop + 1 frames."""
     half = window // 2
-    padded = jnp.pad(wave, ((0, 0),) * (wave.ndim - 1) + ((half, half),), mode="reflect")
-    frames = 1 + wave.shape[-1] // hop
+    mirrored = jnp.pad(wave, ((0, 0),) * (wave.ndim - 1) + ((half, half),), mode="reflect")
+    return _windowed(mirrored, window, hop)
+
+
+def _windowed(mirrored: Float[Array, "*b samples"], window: int, hop: int) -> Array:
+    frames = 1 + (mirrored.shape[-1] - window) // hop
     places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
-    return jnp.fft.rfft(padded[..., places] * _hann(window), axis=-1)
+    return jnp.fft.rfft(mirrored[..., places] * _hann(window), axis=-1)
 
 
 def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
     """The power in each mel band, a frame every 10 ms."""
-    power = jnp.abs(stft(wave)) ** 2
-    return power @ jnp.asarray(mel_filters(bands, rate)).T
+    return _banded(stft(wave), bands, rate)
+
+
+def _banded(spectrum: Array, bands: int, rate: int = RATE) -> Float[Array, "*b t bands"]:
+    return jnp.abs(spectrum) ** 2 @ jnp.asarray(mel_filters(bands, rate)).T
 
 
 def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array, "*b t bands"]:
@@ -116,14 +124,28 @@ def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array
     return jnp.log(jnp.maximum(mel(wave, bands), FLOOR))
 
 
-def normalised(features: Float[Array, "t bands"]) -> Float[Array, "t bands"]:
+def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Float[np.ndarray, "t bands"]:
+    """`log_mel` of a recording. One program computes all lengths within the same second."""
+    mirrored = np.pad(wave, WINDOW // 2, mode="reflect")
+    found = _logarithms(np.pad(mirrored, (0, -len(mirrored) % RATE)), bands)
+    return np.asarray(found)[: 1 + len(wave) // HOP]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, "t bands"]:
+    return jnp.log(jnp.maximum(_banded(_windowed(mirrored, WINDOW, HOP), bands), FLOOR))
+
+
+def normalised(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, "t bands"]:
     """With mean 0 and deviation 1 of each band over the frames."""
     deviation = features.std(axis=0)
-    return (features - features.mean(axis=0)) / jnp.maximum(deviation, 1e-3)
+    found: np.ndarray = (features - features.mean(axis=0)) / np.maximum(deviation, 1e-3)
+    return found
 
 
 def masked(
     features: Float[Array, "t bands"],
+    length: Int[Array, ""] | int,
     key: Array,
     *,
     bands: int = 27,
@@ -135,21 +157,22 @@ def masked(
 
     Args:
       features: normalised, so that zero is the mean.
+      length: the number of frames; those after them are padding.
       key: a random key.
       bands: most bands of a mask (F).
       frames: most frames of a mask (T).
       times: masks of each kind.
       most: largest part of the frames in a mask (p).
     """
-    time, width = features.shape
-    kept = jnp.ones_like(features, bool)
+    size, kept = features.shape, jnp.ones_like(features, bool)
+    longest = jnp.minimum(frames, most * length)
     for number in range(times):
-        for axis, size, longest in ((1, width, bands), (0, time, min(frames, int(most * time)))):
+        for axis, whole, longest_of in ((1, size[1], bands), (0, length, longest)):
             long, place = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
-            length = jnp.floor(long * (longest + 1))
-            start = jnp.floor(place * (size - length + 1))
-            index = jnp.arange(size)
-            hidden = (index >= start) & (index < start + length)
+            extent = jnp.floor(long * (jnp.floor(longest_of) + 1))
+            start = jnp.floor(place * (whole - extent + 1))
+            index = jnp.arange(size[axis])
+            hidden = (index >= start) & (index < start + extent)
             kept &= ~(hidden[None, :] if axis else hidden[:, None])
     return jnp.where(kept, features, 0)
 

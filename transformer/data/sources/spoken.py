@@ -151,12 +151,15 @@ def _voiced(
     phase = 2 * np.pi * np.cumsum(np.interp(times, places, pitch)) / RATE
     wave = np.zeros(samples)
     widths = np.array([70.0, 110.0, 160.0])
+    turn, turned = np.exp(1j * phase), np.ones(samples, complex)
     for number in range(1, int(HIGHEST / pitch.min()) + 1):
         frequency = number * pitch[:, None]
         ratio = frequency / formants
         resonance = 1 / np.sqrt((1 - ratio**2) ** 2 + (ratio * widths / formants) ** 2)
         loud = voice * resonance.prod(axis=1) / number * (frequency[:, 0] < HIGHEST)
-        wave += np.interp(times, places, loud) * np.sin(number * phase + random.uniform(0, 2 * np.pi))
+        turned *= turn  # exp(i * number * phase): a product is faster than a sine
+        shift = np.exp(1j * random.uniform(0, 2 * np.pi))
+        wave += np.interp(times, places, loud) * (turned.imag * shift.real + turned.real * shift.imag)
     return wave / max(float(np.abs(wave).max()), 1e-6)
 
 

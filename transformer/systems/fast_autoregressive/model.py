@@ -167,7 +167,7 @@ class FastAutoregressive(EncoderDecoder):
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        words = source != self.config.special.pad
+        words = self.words(source)
         states = self.encoder(self.source_embedding(source), words, deterministic)
         mean = (states * words[..., None]).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1)[:, None]
         start = jnp.tanh(self.start(mean))[:, None, :]

@@ -1,0 +1,398 @@
+"""Speech recognition: the model, the recordings, times of words, error rates and commands."""
+
+import dataclasses
+import itertools
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_run import quiet
+from toy_runs import speech_config
+
+from transformer import PRESETS, Run, Transcriber, UserError, train
+from transformer.cli import decode_main
+from transformer.config.speech import RecordingsConfig, SpeechConfig
+from transformer.data.features import audio
+from transformer.data.sources.recordings import Recording, digits, open_recordings
+from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
+from transformer.tasks.speech_to_text import Scale, SpeechToText
+from transformer.tasks.timing import Word, spans, timed
+
+soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+pytest.importorskip("jiwer", reason="pip install '.[speech]'")
+SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "channels": 6}
+
+
+def network(**options):
+    model = SpeechTransformer(SpeechConfig(**SIZES | {"dropout": 0.0} | options))
+    return model, model.init(jax.random.key(0), jnp.zeros((1, 8, 5)), jnp.zeros((1, 2), int))
+
+
+def frames(lengths, bands=5, size=None):
+    rng = np.random.default_rng(0)
+    batch = np.full((len(lengths), size or max(lengths), bands), SILENCE, np.float32)
+    for row, length in zip(batch, lengths, strict=True):
+        row[:length] = rng.normal(size=(length, bands))
+    return jnp.asarray(batch)
+
+
+# The model
+
+
+@pytest.mark.parametrize("width", [1, 3, 5])
+@pytest.mark.parametrize("length", [1, 6, 7])
+def test_a_halving_is_a_product_with_the_frames_around_every_second_one(width, length):
+    config = SpeechConfig(**SIZES, kernel_width=width)
+    x = frames([length, 3 if length > 3 else 1])
+    there = jnp.isfinite(x[..., 0])
+    variables = Halving(config).init(jax.random.key(1), x, there)
+    kernel, bias = variables["params"]["kernel"], np.arange(6.0)
+    variables = {"params": {"kernel": kernel, "bias": jnp.asarray(bias)}}
+    found = Halving(config).apply(variables, x, there)
+    assert found.shape == (2, -(-length // 2), 6)
+    for row, place in itertools.product(range(2), range(found.shape[1])):
+        total = bias.copy()
+        for tap in range(width):
+            frame = 2 * place + tap - width // 2
+            if 0 <= frame < length and there[row, frame]:
+                total += x[row, frame] @ np.asarray(kernel)[tap]
+        np.testing.assert_allclose(found[row, place], np.maximum(total, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize("convolutions", [1, 2, 3])
+def test_what_is_heard_does_not_depend_on_padding_and_other_recordings(convolutions):
+    model, variables = network(convolutions=convolutions)
+    lengths = [37, 12, 1, 24]
+    together, target = frames(lengths, size=48), jnp.array([[1, 4, 5, 6]] * 4)
+    logits = model.apply(variables, together, target)
+    memory = model.apply(variables, together, method="encode")
+    for row, length in enumerate(lengths):
+        alone = together[row : row + 1, :length]
+        expected = model.apply(variables, alone, method="encode").states
+        kept = -(-length // 2**convolutions)
+        assert expected.shape[1] == kept == int(memory.mask[row].sum())
+        np.testing.assert_allclose(memory.states[row, :kept], expected[0], atol=1e-5)
+        np.testing.assert_allclose(logits[row], model.apply(variables, alone, target[:1])[0], atol=1e-5)
+
+
+def test_masks_hide_parts_in_training_only_and_never_the_end():
+    model, variables = network(masks=2, mask_bands=2, mask_frames=10)
+    source, target = frames([30, 20], size=40), jnp.array([[1, 4], [1, 5]])
+
+    def states(key, deterministic):
+        rngs = {"dropout": jax.random.key(key)}
+        memory = model.apply(variables, source, method="encode", deterministic=deterministic, rngs=rngs)
+        return memory.states, memory.mask
+
+    plain, mask = states(0, True)
+    np.testing.assert_array_equal(plain, states(1, True)[0])
+    first, second = states(0, False), states(1, False)
+    assert np.abs(first[0] - second[0]).max() > 1e-3
+    np.testing.assert_array_equal(mask, first[1])
+    assert np.isfinite(model.apply(variables, source, target)).all()
+
+
+def test_limits_of_outputs():
+    options = dataclasses.replace(PRESETS["speech"].decoding, extra_length=3)
+    inputs = {"source": frames([8, 5, 1], size=12)}
+    inputs["source"] = jnp.concatenate([inputs["source"], jnp.full((1, 12, 5), SILENCE)])
+    found = limits_of_frames(inputs, SpeechConfig().special, options)
+    assert found.longest == 6
+    assert found.each.tolist() == [5, 5, 4, 0]
+    cut = limits_of_frames(inputs, SpeechConfig().special, dataclasses.replace(options, max_length=2))
+    assert (cut.longest, cut.each.tolist()) == (2, [2, 2, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share_embeddings": "all"}, "sound has no embedding"),
+        ({"kernel_width": 2}, "must be odd"),
+        ({"mask_share": 1.5}, "mask-share"),
+        ({"convolutions": 0}, "convolutions"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        SpeechConfig(**options)
+
+
+def test_speeds_and_masks_are_checked():
+    with pytest.raises(UserError, match="--data.speeds"):
+        RecordingsConfig(speeds=(0.0,))
+    with pytest.raises(UserError, match="--data.speeds"):
+        RecordingsConfig(speeds=())
+
+
+# When words were said
+
+
+def test_spans_are_the_best_division_of_all():
+    rng = np.random.default_rng(0)
+    for rows, columns in ((1, 4), (2, 5), (3, 7), (4, 4)):
+        weights = rng.random((rows, columns))
+
+        def total(cuts, weights=weights):
+            return sum(weights[row, a:b].sum() for row, (a, b) in enumerate(itertools.pairwise(cuts)))
+
+        inner = itertools.combinations(range(1, columns), rows - 1)
+        best = max(((0, *cuts, columns) for cuts in inner), key=total)
+        assert spans(weights) == list(itertools.pairwise(best))
+
+
+class Letters:
+    """A tokenizer of letters, where 9 is a space."""
+
+    def decode(self, ids):
+        return "".join(" " if index == 9 else "abcdefgh"[index] for index in ids)
+
+
+def test_a_word_lasts_from_its_first_token_to_its_last():
+    weights = np.kron(np.eye(5), np.ones((1, 3)))  # each token has three positions
+    found = timed((0, 1, 9, 2, 99), weights, Letters(), 0.1)
+    assert found == (Word("ab", 0.0, 0.9), Word("c", 0.9, 1.2))
+    assert timed((0, 1, 2), np.ones((3, 2)), Letters(), 0.1) == ()  # more tokens than positions
+
+
+# Error rates
+
+
+def test_error_rates_of_a_worked_example():
+    references = ["one two three four", "five", "six seven"]
+    found = word_errors(["one three five", "five", "six six seven"], references)
+    # two deleted, four becomes five; six inserted: 3 errors of 7 words
+    assert found.value == pytest.approx(100 * 3 / 7)
+    assert "1 substituted, 1 deleted, 1 inserted, of 7" in found.detail
+    assert word_errors([""], ["one two"]).value == 100
+    assert sentence_errors(["one  two", "five", ""], ["one two", "six", "a"]).value == pytest.approx(200 / 3)
+
+
+# Recordings
+
+
+def test_built_in_recordings_are_those_of_their_number():
+    words, wave = digits(0, 5, 4)
+    again, same = digits(0, 5, 4)
+    assert words == again
+    np.testing.assert_array_equal(wave, same)
+    assert digits(1, 5, 4)[1].shape != wave.shape or (digits(1, 5, 4)[1] != wave).any()
+    assert {len(digits(0, index, 3)[0]) for index in range(30)} == {1, 2, 3}
+
+
+def write(folder, count=12, **first):
+    """A manifest of tones."""
+    lines = []
+    for index in range(count):
+        t = np.arange(3200) / audio.RATE
+        soundfile.write(folder / f"{index}.wav", 0.3 * np.sin(2 * np.pi * (200 + 50 * index) * t), audio.RATE)
+        lines.append(f"{index}.wav\ttone {index % 3}")
+    manifest = folder / "list.tsv"
+    manifest.write_text("\n".join(lines) + "\n")
+    return manifest
+
+
+def test_recordings_of_a_manifest(tmp_path):
+    manifest = write(tmp_path)
+    data = RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache", bands=40)
+    corpus = open_recordings(data)
+    train_split, validation = (list(corpus.splits[name]) for name in ("train", "validation"))
+    assert (len(train_split), len(validation)) == (10, 2)
+    assert "held out" in corpus.note
+    by_name = {each.name: each for each in train_split + validation}
+    assert by_name.keys() == {f"{index}.wav" for index in range(12)}
+    expected = audio.log_mel(jnp.asarray(audio.read_audio(tmp_path / "3.wav")), 40)
+    np.testing.assert_allclose(by_name["3.wav"].features, expected, atol=0.01)  # half precision
+    assert by_name["4.wav"].text == "tone 1"
+    assert open_recordings(data).folder == corpus.folder
+    faster = open_recordings(dataclasses.replace(data, speeds=(0.5, 1.0, 2.0)))
+    assert faster.folder != corpus.folder
+    lengths = sorted({len(each.features) for each in faster.splits["train"]})
+    assert len(faster.splits["train"]) == 30
+    assert lengths == [11, 21, 41]
+    assert {len(each.features) for each in faster.splits["validation"]} == {21}
+    soundfile.write(tmp_path / "3.wav", np.zeros(3200), audio.RATE)
+    assert open_recordings(data).folder != corpus.folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "list.tsv").write_text(""), "list.tsv is empty"),
+        (
+            lambda f: (f / "list.tsv").write_text("0.wav\tone\n1.wav two\n"),
+            "line 2: must be a file name, a tab",
+        ),
+        (
+            lambda f: (f / "list.tsv").write_text("0.wav\tone\n1.wav\t \n"),
+            "line 2: must be a file name, a tab",
+        ),
+        (lambda f: (f / "1.wav").unlink(), r"line 2: .*1.wav: no such file"),
+        (lambda f: (f / "1.wav").write_text("no sound"), r"line 2: .*1.wav: cannot be read as audio"),
+        (lambda f: soundfile.write(f / "1.wav", np.zeros(0), 16000), r"line 2: .*1.wav: it has no samples"),
+        (
+            lambda f: soundfile.write(f / "1.wav", np.array([0, np.nan]), 16000, subtype="FLOAT"),
+            r"line 2: .*1.wav: sample 1 is not a number",
+        ),
+        (lambda f: (f / "list.tsv").unlink(), "cannot read .*list.tsv"),
+    ],
+)
+def test_a_bad_manifest_is_named_with_its_line(tmp_path, change, message):
+    manifest = write(tmp_path)
+    change(tmp_path)
+    with pytest.raises(UserError, match=message):
+        open_recordings(RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache"))
+    assert not list((tmp_path / "cache").glob("**/*.array_record*"))
+
+
+def test_what_is_no_corpus_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no training recordings"):
+        open_recordings(RecordingsConfig(validation=write(tmp_path)))
+    with pytest.raises(UserError, match="there is no such corpus; use spoken-digits"):
+        open_recordings(RecordingsConfig(dataset="nonsense", cache_dir=tmp_path))
+    with pytest.raises(UserError, match="too few recordings"):
+        open_recordings(RecordingsConfig(train=write(tmp_path, 1), cache_dir=tmp_path))
+
+
+# The task
+
+
+def test_the_scale_of_all_recordings(tmp_path):
+    rng = np.random.default_rng(0)
+    some = [Recording("a", rng.normal(3, 2, (50, 4)).astype(np.float32)) for _ in range(5)]
+    scale = Scale.of(some, 4)
+    whole = np.concatenate([each.features for each in some])
+    np.testing.assert_allclose(scale.mean, whole.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(scale.deviation, whole.std(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(scale(some[0].features), (some[0].features - scale.mean) / scale.deviation)
+
+
+def test_a_bucket_has_room_for_text_in_proportion():
+    config = dataclasses.replace(PRESETS["speech"], data=RecordingsConfig(max_text=32))
+    task = SpeechToText.without_corpus(config)
+    assert task.batching().buckets == (
+        (100, 8),
+        (150, 12),
+        (200, 16),
+        (250, 20),
+        (300, 24),
+        (350, 28),
+        (400, 32),
+    )
+    assert [field.shape for field in task.fields.values()] == [(80,), ()]
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("speech")
+    config = speech_config(folder, "one", samples=2)
+    scaled = dataclasses.replace(config, data=dataclasses.replace(config.data, normalisation="corpus"))
+    train(scaled, folder / "run", watch=quiet())
+    return Run(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def spoken_files(tmp_path_factory) -> Path:
+    folder, lines = tmp_path_factory.mktemp("files"), []
+    for index in range(5):
+        words, wave = digits(2, index, 1)
+        soundfile.write(folder / f"{index}.wav", wave, audio.RATE)
+        lines.append(f"{index}.wav\t{' '.join(words)}\n")
+    (folder / "list.tsv").write_text("".join(lines))
+    return folder
+
+
+def test_a_run_keeps_the_scale_and_scores_words(run):
+    scores = run.log.records("evaluation")
+    assert all(record["measure"]["name"] == "word_error_rate" for record in scores)
+    assert run.task.scale.mean.shape == (8,)
+    assert json.loads((run.path / "scale.json").read_text())["mean"] == run.task.scale.mean.tolist()
+
+
+def test_the_scale_of_a_damaged_run_is_refused(run, tmp_path):
+    config = run.config
+    (tmp_path / "text.model").write_bytes((run.path / "text.model").read_bytes())
+    for content in ("{}", '{"mean": [1], "deviation": [1]}', "no"):
+        (tmp_path / "scale.json").write_text(content)
+        with pytest.raises(UserError, match=r"scale.json"):
+            SpeechToText.load(config, tmp_path)
+
+
+def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
+    transcriber = Transcriber.load(run.path)
+    paths = sorted(spoken_files.glob("*.wav"))
+    found = transcriber.transcribe(paths)
+    assert len(found) == 5
+    assert transcriber.transcribe(str(paths[2])) == found[2]
+    assert transcriber.transcribe(audio.read_audio(paths[2])) == found[2]
+    (several,) = transcriber.search(
+        paths[:1], method="beam", beam_size=3, max_length=5, times=True, alignments=True
+    )
+    assert len(several) == 3
+    length = len(audio.features_of(audio.read_audio(paths[0])))
+    for each in several:
+        assert [word.text for word in each.words] == each.text.split()
+        assert all(0 <= word.start < word.end <= length / 100 + 0.04 for word in each.words)
+        assert each.alignment.shape == (len(each.ids), -(-length // 4))
+        np.testing.assert_allclose(each.alignment.sum(axis=1), 1, atol=1e-5)
+    for bad in (np.zeros((2, 3)), np.zeros(0), np.array([np.nan])):
+        with pytest.raises(UserError, match="a waveform must have one axis of finite numbers"):
+            transcriber.transcribe(bad)
+    with pytest.raises(UserError, match="no such file"):
+        transcriber.transcribe(spoken_files / "none.wav")
+
+
+@pytest.fixture
+def decode(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
+        return decode_main()
+
+    return run
+
+
+def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, decode, capsys):
+    output = spoken_files / "out.jsonl"
+    arguments = [run.path, "--input", spoken_files / "list.tsv"]
+    assert decode(*arguments, "--max-length", 5, "--format", "json", "--times", "--output", output) == 0
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["recording"] for line in lines] == [f"{index}.wav" for index in range(5)]
+    assert lines[0]["text"] == digits(2, 0, 1)[0][0]
+    for line in lines:
+        for best in line["hypotheses"]:
+            assert [word["word"] for word in best["words"]] == best["text"].split()
+    shown = capsys.readouterr().err
+    assert "word error rate = " in shown
+    assert "sentence error rate = " in shown
+    assert decode(run.path, "--input", spoken_files / "3.wav", "--max-length", 5) == 0
+    assert capsys.readouterr().out == lines[3]["hypotheses"][0]["text"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stream"], "--stream: .* hears sentences"),
+        (["--tsv"], "--tsv: .* reads recordings"),
+        (["--times"], "--times needs --format json"),
+        (["--alignments"], "--alignments needs --format json"),
+        (["--rescore", "RUN"], "hears alone"),
+    ],
+)
+def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, arguments, message):
+    given = [run.path if each == "RUN" else each for each in arguments]
+    assert decode(run.path, "--input", spoken_files / "list.tsv", *given) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, capsys):
+    listing = spoken_files / "bad.tsv"
+    listing.write_text("0.wav\nnone.wav\n")
+    assert decode(run.path, "--input", listing) == 2
+    assert "bad.tsv, line 2" in capsys.readouterr().err

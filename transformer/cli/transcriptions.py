@@ -1,0 +1,120 @@
+"""What was said in each recording that the input lists."""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from transformer.cli.decode_arguments import lines_of
+from transformer.cli.outputs import FOR_TEXT, Numbered, Outputs, Written, refuse
+from transformer.data.sources.corpora import read_lines
+from transformer.data.sources.recordings import Recording, listed, recording
+from transformer.errors import UserError
+from transformer.files import parse_object
+from transformer.translator.transcriber import Transcriber, Transcript
+
+FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
+FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
+
+
+class Transcriptions(Outputs):
+    """Texts, with scores, or as JSON. A line is a file name, and after a tab the text, if it is known."""
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
+        """The trained model, and the texts to compare with."""
+        given = self.given
+        refuse(given, FOR_SENTENCES, f"{run_dir} reads recordings, not sentences")
+        refuse(given, FOR_TEXT, f"{run_dir} hears sentences, which end by themselves")
+        refuse(given, FOR_SEVERAL, f"{run_dir} hears alone")
+        for option in ("alignments", "times"):
+            if getattr(given, option) and given.format != "json":
+                raise UserError(f"--{option} needs --format json: the text formats do not have them")
+        self.n_best = given.n_best or 1
+        self.each = 1 if given.format == "json" else self.n_best
+        self.references = self._references()
+        self.judged = self.references is not None
+        self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
+        return self.transcriber
+
+    def _references(self) -> list[str] | None:
+        """The texts of --reference, or of the manifest if all lines have one."""
+        if self.given.reference:
+            return list(read_lines(self.given.reference))
+        if not self.given.input:
+            return None
+        texts = [line.partition("\t")[2].strip() for line in lines_of(self.given)]
+        return texts if texts and all(texts) else None
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr((self.given.alignments, self.given.times))]
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        waiting, wanted = deque[tuple[int, str]](), (self.given.times, self.given.alignments)
+
+        def records() -> Iterator[tuple[int, Recording] | None]:
+            for given in lines:
+                if given is None:
+                    yield None
+                    continue
+                waiting.append(given)
+                yield given[0], self._recording(*given)
+
+        settings = self.transcriber.settings(self.n_best, self.options)
+        found = self.transcriber.outputs(
+            records(), settings, self.n_best, times=wanted[0], alignments=wanted[1]
+        )
+        for several in found:
+            yield several and (self._text(*waiting.popleft(), several), several[0].text)
+
+    def _recording(self, number: int, line: str) -> Recording:
+        name, _, text = line.partition("\t")
+        place = self.given.input or Path("standard input")
+        path, bands = listed(name, place, number), self.transcriber.task.data.bands
+        try:
+            return recording(path, bands, text)
+        except UserError as error:
+            raise UserError(f"{place}, line {number}: {error}") from error
+
+    def _text(self, number: int, line: str, found: list[Transcript]) -> str:
+        if self.given.format == "json":
+            return json.dumps(self._fields(number, line, found), ensure_ascii=False) + "\n"
+        padded = found + [found[-1]] * (self.n_best - len(found))
+        texts = [self.transcriber.task.line(each) for each in padded]
+        if self.given.format == "scores":
+            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
+        return "".join(f"{text}\n" for text in texts)
+
+    def _fields(self, number: int, line: str, found: list[Transcript]) -> dict[str, object]:
+        hypotheses = []
+        for each in found:
+            fields: dict[str, object] = {
+                "text": each.text,
+                "tokens": each.tokens,
+                "score": each.score,
+                "log_probability": each.log_probability,
+            }
+            if self.given.times:
+                fields["words"] = [
+                    {"word": word.text, "start": word.start, "end": word.end} for word in each.words
+                ]
+            if each.alignment is not None:
+                fields["alignment"] = [[round(float(x), 4) for x in row] for row in each.alignment]
+            hypotheses.append(fields)
+        name, _, text = line.partition("\t")
+        about = {"line": number, "recording": name}
+        return about | ({"text": text} if text else {}) | {"hypotheses": hypotheses}
+
+    def read(self, line: str) -> str:
+        if self.given.format == "json":
+            return str(parse_object(line)["hypotheses"][0]["text"])
+        return line.partition("\t")[2] if self.given.format == "scores" else line
+
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        if not self.references:
+            return []
+        from transformer.evaluation.words import sentence_errors, word_errors
+
+        if len(self.references) != len(outputs):
+            raise UserError(f"{len(outputs)} recordings, but {len(self.references)} texts to compare with")
+        return [score(outputs, self.references).detail for score in (word_errors, sentence_errors)]

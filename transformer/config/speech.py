@@ -1,0 +1,108 @@
+"""Options of speech recognition, and of recordings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from transformer.config.corpus import CorpusConfig
+from transformer.config.model import TransformerConfig
+from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
+from transformer.errors import UserError
+
+AUDIO = (".wav", ".flac", ".ogg")
+"""Names of recordings end so."""
+
+
+@dataclass(frozen=True)
+class SpeechConfig(TransformerConfig):
+    """A Transformer that reads frames of sound (Dong et al. 2018)."""
+
+    share_embeddings: Literal["all", "target", "none"] = "target"
+    """Tied embeddings. target: of the output and before the softmax; none: two matrices. Sound has none."""
+    convolutions: int = 2
+    """Convolutions before the encoder, each of which halves the number of frames."""
+    channels: int = 64
+    """Their width."""
+    kernel_width: int = 3
+    """Frames that each of them sees."""
+    masks: int = 0
+    """Masks over bands, and as many over frames, that hide parts of the input in training (SpecAugment, Park
+    et al. 2019).
+    0: none. Often 2."""
+    mask_bands: int = 27
+    """Most bands of a mask."""
+    mask_frames: int = 100
+    """Most frames of a mask."""
+    mask_share: float = 0.2
+    """Largest share of a recording in a mask over frames."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **TransformerConfig._RANGES,
+        "convolutions": (1, 8),
+        "channels": (1, LARGEST),
+        "kernel_width": (1, 99),
+        **dict.fromkeys(("masks", "mask_bands", "mask_frames"), (0, LARGEST)),
+    }
+    ADAPTABLE = (*TransformerConfig.ADAPTABLE, "masks", "mask_bands", "mask_frames", "mask_share")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share_embeddings == "all":
+            raise UserError("--model.share-embeddings all: sound has no embedding; use target or none")
+        if self.kernel_width % 2 == 0:
+            raise UserError("--model.kernel-width must be odd: the convolutions are centred")
+        if not 0 <= self.mask_share <= 1:
+            raise UserError("--model.mask-share must be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class RecordingsConfig(CorpusConfig):
+    """Recordings with their texts, features and batches. Lengths are in frames of 10 ms."""
+
+    max_length: int = 400
+    """Recordings longer than this are dropped, in frames of 10 ms."""
+    batch_tokens: int = 12_000
+    """Frames of a batch: rows times padded length."""
+    buckets: tuple[int, ...] = (100, 150, 200, 250, 300, 350, 400)
+    """Padded lengths in frames, ascending, up to max_length. Each is one compiled program."""
+    max_text: int = 32
+    """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
+    fewer, in proportion."""
+    dataset: str = "spoken-digits"
+    """spoken-digits: a synthesiser that comes with this program. Ignored if manifests are given."""
+    built_in_size: int = 2_000
+    """spoken-digits: number of training recordings to generate."""
+    most_digits: int = 5
+    """spoken-digits: most digits of a recording."""
+    train: Path | None = None
+    """Manifest of the training recordings: a file name, a tab and the text on each line. Names are relative
+    to its folder."""
+    validation: Path | None = None
+    """The same for validation. Default: a part of the training recordings."""
+    test: Path | None = None
+    """The same for the test. Default: the validation recordings."""
+    bands: int = 80
+    """Mel bands of a frame."""
+    normalisation: Literal["recording", "corpus"] = "recording"
+    """Each band gets mean 0 and deviation 1: over each recording, or over all training recordings."""
+    speeds: tuple[float, ...] = (1.0,)
+    """Factors on the speed at which training recordings are heard; each adds a copy of all of them (Ko et al.
+    2015). Often 0.9 1.0 1.1."""
+    tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
+    """Of the texts."""
+    vocab_size: int = 1_000
+    """Size of the vocabulary to train (for word and char: an upper bound)."""
+
+    _RANGES: ClassVar[Ranges] = {
+        **CorpusConfig._RANGES,
+        "max_text": (2, LONGEST),
+        "built_in_size": (20, COUNTS),
+        "most_digits": (1, 100),
+        "bands": (1, LARGEST),
+        "vocab_size": (1, LARGEST),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.speeds or not all(0.2 <= speed <= 5 for speed in self.speeds):
+            raise UserError("--data.speeds must be factors between 0.2 and 5, such as 0.9 1.0 1.1")

@@ -1,0 +1,217 @@
+"""Recordings with their texts: spoken digits that a synthesiser makes, and files that a manifest lists."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config.speech import RecordingsConfig
+from transformer.data import store
+from transformer.data.corpus import Corpus, Progress, silent
+from transformer.data.features import audio
+from transformer.data.remote import fetched
+from transformer.data.sources import spoken
+from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
+from transformer.errors import UserError
+from transformer.files import open_regular
+
+SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
+BUILT_IN = "spoken-digits"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Log-mel features of a recording, and what is said in it."""
+
+    name: str
+    """Of the file."""
+    features: Float[np.ndarray, "t bands"] = field(repr=False)
+    text: str = ""
+    """Empty if it is to be found."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}" if self.text else self.name
+
+
+class RecordingSource(store.Stored):
+    """Recordings as they are stored: features in half precision, so that no file is decoded twice."""
+
+    keys, builder = ("name", "features", "text"), "Recordings"
+
+    @staticmethod
+    def record(*values: Any) -> Recording:
+        name, features, text = values
+        return Recording(name.decode(), features.astype(np.float32), text.decode())
+
+    @staticmethod
+    def features() -> Any:
+        of = store.tfds().features
+        frames = of.Tensor(shape=(None, None), dtype=np.float16, encoding="bytes")
+        return of.FeaturesDict({"name": of.Text(), "features": frames, "text": of.Text()})
+
+    def _read(self, indices: Sequence[int]) -> list[Recording]:
+        records = self._source.__getitems__([int(index) for index in indices])
+        return [self.record(*(record[key] for key in self._keys)) for record in records]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of a manifest."""
+
+    path: Path
+    text: str
+    number: int
+    manifest: Path
+
+
+def open_recordings(data: RecordingsConfig, progress: Progress = silent) -> Corpus:
+    """The recordings of the config, with features computed on first use.
+
+    Raises:
+      UserError: a manifest or a recording is missing or damaged (the message names its line).
+    """
+    if any(getattr(data, split) for split in SPLITS):
+        return _manifests(data, progress)
+    if data.dataset != BUILT_IN:
+        raise UserError(
+            f"--data.dataset {data.dataset}: there is no such corpus; use {BUILT_IN}, or give --data.train"
+        )
+    return _built_in(data, progress)
+
+
+def recording(path: Path, bands: int, text: str = "") -> Recording:
+    """A recording from a file.
+
+    Raises:
+      UserError: as `read_audio`.
+    """
+    return Recording(path.name, audio.features_of(audio.read_audio(path), bands), text)
+
+
+# Built-in
+
+
+def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
+    held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
+    sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
+    code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
+    kind = data.most_digits, data.bands, data.speeds
+    folder = corpus_folder(data.cache_dir, BUILT_IN, sizes, kind, code)
+
+    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        def made() -> Iterator[tuple[Any, ...]]:
+            for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
+                words, wave = digits(SPLITS.index(name), index, data.most_digits)
+                for speed in data.speeds if name == "train" else (1.0,):
+                    faster = audio.faster(wave, speed)
+                    yield f"{name}-{index}", _stored(faster, data.bands), " ".join(words)
+
+        return made
+
+    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, RecordingSource)
+    return Corpus("built-in spoken digits", prepared, folder)
+
+
+def digits(split: int, index: int, most: int) -> tuple[list[str], Float[np.ndarray, " samples"]]:
+    """Up to `most` digits by a speaker that is only heard here: the words and the waveform."""
+    random = np.random.default_rng((split, index))
+    words = random.choice(list(spoken.DIGITS), size=random.integers(1, most + 1)).tolist()
+    return words, spoken.spoken(spoken.phonemes(words), spoken.Speaker.drawn(random), random)
+
+
+def _stored(wave: Float[np.ndarray, " samples"], bands: int) -> np.ndarray:
+    found: np.ndarray = audio.features_of(wave, bands).astype(np.float16)
+    return found
+
+
+# Manifests
+
+
+def check_manifests(data: RecordingsConfig) -> None:
+    """Raises UserError if manifests are missing, or name files that are not there."""
+    given = [split for split in SPLITS if getattr(data, split)]
+    for split in given:
+        read_manifest(getattr(data, split))
+    if given and "train" not in given:
+        raise UserError("no training recordings: give --data.train")
+
+
+def read_manifest(path: Path) -> list[Listed]:
+    """The recordings that a manifest lists.
+
+    Raises:
+      UserError: it is empty, a line is not a file name, a tab and a text, or a file is missing.
+    """
+    found = []
+    for number, line in enumerate(read_lines(path), 1):
+        name, tab, text = line.partition("\t")
+        if not tab or not text.strip() or "\t" in text:
+            raise UserError(f"{path}, line {number}: must be a file name, a tab and the text")
+        found.append(Listed(listed(name, path, number), text, number, path))
+    if not found:
+        raise UserError(f"{path} is empty: it lists no recordings")
+    return found
+
+
+def listed(name: str, manifest: Path, number: int) -> Path:
+    """A file that a line names, relative to the folder of the manifest. Raises UserError if it is not
+    there."""
+    path = Path(name) if Path(name).is_absolute() else manifest.parent / name
+    if not path.is_file():
+        raise UserError(f"{manifest}, line {number}: {path}: no such file")
+    return path
+
+
+def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
+    check_manifests(data)
+    lists = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
+    note = ""
+    if "validation" not in lists:
+        note = HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings")
+        lists |= _parted(lists["train"])
+    digests = {split: [(each.text, _digest(each.path)) for each in some] for split, some in lists.items()}
+    folder = corpus_folder(data.cache_dir, "recordings", digests, data.bands, data.speeds)
+
+    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        def read() -> Iterator[tuple[Any, ...]]:
+            for each in progress(f"features, {name}", lists[name], len(lists[name])):
+                wave = _wave(each)
+                for speed in data.speeds if name == "train" else (1.0,):
+                    yield each.path.name, _stored(audio.faster(wave, speed), data.bands), each.text
+
+        return read
+
+    prepared = store.prepare(folder, {name: split(name) for name in lists}, RecordingSource)
+    return Corpus(str(data.train), prepared, folder, note)
+
+
+def _parted(some: list[Listed]) -> dict[str, list[Listed]]:
+    """Recordings for training and validation: held out are those with the smallest hashes of their names."""
+    count = min(HELD_OUT, math.ceil(SHARE * len(some)))
+    if count == len(some):
+        raise UserError(
+            f"{some[0].manifest} lists too few recordings to hold some out: give --data.validation"
+        )
+    hashed = sorted(some, key=lambda each: hashlib.blake2b(each.path.name.encode()).digest())
+    held_out = {each.number for each in hashed[:count]}
+    return {
+        "train": [each for each in some if each.number not in held_out],
+        "validation": [each for each in some if each.number in held_out],
+    }
+
+
+def _wave(each: Listed) -> Float[np.ndarray, " samples"]:
+    try:
+        return audio.read_audio(fetched(each.path))
+    except UserError as error:
+        raise UserError(f"{each.manifest}, line {each.number}: {error}") from error
+
+
+def _digest(path: Path) -> str:
+    with open_regular(fetched(path)) as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

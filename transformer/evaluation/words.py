@@ -1,0 +1,37 @@
+"""Error rates of speech recognition, by jiwer."""
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from transformer.data.features.audio import library
+from transformer.evaluation.scores import Score
+
+
+def word_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Words substituted, deleted and inserted, as a percentage of the words that were said.
+
+    Args:
+      hypotheses: one text for each recording.
+      references: what was said in each.
+
+    Raises:
+      UserError: jiwer is not installed.
+    """
+    jiwer: Any = library("jiwer")
+    found = jiwer.process_words(list(references), list(hypotheses))
+    said = found.hits + found.substitutions + found.deletions
+    wrong = found.substitutions + found.deletions + found.insertions
+    rate = 100 * wrong / max(said, 1)
+    kinds = f"{found.substitutions} substituted, {found.deletions} deleted, {found.insertions} inserted"
+    detail = f"word error rate = {rate:.2f} ({kinds}, of {said})"
+    return Score(rate, f"jiwer:{metadata.version('jiwer')}|words:{said}", detail)
+
+
+def sentence_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Percentage of texts with an error."""
+    pairs = zip(hypotheses, references, strict=True)
+    wrong = sum(ours.split() != theirs.split() for ours, theirs in pairs)
+    rate = 100 * wrong / max(len(references), 1)
+    signature = f"{wrong} of {len(references)} wrong"
+    return Score(rate, signature, f"sentence error rate = {rate:.2f} ({signature})")

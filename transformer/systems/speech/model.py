@@ -1,0 +1,107 @@
+"""A Transformer that hears (Dong et al. 2018): convolutions shorten the frames of sound before the
+encoder."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import DecodingConfig, SpecialIds
+from transformer.config.speech import SpeechConfig
+from transformer.data.features.audio import masked
+from transformer.decoding.calls import Inputs
+from transformer.decoding.limits import Limits
+from transformer.model.layers import Affine
+from transformer.model.masks import Mask
+from transformer.model.parameters import Module, param
+from transformer.model.transformer import Memory, Transformer
+
+SILENCE = float("-inf")
+"""What pads frames."""
+FRAMES = 4
+"""Nobody says more than a token in so many frames (40 ms)."""
+
+
+class Halving(Module):
+    """max(0, W x + b) of a few frames around every second one."""
+
+    config: SpeechConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t c"], there: Bool[Array, "b t"]) -> Float[Array, "b u d"]:
+        """Half as many frames. Padding counts as zeros, wherever a batch has it."""
+        c = self.config
+        shape, side = (c.kernel_width, x.shape[-1], c.channels), c.kernel_width // 2
+        initial = nn.initializers.he_uniform((0, 1), 2)
+        kernel = param(self, "kernel", initial, shape, (None, None, "hidden"))
+        bias = param(self, "bias", nn.initializers.zeros_init(), (c.channels,), ("hidden",))
+        x = jnp.where(there[..., None], x, 0)
+        y = jax.lax.conv_general_dilated(
+            x, kernel.astype(x.dtype), (2,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
+        )
+        return jax.nn.relu(y + bias.astype(y.dtype))
+
+
+class SpeechTransformer(Transformer):
+    """A Transformer whose source is frames of sound, with `SILENCE` after each recording."""
+
+    config: SpeechConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config
+        self.halvings = [Halving(c) for _ in range(c.convolutions)]
+        self.front = Affine(c.d_model, ("hidden", "model"))
+
+    @nn.nowrap
+    def words(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
+        """Which of the shortened frames are there."""
+        return self.there(source)[:, :: 2**self.config.convolutions]
+
+    @nn.nowrap
+    def there(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b t"]:
+        """Which frames are there."""
+        return jnp.isfinite(source[..., 0])
+
+    def encode(  # type: ignore[override]
+        self,
+        source: Float[Array, "b t bands"],
+        *,
+        segments: Int[Array, "b t"] | None = None,
+        deterministic: bool = True,
+        every_layer: bool = False,
+    ) -> Memory:
+        """The encoder stack on shortened frames; in training, with masks over parts of the input."""
+        there, words = self.there(source), self.words(source)
+        x = jnp.where(there[..., None], source, 0)
+        if self.config.masks and not deterministic:
+            x = self.hidden_in_part(x, there.sum(axis=1))
+        x = x.astype(self.config.dtype)
+        for halving in self.halvings:
+            x, there = halving(x, there), there[:, ::2]
+        mask, positions = Mask(keys=words, window=self.config.window), jnp.arange(x.shape[1])
+        return self.encode_embedded(self.front(x), words, mask, positions, deterministic, every_layer)
+
+    def hidden_in_part(
+        self, x: Float[Array, "b t bands"], lengths: Int[Array, " b"]
+    ) -> Float[Array, "b t bands"]:
+        """The masks of SpecAugment (Park et al. 2019), drawn from the rng named "dropout"."""
+        c, keys = self.config, jax.random.split(self.make_rng("dropout"), len(x))
+
+        def of_row(x: Array, length: Array, key: Array) -> Array:
+            return masked(
+                x, length, key, bands=c.mask_bands, frames=c.mask_frames, times=c.masks, most=c.mask_share
+            )
+
+        return jax.vmap(of_row)(x, lengths, keys)
+
+
+def limits_of_frames(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
+    """The limits of what is said in recordings, `inputs["source"]`: a token in every 40 ms, and
+    `extra_length`."""
+    frames = inputs["source"][..., 0]
+    longest = -(-frames.shape[1] // FRAMES) + options.extra_length
+    longest = max(1, longest if options.max_length is None else min(longest, options.max_length))
+    lengths = jnp.isfinite(frames).sum(axis=1)
+    each = jnp.clip(-(-lengths // FRAMES) + options.extra_length, 1, longest)
+    return Limits(jnp.where(lengths > 0, each, 0), longest)

@@ -1,0 +1,66 @@
+"""When each word was said, by the attention to the source."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.data.features.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of an output, and when it was said."""
+
+    text: str
+    start: float
+    """In seconds."""
+    end: float
+
+
+def spans(attention: Float[np.ndarray, "t s"]) -> list[tuple[int, int]]:
+    """The first source position of each target token, and the one after its last: each position belongs to
+    one token, tokens are in order, and the sum of the attention of tokens to their positions is as large as
+    it can be (dynamic time warping, as in Whisper, Radford et al. 2022).
+
+    Args:
+      attention: of each target token, with at most as many rows as columns.
+    """
+    rows, columns = attention.shape
+    best = np.full((rows, columns), -np.inf)
+    best[0] = np.cumsum(attention[0])
+    came = np.zeros((rows, columns), bool)  # whether the token before had the position before
+    for row in range(1, rows):
+        for column in range(row, columns):
+            stayed, moved = best[row, column - 1], best[row - 1, column - 1]
+            came[row, column] = moved > stayed
+            best[row, column] = attention[row, column] + max(stayed, moved)
+    found, row, end = list[tuple[int, int]](), rows - 1, columns
+    for column in range(columns - 1, -1, -1):
+        if column == 0 or came[row, column]:
+            found.append((column, end))
+            row, end = row - 1, column
+    return found[::-1]
+
+
+def timed(
+    ids: tuple[int, ...], attention: Float[np.ndarray, "t s"], tokenizer: Tokenizer, seconds: float
+) -> tuple[Word, ...]:
+    """The words of an output, with the times of their tokens; none if it has more tokens than positions.
+
+    Args:
+      ids: the tokens, then <eos>.
+      attention: a row for each of them.
+      tokenizer: of the output.
+      seconds: from one source position to the next.
+    """
+    found: list[Word] = []
+    if len(ids) > attention.shape[1]:
+        return ()
+    for place, (start, end) in enumerate(spans(attention)[:-1]):
+        words = tokenizer.decode(list(ids[: place + 1])).split()
+        began = len(words) > len(found)
+        if words:
+            first = start * seconds if began else found[-1].start
+            found[len(words) - 1 :] = [Word(words[-1], round(first, 3), round(end * seconds, 3))]
+    return tuple(found)

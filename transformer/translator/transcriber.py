@@ -1,0 +1,140 @@
+"""The Python API for speech: a decoder whose records are recordings."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config import DecodingConfig, Option
+from transformer.data.features.audio import HOP, RATE, features_of
+from transformer.data.sources.recordings import Recording, recording
+from transformer.decoding.lanes import batch
+from transformer.decoding.scores import SearchResult
+from transformer.errors import UserError
+from transformer.model.parameters import Variables
+from transformer.runs.run import Run
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.speech_to_text import SpeechToText
+from transformer.tasks.timing import Word, timed
+from transformer.translator.decoder import Decoder
+from transformer.translator.given import aligned
+from transformer.translator.lengths import of_like_length, padded
+
+Heard = Path | str | np.ndarray
+"""A file, or a waveform from -1 to 1 at 16,000 samples a second."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcript(Hypothesis):
+    """What was said in a recording."""
+
+    words: tuple[Word, ...] = ()
+    """With their times, if requested."""
+
+
+class Transcriber(Decoder[SpeechToText]):
+    """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
+
+    @classmethod
+    def of_run(cls, run: Run, variables: Variables) -> "Transcriber":
+        if not isinstance(run.task, SpeechToText):
+            raise UserError(f"{run.name} holds a system that hears nothing: {run.config.system}")
+        return cls(run.config, variables, run.task)
+
+    def transcribe(self, recordings: Heard | Sequence[Heard], **options: Option) -> Any:
+        """What is said in a recording (a string), or in each of several (a list).
+
+        Args:
+          recordings: files, or waveforms from -1 to 1 at 16,000 samples a second; one or a list.
+          options: any field of `DecodingConfig`, instead of the run's value.
+
+        Raises:
+          UserError: a recording cannot be read, or an option is invalid.
+        """
+        one = isinstance(recordings, Path | str | np.ndarray)
+        several = [recordings] if isinstance(recordings, Path | str | np.ndarray) else recordings
+        found = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        return found[0] if one else found
+
+    def search(
+        self,
+        recordings: Sequence[Heard],
+        *,
+        n_best: int | None = None,
+        times: bool = False,
+        alignments: bool = False,
+        **options: Option,
+    ) -> list[list[Transcript]]:
+        """What may be said in each recording, best first.
+
+        Args:
+          recordings: as in `transcribe`.
+          n_best: outputs for each. None: all that the search keeps.
+          times: whether to return when each word begins and ends.
+          alignments: whether to return the cross-attention of each token: a column for every 40 ms.
+          options: as in `transcribe`.
+        """
+        settings = self.settings(n_best, options)
+        records = enumerate(map(self.heard, recordings), 1)
+        return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))
+
+    def heard(self, given: Heard) -> Recording:
+        """The features of a recording.
+
+        Raises:
+          UserError: it cannot be read, or is no waveform.
+        """
+        bands = self.task.data.bands
+        if isinstance(given, Path | str):
+            return recording(Path(given), bands)
+        wave = np.asarray(given, np.float32)
+        if wave.ndim != 1 or not len(wave) or not np.isfinite(wave).all():
+            raise UserError(f"a waveform must have one axis of finite numbers, not the shape {wave.shape}")
+        return Recording("waveform", features_of(wave, bands))
+
+    def finished(  # type: ignore[override]
+        self,
+        found: SearchResult,
+        record: Recording,
+        settings: DecodingConfig,
+        n_best: int | None,
+        times: bool = False,
+        alignments: bool = False,
+    ) -> list[Transcript]:
+        """The outputs for a recording, with what else is wanted of each."""
+        several = [Transcript(**_fields(each)) for each in super().finished(found, record, settings, n_best)]
+        if not (times or alignments):
+            return several
+        kept = []
+        for each, weights in zip(several, self._attention(found, record, several, settings), strict=True):
+            said = timed(each.ids, weights, self.task.tokenizer, self.frame) if times else ()
+            kept.append(dataclasses.replace(each, words=said, alignment=weights if alignments else None))
+        return kept
+
+    @property
+    def frame(self) -> float:
+        """Seconds from one column of an alignment to the next."""
+        model: Any = self.model
+        return float(HOP / RATE * 2**model.config.convolutions)
+
+    def _attention(
+        self, found: SearchResult, record: Recording, several: Sequence[Hypothesis], settings: DecodingConfig
+    ) -> list[Float[np.ndarray, "t s"]]:
+        """The attention of each output's tokens to the frames that the encoder makes."""
+        (example,) = self.task.input_examples([record], settings.buckets[-1])
+        ((_, length),) = of_like_length([len(example["source"])], settings)
+        rows, columns = found.tokens.shape  # as many for all: one program for each bucket
+        source = jnp.asarray(batch([example] * len(several), self._fields, length, rows)["source"])
+        target = padded([each.ids for each in several], columns, rows, self.task.special.pad)
+        weights = np.asarray(aligned(self.system, self.model, self.variables, source, jnp.asarray(target)))
+        model: Any = self.model
+        there = int(np.asarray(model.words(source))[0].sum())
+        return [each[: len(x.ids), :there] for each, x in zip(weights, several, strict=False)]
+
+
+def _fields(each: Hypothesis) -> dict[str, Any]:
+    return {field.name: getattr(each, field.name) for field in dataclasses.fields(each)}
