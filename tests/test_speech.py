@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -252,10 +254,71 @@ def test_a_bad_manifest_is_named_with_its_line(tmp_path, change, message):
 def test_what_is_no_corpus_is_refused(tmp_path):
     with pytest.raises(UserError, match="no training recordings"):
         open_recordings(RecordingsConfig(validation=write(tmp_path)))
-    with pytest.raises(UserError, match="there is no such corpus; use spoken-digits"):
+    with pytest.raises(UserError, match="--data.dataset nonsense: no such TFDS dataset"):
         open_recordings(RecordingsConfig(dataset="nonsense", cache_dir=tmp_path))
     with pytest.raises(UserError, match="too few recordings"):
         open_recordings(RecordingsConfig(train=write(tmp_path, 1), cache_dir=tmp_path))
+
+
+PREPARE = """
+import sys, numpy as np, tensorflow_datasets as tfds
+more = {"nested": {"x": tfds.features.Text()}} if sys.argv[2] == "more" else {}
+class ToySpeech(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+    def _info(self):
+        wave = tfds.features.Tensor(shape=(None,), dtype=np.int64)
+        label = tfds.features.ClassLabel(names=["no", "yes"])
+        features = {"speech": wave, "text": tfds.features.Text(), "label": label, **more}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(20)}
+    def _generate_examples(self, count):
+        for i in range(count):
+            wave = (2**14 * np.sin(np.arange(1600 + 80 * i) / 5)).astype(np.int64)
+            yield i, {"speech": wave, "text": f"tone {i}", "label": i % 2, **dict.fromkeys(more, {"x": ""})}
+ToySpeech(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+
+
+def prepared(folder, kind):
+    """A TFDS dataset on disk, prepared by another program."""
+    command = [sys.executable, "-c", PREPARE, str(folder / "tfds"), kind]
+    subprocess.run(command, check=True, capture_output=True)
+    return {"dataset": "toy_speech", "cache_dir": folder, "audio_feature": "speech"}
+
+
+def test_any_tfds_set_of_speech(tmp_path):
+    options = prepared(tmp_path, "speech")
+    corpus = open_recordings(RecordingsConfig(**options, sample_rate=8_000))
+    kept, held = (list(corpus.splits[split]) for split in ("train", "validation"))
+    assert (len(kept), len(held)) == (18, 2)
+    by_text = {each.text: each.features for each in kept + held}
+    assert by_text.keys() == {f"tone {index}" for index in range(20)}
+    wave = np.sin(np.arange(1600 + 80 * 7) / 5).astype(np.float32) / 2
+    expected = np.asarray(audio.log_mel(jnp.asarray(audio.resampled(wave, 8_000, audio.RATE))))
+    loud = expected > expected.max() - 8  # the rest is how finely samples are rounded
+    np.testing.assert_allclose(np.where(loud, by_text["tone 7"], expected), expected, atol=0.02)
+    labelled = open_recordings(RecordingsConfig(**options, text_feature="label"))
+    assert {each.text for each in labelled.splits["train"]} == {"no", "yes"}
+    assert labelled.folder != corpus.folder
+    with pytest.raises(UserError, match="no text named 'said'.*it has label, text"):
+        open_recordings(RecordingsConfig(**options, text_feature="said"))
+    with pytest.raises(UserError, match="no audio named 'sound'.*it has speech"):
+        open_recordings(RecordingsConfig(**options | {"audio_feature": "sound"}))
+
+
+def test_a_speech_set_that_names_other_classes_is_not_opened(tmp_path):
+    with pytest.raises(UserError, match="is not that of a speech dataset"):
+        open_recordings(RecordingsConfig(**prepared(tmp_path, "more")))
+
+
+def test_digits_in_german(tmp_path):
+    data = RecordingsConfig(built_in_size=20, most_digits=2, language="de", cache_dir=tmp_path)
+    texts = [each.text.split() for each in open_recordings(data).splits["train"]]
+    names = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+    said = [digits(0, index, 2)[0] for index in range(20)]
+    order = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    assert texts == [[names[order.index(word)] for word in words] for words in said]
 
 
 # The task
@@ -274,15 +337,7 @@ def test_the_scale_of_all_recordings(tmp_path):
 def test_a_bucket_has_room_for_text_in_proportion():
     config = dataclasses.replace(PRESETS["speech"], data=RecordingsConfig(max_text=32))
     task = SpeechToText.without_corpus(config)
-    assert task.batching().buckets == (
-        (100, 8),
-        (150, 12),
-        (200, 16),
-        (250, 20),
-        (300, 24),
-        (350, 28),
-        (400, 32),
-    )
+    assert task.batching().buckets == ((100, 8), (180, 16), (270, 24), (400, 32))
     assert [field.shape for field in task.fields.values()] == [(80,), ()]
 
 

@@ -288,7 +288,7 @@ def _speech() -> Config:
         data=RecordingsConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
         training=TrainingConfig(steps=400, label_smoothing=0.1, evaluate_every=100, evaluate_sentences=100),
-        decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 150, 200, 250, 300, 350, 400)),
+        decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 180, 270, 400)),
     )
 
 

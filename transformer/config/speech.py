@@ -61,15 +61,24 @@ class RecordingsConfig(CorpusConfig):
 
     max_length: int = 400
     """Recordings longer than this are dropped, in frames of 10 ms."""
-    batch_tokens: int = 12_000
+    batch_tokens: int = 4_000
     """Frames of a batch: rows times padded length."""
-    buckets: tuple[int, ...] = (100, 150, 200, 250, 300, 350, 400)
+    buckets: tuple[int, ...] = (100, 180, 270, 400)
     """Padded lengths in frames, ascending, up to max_length. Each is one compiled program."""
     max_text: int = 32
     """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
     fewer, in proportion."""
     dataset: str = "spoken-digits"
-    """spoken-digits: a synthesiser that comes with this program. Ignored if manifests are given."""
+    """spoken-digits (a synthesiser that comes with this program), or a TFDS dataset with audio and text, such
+    as librispeech. Ignored if manifests are given."""
+    audio_feature: str = "audio"
+    """TFDS datasets: the name of the waveform; speech in librispeech."""
+    text_feature: str = "text"
+    """TFDS datasets: the name of what is said, a text or a label."""
+    sample_rate: int = 16_000
+    """TFDS datasets: samples a second, if the dataset does not say."""
+    language: Literal["en", "de"] = "en"
+    """spoken-digits: language of the texts. The digits are spoken in English; de: to be translated."""
     built_in_size: int = 2_000
     """spoken-digits: number of training recordings to generate."""
     most_digits: int = 5
@@ -99,6 +108,7 @@ class RecordingsConfig(CorpusConfig):
         "built_in_size": (20, COUNTS),
         "most_digits": (1, 100),
         "bands": (1, LARGEST),
+        "sample_rate": (1_000, 1_000_000),
         "vocab_size": (1, LARGEST),
     }
 

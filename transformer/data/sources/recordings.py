@@ -17,11 +17,14 @@ from transformer.data.features import audio
 from transformer.data.remote import fetched
 from transformer.data.sources import spoken
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
+from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.errors import UserError
 from transformer.files import open_regular
 
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 BUILT_IN = "spoken-digits"
+NAMES = "null eins zwei drei vier fünf sechs sieben acht neun"
+GERMAN = dict(zip(spoken.DIGITS, NAMES.split(" "), strict=True))
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,7 @@ def open_recordings(data: RecordingsConfig, progress: Progress = silent) -> Corp
     """
     if any(getattr(data, split) for split in SPLITS):
         return _manifests(data, progress)
-    if data.dataset != BUILT_IN:
-        raise UserError(
-            f"--data.dataset {data.dataset}: there is no such corpus; use {BUILT_IN}, or give --data.train"
-        )
-    return _built_in(data, progress)
+    return _built_in(data, progress) if data.dataset == BUILT_IN else _tfds(data, progress)
 
 
 def recording(path: Path, bands: int, text: str = "") -> Recording:
@@ -100,16 +99,15 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
-    kind = data.most_digits, data.bands, data.speeds
+    kind = data.most_digits, data.bands, data.speeds, data.language
     folder = corpus_folder(data.cache_dir, BUILT_IN, sizes, kind, code)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def made() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
                 words, wave = digits(SPLITS.index(name), index, data.most_digits)
-                for speed in data.speeds if name == "train" else (1.0,):
-                    faster = audio.faster(wave, speed)
-                    yield f"{name}-{index}", _stored(faster, data.bands), " ".join(words)
+                said = words if data.language == "en" else [GERMAN[word] for word in words]
+                yield from _versions(f"{name}-{index}", wave, " ".join(said), name, data)
 
         return made
 
@@ -124,9 +122,43 @@ def digits(split: int, index: int, most: int) -> tuple[list[str], Float[np.ndarr
     return words, spoken.spoken(spoken.phonemes(words), spoken.Speaker.drawn(random), random)
 
 
-def _stored(wave: Float[np.ndarray, " samples"], bands: int) -> np.ndarray:
-    found: np.ndarray = audio.features_of(wave, bands).astype(np.float16)
-    return found
+def _versions(
+    name: str, wave: Float[np.ndarray, " samples"], text: str, split: str, data: RecordingsConfig
+) -> Iterator[tuple[Any, ...]]:
+    """A recording as it is stored: in training at each speed."""
+    for speed in data.speeds if split == "train" else (1.0,):
+        features = audio.features_of(audio.faster(wave, speed), data.bands)
+        yield name, features.astype(np.float16), text
+
+
+# TFDS
+
+
+def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
+    waves, identity = tfds_speech(data, SPLITS)
+    members = {split: (split, range(len(some))) for split, some in waves.items()}
+    note = "" if "validation" in members else HELD_OUT_NOTE.replace("text", "split", 1)
+    if note:
+        kept = len(waves["train"]) - min(HELD_OUT, math.ceil(SHARE * len(waves["train"])))
+        if not kept:
+            raise UserError(f"{data.dataset} has one recording, of which nothing can be held out")
+        members |= {"train": ("train", range(kept))}
+        members |= {"validation": ("train", range(kept, len(waves["train"])))}
+    folder = corpus_folder(data.cache_dir, "recordings", identity, data.bands, data.speeds)
+
+    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        def read() -> Iterator[tuple[Any, ...]]:
+            source, indices = members[name]
+            for index in progress(f"features, {name}", indices, len(indices)):
+                wave, text = waves[source][index]
+                same_rate = waves[source].rate == audio.RATE
+                wave = wave if same_rate else audio.resampled(wave, waves[source].rate, audio.RATE)
+                yield from _versions(f"{source}-{index}", wave, text, name, data)
+
+        return read
+
+    prepared = store.prepare(folder, {name: split(name) for name in members}, RecordingSource)
+    return Corpus(data.dataset, prepared, folder, note)
 
 
 # Manifests
@@ -180,9 +212,7 @@ def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
             for each in progress(f"features, {name}", lists[name], len(lists[name])):
-                wave = _wave(each)
-                for speed in data.speeds if name == "train" else (1.0,):
-                    yield each.path.name, _stored(audio.faster(wave, speed), data.bands), each.text
+                yield from _versions(each.path.name, _wave(each), each.text, name, data)
 
         return read
 

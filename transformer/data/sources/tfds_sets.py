@@ -5,21 +5,24 @@ import contextlib
 import importlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from transformer.config import DataConfig
 from transformer.config.language_model import StreamConfig
+from transformer.config.speech import RecordingsConfig
 from transformer.data import store
-from transformer.data.store import PairSource, Stored, TextSource
+from transformer.data.store import PairSource, TextSource
 from transformer.errors import UserError
 from transformer.files import MiB, parse_object, read_text
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
-S = TypeVar("S", bound=Stored)
+S = TypeVar("S")
 _CLASSES = "tensorflow_datasets.core.features."
 _FEATURES = {"pythonClassName", "description", "valueRange"}
 
@@ -54,6 +57,20 @@ _TEXT = _Kind(
     inner=(f"{_CLASSES}text_feature.Text",),
     holds="text",
     topics=("text", "question_answering", "summarization"),
+    remedy="--data.train",
+)
+_SPEECH = _Kind(
+    features=f"{_CLASSES}features_dict.FeaturesDict",
+    content="featuresDict",
+    inner=tuple(
+        f"{_CLASSES}{name}"
+        for name in (
+            *("audio_feature.Audio", "tensor_feature.Tensor", "scalar.Scalar"),
+            *("text_feature.Text", "class_label_feature.ClassLabel"),
+        )
+    ),
+    holds="speech",
+    topics=("audio", "datasets"),
     remedy="--data.train",
 )
 
@@ -100,8 +117,78 @@ def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, Tex
     return _opened(builder, TextSource, (data.text_feature,), splits)
 
 
+@dataclass(frozen=True)
+class Waves:
+    """The recordings of a split, as TFDS stores them."""
+
+    source: Any
+    audio: str
+    """The name of the waveform."""
+    text: str
+    """The name of what is said: a text, or a label."""
+    rate: int
+    """Samples a second."""
+    labels: Any
+    """Names the labels; None: it is text."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, str]:
+        """A waveform from -1 to 1, and the text."""
+        record = self.source[index]
+        wave, said = np.asarray(record[self.audio]), record[self.text]
+        if np.issubdtype(wave.dtype, np.integer):
+            wave = wave / 2**15
+        wave = wave.reshape(len(wave), -1).mean(axis=1).astype(np.float32)
+        return wave, self.labels.int2str(int(said)) if self.labels else said.decode()
+
+
+def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str, Waves], object]:
+    """The splits of the config's dataset, prepared on first use, and a value that identifies it.
+
+    Raises:
+      UserError: it is unknown, has no such features or no training split, or cannot be downloaded.
+    """
+    of = store.tfds().features
+    try:
+        builder = _prepared_builder(data.dataset, data.cache_dir, _SPEECH)
+        features = dict(builder.info.features)
+    except ImportError as error:
+        raise UserError(
+            f"{data.dataset}: TFDS reads audio with TensorFlow: pip install '.[tfds-prepare]'"
+        ) from error
+    audio = [name for name, kind in features.items() if isinstance(kind, of.Tensor) and len(kind.shape) >= 1]
+    texts = [name for name, kind in features.items() if isinstance(kind, of.Text | of.ClassLabel)]
+    for option, given, offered in (
+        ("audio-feature", data.audio_feature, sorted(set(audio) - set(texts))),
+        ("text-feature", data.text_feature, sorted(texts)),
+    ):
+        if given not in offered:
+            named = ", ".join(offered) or "none"
+            raise UserError(
+                f"{data.dataset} has no {option.partition('-')[0]} named {given!r}: choose one with "
+                f"--data.{option}; it has {named}"
+            )
+    if "train" not in builder.info.splits:
+        raise UserError(f"{data.dataset} has no split named 'train', only {list(builder.info.splits)}")
+    label = features[data.text_feature]
+    about = (
+        data.audio_feature,
+        data.text_feature,
+        getattr(features[data.audio_feature], "sample_rate", None) or data.sample_rate,
+        label if isinstance(label, of.ClassLabel) else None,
+    )
+
+    def waves(source: Any, *_: Any) -> Any:
+        return Waves(source, *about)
+
+    found, identity = _opened(builder, waves, about[:2], splits)
+    return found, (identity, about[2])
+
+
 def _opened(
-    builder: Any, kind: type[S], keys: tuple[str, ...], splits: Sequence[str]
+    builder: Any, kind: Callable[[Any, tuple[str, ...], str], S], keys: tuple[str, ...], splits: Sequence[str]
 ) -> tuple[dict[str, S], object]:
     """The splits of a dataset that are there, and a value that identifies them."""
     try:
