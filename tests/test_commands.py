@@ -290,7 +290,7 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
         (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
         (
             ["--data.batch-tokens", "20"],
-            "--data.batch-tokens 20 cannot hold one sentence of --data.max-length 40",
+            "--data.batch-tokens 20 cannot hold one row of --data.max-length 40",
         ),
         (["--data.dataset", "nonsense"], "--data.dataset nonsense: no such TFDS dataset"),
         (["--data.train-source", "a.en"], "--data.train-target is missing"),
@@ -364,7 +364,7 @@ def test_a_typed_line_is_answered_at_once(run_dir):
 
         until(b"Ctrl-D to end\r\n")
         hint, said = said, b""
-        assert hint == b"one sentence per line; Ctrl-D to end\r\n"
+        assert hint == b"one line at a time; Ctrl-D to end\r\n"
         for _ in range(2):
             os.write(ours, b"der See\n")
             until(b"der See\r\n")  # the echo of the terminal

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from transformer import PRESETS, Generator, UserError, train
-from transformer.cli import decode_main
+from transformer.cli import decode_main, train_main
 from transformer.config.language_model import StreamConfig
 from transformer.inspection import attention_of_text, search_tree
+from transformer.translator.generator import texts_of
 
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 
@@ -172,6 +173,10 @@ def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
         (["--stream", "--method", "beam"], "use sample or greedy"),
         (["--stream", "--n-best", "2"], "shows one output"),
         (["--n-best", "5", "--method", "greedy"], "--n-best 5"),
+        (["--until", ""], "--until '': every text contains it"),
+        (["--extra-length", "0"], "--extra-length 0 writes nothing; only decode.py --stream"),
+        (["--token-scores"], "scores of tokens"),
+        (["--method", "mbr"], "--method mbr: it compares translations; language-model has none"),
     ],
 )
 def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_path, options, message):
@@ -194,6 +199,61 @@ def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_pat
 def test_refused_prompts_and_options(generator, given, options, message):
     with pytest.raises(UserError, match=message):
         list(generator.pieces(given, **options))
+
+
+@pytest.mark.parametrize("given", [5, None, ["1", 2]])
+def test_prompts_that_are_no_text(given):
+    with pytest.raises(UserError, match="prompts must be a string or a list of strings"):
+        texts_of(given, "prompts")  # the tests check types, so no method can be called with others
+
+
+def test_where_a_text_ends_is_checked(generator):
+    for until in ([""], "no list"):
+        with pytest.raises(UserError, match="none of them empty"):
+            generator.generate("1", until=until)
+    with pytest.raises(UserError, match="length -1"):
+        list(generator.pieces("1", length=-1))
+
+
+def test_an_unknown_character_is_named_with_its_line(generator):
+    with pytest.raises(UserError, match="line 2: the text 'é' has the character 'é'"):
+        generator.decode(["1", "é"])
+
+
+def test_forbidden_phrases_are_not_written(generator):
+    free = generator.generate(["1 and", "2 and"], method="greedy")
+    assert any("and" in text for text in free)
+    found = generator.generate(["1 and", "2 and"], method="greedy", forbidden=("and",))
+    assert not any("and" in text for text in found)
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["train.py", *map(str, arguments)])
+    return train_main()
+
+
+def test_a_run_resumes_with_its_own_options(generator, capsys, monkeypatch, tmp_path):
+    run = generator.origin.partition(",")[0]
+    moved = tmp_path / "moved"
+    moved.write_text(TEXT)  # the same text elsewhere
+    for path in (generator.config.data.train, moved):
+        assert command(monkeypatch, "--run-dir", run, "--data.train", path) == 0
+        assert "Resuming" in capsys.readouterr().out
+    moved.write_text(TEXT + "more")
+    assert command(monkeypatch, "--run-dir", run, "--data.train", moved) == 2
+    assert "the training data has changed" in capsys.readouterr().err
+
+
+def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch, tmp_path):
+    run, text = generator.origin.partition(",")[0], tmp_path / "text"
+    text.write_text(TEXT.replace("make", "and"))
+    assert command(monkeypatch, "--init-from", run) == 2
+    assert "needs a training text: give --data.train\n" in capsys.readouterr().err
+    few = "--training.steps", 2, "--run-dir", tmp_path / "run"
+    assert command(monkeypatch, "--init-from", run, "--data.train", text, *few) == 0
+    found = Generator.load(tmp_path / "run")
+    assert found.config.model == generator.config.model
+    assert "language-model, 2 layers, d_model 16" in capsys.readouterr().out
 
 
 def test_a_model_without_memory_writes_no_more_than_its_segment(generator):

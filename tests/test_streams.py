@@ -156,10 +156,17 @@ def test_vocabularies_restore_running_text(tmp_path, kind):
 def test_options_that_segments_do_not_have():
     with pytest.raises(UserError, match=r"--data.batching.*leave it out"):
         StreamConfig(batching="packed")
-    with pytest.raises(UserError, match="cannot hold one sentence"):
+    with pytest.raises(UserError, match="cannot hold one row"):
         StreamConfig(max_length=64, batch_tokens=32)
     with pytest.raises(UserError, match="separator"):
         StreamConfig(separator="")
+
+
+def test_a_separator_that_never_occurs_is_a_mistake(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("one <|end|> two\n" * 50)
+    with pytest.raises(UserError, match=r"--data.separator '<\|end\|>': no line of .*text is that"):
+        open_texts(StreamConfig(train=text, separator="<|end|>", cache_dir=tmp_path / "cache"))
 
 
 PREPARE = r"""

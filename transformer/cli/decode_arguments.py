@@ -14,7 +14,8 @@ from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
-from transformer.config.speech import AUDIO
+from transformer.config.language_model import StreamConfig
+from transformer.config.speech import AUDIO, RecordingsConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.files import address, shown
@@ -49,13 +50,15 @@ class DecodeArguments:
     bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"
-    """best (by validation BLEU), last, average (of the last ones), or a step."""
+    """best (by the first score of the validation), last, average (of the last ones), or a step."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
     format: Literal["text", "scores", "json"] = "text"
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
-    alignment if requested (a row for each token and <eos>, a column for each source token and <eos>)."""
+    alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
+    Language
+    models: line, prompt and outputs. Speech: line, recording and hypotheses."""
     weights: tuple[float, ...] = ()
     """Of the runs of an ensemble, the first one included. Default: equal ones."""
     mean: Literal["probabilities", "logarithms"] = "probabilities"
@@ -102,18 +105,13 @@ def short_options() -> Iterator[None]:
 
 def parse_decode(arguments: list[str]) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults."""
+    defaults = run_defaults(arguments)
     given = tyro.cli(
         DecodeArguments,
-        args=arguments,
-        default=DecodeArguments(
-            tyro.MISSING_NONPROP, (), with_method(run_defaults(arguments).decoding, arguments, "--")
-        ),
+        args=["--help" if word == "--help-all" else word for word in arguments],
+        default=DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, arguments, "--")),
         prog=program("decode"),
-        description=(
-            f"Translate text with a trained model: {called('decode')} RUN < in > out. One line in, one line "
-            "out; an empty line stays empty. Options of the search default to those stored with the run.\n\n"
-            f"See why: {called('decode')} RUN --input FILE --explore page.html"
-        ),
+        description=_about(defaults),
     )
     for phrase in given.decoding.forbidden:
         if has(phrase, "config.json"):
@@ -122,6 +120,27 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
         option = "--weights" if given.weights else "--mean"
         raise UserError(f"{option}: there is one run; name several before the options, or leave it out")
     return given
+
+
+def _about(defaults: Config) -> str:
+    """What the command does with a run of this config."""
+    decode = called("decode")
+    search = "Options of the search default to those stored with the run."
+    if isinstance(defaults.data, StreamConfig):
+        return (
+            f"Continue text with a language model: {decode} RUN < prompts > texts. A line is a prompt, in "
+            f"which \\n is a line break; an empty one is the beginning of a document. {search}\n\n"
+            f"While it grows: {decode} RUN --stream"
+        )
+    if isinstance(defaults.data, RecordingsConfig):
+        return (
+            f"Write what is said in recordings: {decode} RUN --input FILE > out. The file is a recording, or "
+            f"names one on each line. {search}\n\nWith times: {decode} RUN --input FILE --format json --times"
+        )
+    return (
+        f"Translate text with a trained model: {decode} RUN < in > out. One line in, one line out; an empty "
+        f"line stays empty. {search}\n\nSee why: {decode} RUN --input FILE --explore page.html"
+    )
 
 
 def run_defaults(arguments: list[str]) -> Config:

@@ -8,20 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from transformer.cli.outputs import Numbered, Outputs, Written, refuse
+from transformer.errors import UserError
 from transformer.files import parse_object
 from transformer.tasks.language_modelling import Generated
 from transformer.translator.generator import Generator, before
 
-FOR_SENTENCES = (
-    "times",
-    "tsv",
-    "glossary",
-    "keep",
-    "reference",
-    "bleu_tokenize",
-    "alignments",
-    "token_scores",
-)
+FOR_SENTENCES = ("times", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "alignments")
 FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
 
 
@@ -34,7 +26,10 @@ class Generations(Outputs):
         """The trained model."""
         given = self.given
         refuse(given, FOR_SENTENCES, f"{run_dir} continues text and does not translate")
+        refuse(given, ("token_scores",), "scores of tokens are in Generator.score")
         refuse(given, FOR_SEVERAL, f"{run_dir} is a language model, which generates alone")
+        if not all(given.until):
+            raise UserError("--until '': every text contains it; name what the output should end before")
         if given.stream:
             length = self.options.pop("extra_length")  # no search is that long
             assert isinstance(length, int)

@@ -41,7 +41,7 @@ def _arriving(patient: bool) -> Iterator[bytes | None]:
         yield from sys.stdin.buffer
         return
     if os.isatty(descriptor):
-        print("one sentence per line; Ctrl-D to end", file=sys.stderr, flush=True)
+        print("one line at a time; Ctrl-D to end", file=sys.stderr, flush=True)
     rest = bytearray()
     while True:
         if not patient and not select.select([descriptor], [], [], PAUSE)[0]:

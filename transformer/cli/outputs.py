@@ -243,5 +243,7 @@ def _groups(found: Iterable[T | None], size: int) -> Iterator[list[T]]:
 def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
     """Raises UserError if one of these options is given."""
     for option in options:
+        if option == "ensemble" and given.ensemble:
+            raise UserError(f"{given.ensemble[0]}: {why}; name one run")
         if getattr(given, option):
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")

@@ -15,7 +15,8 @@ from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.methods import with_method
 from transformer.commands import program
-from transformer.config import Config, CorpusConfig, HostsConfig, Option, changed, flatten
+from transformer.config import Config, CorpusConfig, DataConfig, HostsConfig, Option, changed, flatten
+from transformer.config.locations import completed, without_locations
 from transformer.config.presets import PRESETS
 from transformer.config.registry import load_entry_points, unknown
 from transformer.data.remote import has
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FINE_TUNE = "fine-tune"
-TEXT = ("--data.train-", "--data.dataset")  # options that select the training text
+TEXT = ("--data.train", "--data.dataset")  # options that select the training text
 VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # data options that define it
 
 
@@ -82,24 +83,11 @@ def _train(arguments: list[str]) -> None:
         preset = FINE_TUNE
     if preset == FINE_TUNE and not parent:
         raise UserError("fine-tune needs --init-from RUN: the run to initialise from")
-    default = PRESETS[preset or "quickstart"]
-    if parent:
-        default = _begun_from(parent, default, network=preset == FINE_TUNE)
-    given = parse_train(arguments, default)
-    if parent:
-        _check_vocabulary(given.config.data, default.data)
-    if preset == FINE_TUNE and not any(word.startswith(TEXT) for word in arguments):
-        raise UserError("--init-from needs a training text: give --data.train-source and --data.train-target")
-    about = announced(given.config, preset or "quickstart")
-    is_multi30k = preset is not None and preset.startswith(("tiny", "multi30k"))
-    if is_multi30k and not any(word.startswith(TEXT) for word in arguments):
-        about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
-    if preset is None and given.run_dir and has(given.run_dir, "config.json"):
-        run_dir = shown(given.run_dir)
-        given = _continued(arguments, given.run_dir)
-        about = f"Resuming {run_dir}"
-    elif preset is None and given.run_dir:
-        about = f"{shown(given.run_dir)} does not exist yet: starting a new run. {about}"
+    run_dir = None if preset else _value_of("--run-dir", arguments)
+    if run_dir and has(run_dir, "config.json"):
+        given, about = _continued(arguments, Path(run_dir)), f"Resuming {shown(run_dir)}"
+    else:
+        given, about = _begun(arguments, preset, parent)
 
     if given.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
@@ -123,10 +111,29 @@ def _train(arguments: list[str]) -> None:
     train(given.config, given.run_dir, about=about, profile=given.profile)
 
 
+def _begun(arguments: list[str], preset: str | None, parent: str | None) -> tuple[TrainArguments, str]:
+    """Parses the command line of a new run, with a preset's options as defaults; and what to say of it."""
+    default = PRESETS[preset or "quickstart"]
+    if parent:
+        default = _begun_from(parent, default, network=preset == FINE_TUNE)
+    given, has_text = parse_train(arguments, default), any(word.startswith(TEXT) for word in arguments)
+    if parent:
+        _check_vocabulary(given.config.data, default.data)
+    if preset == FINE_TUNE and not has_text:
+        pair = isinstance(default.data, DataConfig)
+        options = "--data.train-source and --data.train-target" if pair else "--data.train"
+        raise UserError(f"--init-from needs a training text: give {options}")
+    about = announced(given.config, preset or "quickstart")
+    if preset is not None and preset.startswith(("tiny", "multi30k")) and not has_text:
+        about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
+    if preset is None and given.run_dir:
+        about = f"{shown(given.run_dir)} does not exist yet: starting a new run. {about}"
+    return given, about
+
+
 def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
     """Parses the command line of a resumed run, with the run's options as defaults, except for paths that
     training opens (see `transformer.config.locations`)."""
-    from transformer.config.locations import completed, without_locations
     from transformer.runs.run import Run
 
     run = Run(run_dir)
@@ -156,9 +163,9 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
             f"--init-from {run_dir}: system {parent.system} has no text, so it cannot be initialised"
         )
     if type(parent.data) is not type(default.data):
-        raise UserError(
-            f"--init-from {run_dir} holds a {parent.system}: name one of its presets before the options"
-        )
+        if not network:
+            raise UserError(f"--init-from {run_dir} holds a {parent.system}: leave out the preset")
+        default = dataclasses.replace(default, data=without_locations(parent).data)
     default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
     if not network:
         return default

@@ -42,7 +42,7 @@ class CorpusConfig:
             raise UserError("--data.buckets must be ascending positive lengths")
         if self.batch_tokens < self.lengths[-1]:
             raise UserError(
-                f"--data.batch-tokens {self.batch_tokens} cannot hold one sentence of --data.max-length "
+                f"--data.batch-tokens {self.batch_tokens} cannot hold one row of --data.max-length "
                 f"{self.max_length} (padded: {self.lengths[-1]}): raise the one or lower the other"
             )
 

@@ -50,6 +50,10 @@ class LanguageModelConfig(StackConfig):
             )
 
     @property
+    def described(self) -> str:
+        return f"{self.num_layers} layers, d_model {self.d_model}"
+
+    @property
     def attended(self) -> int:
         """The memory in evaluation and generation, resolved."""
         return self.memory if self.evaluation_memory is None else self.evaluation_memory

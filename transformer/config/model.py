@@ -77,6 +77,11 @@ class ModelConfig:
         return self.num_layers
 
     @property
+    def described(self) -> str:
+        """Depth and width, for people."""
+        return f"{self.num_layers}+{self.decoder_depth} layers, d_model {self.d_model}"
+
+    @property
     def longest(self) -> int | None:
         """Maximum sentence length. None: no limit."""
         return None

@@ -77,7 +77,7 @@ def text_data(config: Config) -> DataConfig:
       UserError: its system does not read text.
     """
     if not isinstance(config.data, DataConfig):
-        raise UserError(f"system {config.system} does not read text: its corpus has other options")
+        raise UserError(f"system {config.system} does not read pairs of sentences")
     return config.data
 
 

@@ -144,4 +144,5 @@ class Watch:
             console=self.console,
             transient=transient,
             disable=not self.console.is_terminal,
+            speed_estimate_period=600,  # steps are told rarely
         )

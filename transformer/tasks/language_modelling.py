@@ -27,6 +27,7 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Task
 
 log = logging.getLogger("transformer")
@@ -71,6 +72,11 @@ class LanguageModelling(Task):
     def data(self) -> StreamConfig:
         """The options of the text."""
         return _data(self.config)
+
+    @property
+    def drops(self) -> str:
+        """Documents of any length are read."""
+        return "empty"
 
     # From a corpus
 
@@ -195,7 +201,7 @@ class LanguageModelling(Task):
             known = self.tokenizer.by_piece
             unknown = next(character for character in prompt if character not in known)
             raise UserError(
-                f"the prompt {brief(prompt)} has the character {unknown!r}, which is not in the training "
+                f"the text {brief(prompt)} has the character {unknown!r}, which is not in the training "
                 "text: leave it out, or train with --data.tokenizer byte"
             )
         return ids
@@ -208,7 +214,10 @@ class LanguageModelling(Task):
         if not model.attended:
             longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
-            ids = [self.special.bos, *self.ids(prompt)]
+            try:
+                ids = [self.special.bos, *self.ids(prompt)]
+            except UserError as error:
+                raise UserError(f"line {lines[index]}: {error}" if lines else str(error)) from error
             if len(ids) > longest and lines:
                 log.warning(
                     "line %d: only the last %d of %d tokens are read", lines[index], longest, len(ids) - 1
@@ -226,7 +235,11 @@ class LanguageModelling(Task):
         if not model.attended and longest > room:
             raise UserError(
                 f"--decoding.extra-length {longest}: this model has no memory and reads {segment} "
-                f"tokens, so it writes at most {room} after a prompt"
+                f"tokens, so it writes at most {room} after a prompt: add --decoding.extra-length {room}"
+            )
+        if not longest:
+            raise UserError(
+                "--decoding.extra-length 0 writes nothing; only decode.py --stream goes on to the end with it"
             )
 
     def outputs(self, found: SearchResult, record: str, n_best: int | None) -> list[Generated]:
@@ -240,6 +253,10 @@ class LanguageModelling(Task):
                 text, pieces = self.text(words, prompt), tuple(self.tokenizer.pieces(words))
                 outputs.append(Generated(text, pieces, score, log_probability, tuple(ids)))
         return outputs
+
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """All divisions of a phrase into tokens, for pieces of words at the beginning of a word."""
+        return TextSteering(self.tokenizer, self.special).phrases(text)
 
     def pieces(self, ids: Sequence[int], record: str) -> list[str]:
         """The token of each id."""
@@ -260,7 +277,7 @@ class LanguageModelling(Task):
         def perplexity(name: str) -> Callable[[Evaluation], Score]:
             def of(given: Evaluation) -> Score:
                 value = math.exp(min(given.means[name], 700))
-                return Score(value, self._signature(), f"{value:.2f}")
+                return Score(value, self._signature(), f"{value:.2f}" if value < 1e6 else f"{value:.2e}")
 
             return of
 
@@ -300,8 +317,8 @@ class LanguageModelling(Task):
         return line.replace(r"\n", "\n")
 
     def example_line(self, record: str) -> str:
-        """The first words."""
-        return " ".join(record.split()[:4])
+        """The first words of a line."""
+        return next((prompt for prompt in self.prompts([record], 1) if prompt), "")
 
     def line(self, output: Generated) -> str:
         r"""The text, with \n for a line break."""

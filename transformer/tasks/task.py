@@ -76,6 +76,11 @@ class Task(ABC):
     def __init__(self, config: Config) -> None:
         self.config = config
 
+    @property
+    def drops(self) -> str:
+        """Which examples the plan drops, for people."""
+        return f"longer than {self.config.data.max_length}, or empty"
+
     def describe(self) -> str:
         """A few words for people, such as the languages."""
         return ""
@@ -216,9 +221,9 @@ class Task(ABC):
     def check_search(self, settings: DecodingConfig) -> None:
         """Raises UserError if these outputs cannot be searched with such options."""
         if settings.method == "mbr":
-            raise UserError(f"--decoding.method mbr: outputs of {type(self).__name__} cannot be compared")
+            raise UserError(f"--decoding.method mbr: it compares translations; {self.config.system} has none")
         if getattr(settings, "coverage_penalty", 0):
-            raise UserError(f"--decoding.coverage-penalty: {type(self).__name__} does not translate")
+            raise UserError(f"--decoding.coverage-penalty: {self.config.system} does not translate")
 
     def consensus(self, outputs: list[Output]) -> list[Output]:
         """The outputs, those first that are most like all (minimum Bayes risk)."""
@@ -230,7 +235,7 @@ class Task(ABC):
         Raises:
           UserError: outputs have no words.
         """
-        raise UserError(f"a phrase, {text!r}: the outputs of {type(self).__name__} have no words")
+        raise UserError(f"--decoding.forbidden {text!r}: {self.config.system} writes no words; leave it out")
 
     def pieces(self, ids: Sequence[int], record: Record) -> list[str]:
         """What each output id of a record is written as, such as its subword.

@@ -94,7 +94,7 @@ class Loop:
         self.watch.message(
             f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
-            f"{self.data.task.unit} dropped (longer than {self.config.data.max_length}, or empty){outgrown}; "
+            f"{self.data.task.unit} dropped ({self.data.task.drops}){outgrown}; "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         left = self.step < t.steps and not self._patience_is_over()
@@ -230,8 +230,8 @@ class Loop:
         if is_main_process():
             write_whole(self.run.path / "results.json", text)
             write_report(self.run.path)
-        m, criterion = self.config.model, self.data.task.criterion.title
-        network = f"{self.config.system}, {m.num_layers}+{m.decoder_depth} layers, d_model {m.d_model}"
+        criterion = self.data.task.criterion.title
+        network = f"{self.config.system}, {self.config.model.described}"
         corpus = self.data.corpus
         self.watch.result(
             "Trained",

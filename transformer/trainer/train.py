@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from transformer.config import Config, ModelConfig, check_beam, differences
+from transformer.config.locations import NOT_OPENED, locations
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
 from transformer.errors import UserError
@@ -130,7 +131,9 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     given = dataclasses.replace(config, model=_sized_like(config, run.config))
     # every learning rate of a cosine depends on its last step
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
-    free = set(CHANGEABLE) - fixed
+    texts = {name for name in locations(given) | locations(run.config) if name.startswith("data.")}
+    # another path to the same text: its content is compared when it is opened
+    free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
     changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
     if changed:
         raise UserError(

@@ -17,6 +17,7 @@ from transformer.decoding.sampling import Randomness
 from transformer.decoding.scores import token_scores
 from transformer.decoding.streaming import Draw, streamed
 from transformer.errors import UserError
+from transformer.files import brief
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.forks import refuse_forked
@@ -80,7 +81,8 @@ class Generator(Decoder[LanguageModelling]):
         Raises:
           UserError: a prompt has unknown characters, or an option is invalid.
         """
-        several = [prompts] if isinstance(prompts, str) else list(prompts)
+        several = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
+        _check_until(until)
         found = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
         return found[0] if isinstance(prompts, str) else found
 
@@ -108,6 +110,10 @@ class Generator(Decoder[LanguageModelling]):
           UserError: as `generate`; the options are those of another search.
         """
         refuse_forked()
+        texts_of([prompt], "prompts")
+        _check_until(until)
+        if length is not None and length < 0:
+            raise UserError(f"length {length}: must not be negative; 0: until the document ends")
         shown, pending, held = self.task.tokenizer.encode(prompt)[-SEEN:], list[int](), ""
         settings = self._streaming(options)
         length = settings.extra_length if length is None else length
@@ -187,7 +193,7 @@ class Generator(Decoder[LanguageModelling]):
         if isinstance(texts, str):
             raise UserError("give a list of texts")
         refuse_forked()
-        return [self._scored(text) for text in texts]
+        return [self._scored(text) for text in texts_of(texts, "texts")]
 
     def _scored(self, text: str) -> ScoredText:
         model, segment = self._model, self.config.data.max_length
@@ -202,6 +208,19 @@ class Generator(Decoder[LanguageModelling]):
             found += np.asarray(log_p)[0].tolist()
         kept = tuple(found[: len(ids)])
         return ScoredText(tuple(task.tokenizer.pieces(ids[:-1])), kept, len(text) + 1)
+
+
+def texts_of(given: object, what: str) -> list[str]:
+    """A list of strings. Raises UserError if it is something else."""
+    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(given))}")
+    return list(given)
+
+
+def _check_until(until: Sequence[str]) -> None:
+    """Raises UserError if a string to stop at is empty: every text contains it."""
+    if isinstance(until, str) or not all(until):
+        raise UserError("until must be a list of strings, none of them empty")
 
 
 def before(text: str, until: Sequence[str]) -> str:

@@ -66,7 +66,7 @@ class VocabularyTokenizer(Tokenizer):
             raise UserError("the training text is empty: a tokenizer needs lines to learn from")
         if vocab_size < 5:
             raise UserError(
-                f"--data.vocab-size {vocab_size} has no room for 4 special ids and a word: "
+                f"--data.vocab-size {vocab_size} has no room for 4 special ids and a token: "
                 "set it to at least 5"
             )
         return cls([word for word, _ in counts.most_common(vocab_size - 4)], special)

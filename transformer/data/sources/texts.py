@@ -111,6 +111,8 @@ def _files(data: StreamConfig) -> Corpus:
                 f"{data.train}: nothing of so short a text can be held out: give --data.validation"
             )
     documents = {split: _documents(text, data.separator) for split, text in texts.items()}
+    if data.separator is not None and not any(map(_is_separated(data.separator), texts.values())):
+        raise UserError(f"--data.separator {data.separator!r}: no line of {data.train} is that; leave it out")
     for split, found in documents.items():
         if not found:
             raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
@@ -151,6 +153,10 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise UserError(f"{path} is empty: there is no text in it")
     return text.replace("\r\n", "\n")
+
+
+def _is_separated(separator: str) -> Callable[[str], bool]:
+    return lambda text: separator in text.splitlines()
 
 
 def _documents(text: str, separator: str | None) -> list[str]:

@@ -26,8 +26,7 @@ def write_report(run_dir: Path | str) -> Path:
     run = Logged(run_dir)
     if not run:
         raise UserError(f"{run.name} has no metrics: it was not trained here, or metrics.jsonl is damaged")
-    model = run.config.model
-    network = f"{run.config.system}, {model.num_layers}+{model.decoder_depth} layers, d_model {model.d_model}"
+    network = f"{run.config.system}, {run.config.model.described}"
     parts = [
         f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(network)}</p>",
         facts(run.summary()),
