@@ -35,6 +35,7 @@ from transformer.files import Json
 FEWEST, MOST = 3, 7  # digits of a string
 TEST, VALIDATION = range(5), range(5, 10)  # numbers of the recordings of each digit and speaker
 SIZES = {"train": 3_000, "validation": 150, "test": 500, "unheard": 500}  # strings
+LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
 PAUSE = (0.02, 0.2)  # seconds between digits
 NAME = re.compile(r"(?P<digit>\d)_(?P<speaker>\w+)_(?P<number>\d+)\.wav")
 WORDS = list(DIGITS)
@@ -68,11 +69,12 @@ class Plan:
         model, data, guidance = MODELS[name]
         files: dict[str, Any] = {split: strings / f"{split}.tsv" for split in ("train", "validation", "test")}
         sizes: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 32} if self.small else {}
-        steps = self.updates or 3 * base.training.steps
+        steps = self.updates or 2 * base.training.steps
         return replace(
             base,
             model=replace(base.model, **model, **sizes),
-            data=replace(base.data, **files, **data),
+            data=replace(base.data, **files, **data, max_length=LENGTHS[-1], buckets=LENGTHS),
+            decoding=replace(base.decoding, buckets=LENGTHS),
             guidance=GuidanceConfig(weight=guidance),
             training=replace(base.training, steps=steps, evaluate_every=max(1, steps // 12)),
         )
@@ -197,7 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("work", type=Path, help="folder for strings, runs, table and picture")
     parser.add_argument("--recordings", type=Path, required=True, help="folder of recorded digits")
     parser.add_argument("--held-out", default="theo", help="the speaker that is not heard in training (theo)")
-    parser.add_argument("--updates", type=positive, help="of each training (three times those of the preset)")
+    parser.add_argument("--updates", type=positive, help="of each training (twice those of the preset)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {'; '.join(MODELS)}")
     parser.add_argument("--quick", action="store_true", help="few strings and small models, to test it")
     given = parser.parse_args(arguments)

@@ -18,6 +18,7 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.methods import GuidanceConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.variants import VARIANTS, Variant
@@ -283,11 +284,19 @@ def _speech() -> Config:
     return Config(
         system="speech",
         model=SpeechConfig(
-            num_layers=2, decoder_layers=1, d_model=128, d_ff=256, num_heads=4, dropout=0.1, norm="pre"
+            num_layers=2,
+            decoder_layers=1,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+            dropout=0.0,
+            norm="pre",
+            positions="rotary",
         ),
         data=RecordingsConfig(),
-        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
-        training=TrainingConfig(steps=400, label_smoothing=0.1, evaluate_every=100, evaluate_sentences=100),
+        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
+        guidance=GuidanceConfig(weight=2.0),
+        training=TrainingConfig(steps=2_000, evaluate_every=250, evaluate_sentences=100),
         decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 180, 270, 400)),
     )
 
