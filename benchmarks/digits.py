@@ -45,9 +45,9 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "plain": ({}, {}, 0.0),
     "guided": ({}, {}, 2.0),
     "monotonic": ({"cross_mechanism": "monotonic"}, {}, 0.0),
-    "guided, speeds": ({}, AUGMENTED, 2.0),
-    "guided, masks": (MASKED, {}, 2.0),
-    "guided, speeds and masks": (MASKED, AUGMENTED, 2.0),
+    "speeds": ({}, AUGMENTED, 0.0),
+    "masks": (MASKED, {}, 0.0),
+    "speeds and masks": (MASKED, AUGMENTED, 0.0),
 }
 """Options of the model and of the data, and the weight of guided attention."""
 

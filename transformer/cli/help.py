@@ -6,6 +6,7 @@ from transformer.commands import COMMANDS, called
 from transformer.config import Config
 from transformer.config.language_model import StreamConfig
 from transformer.config.presets import GROUPS, PRESETS
+from transformer.config.speech import RecordingsConfig
 
 COMMON = {
     "run_dir": "run directory; an existing run is resumed [a new one under runs/]",
@@ -39,6 +40,21 @@ OF_STREAMS = {
     **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("optimizer", "training")},
 }
 """Those of language models."""
+OF_RECORDINGS = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "a file name, a tab and the text on each line; also --data.validation, --data.test",
+    "data.dataset": "a TFDS dataset with audio and text instead",
+    "data.tokenizer": "word, char, bpe, unigram",
+    "data.vocab_size": COMMON["data.vocab_size"],
+    "data.batch_tokens": "batch size in frames of 10 ms",
+    "data.max_length": "longer recordings are dropped; in frames of 10 ms",
+    "data.speeds": "0.9 1.0 1.1 adds slower and faster copies of the training recordings",
+    "model.masks": "parts of each recording that are hidden in training (SpecAugment)",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
+    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
+}
+"""Those of speech."""
 
 
 def commands_help() -> str:
@@ -56,8 +72,8 @@ def train_help(preset: str = "quickstart") -> str:
     lines = [
         f"usage: {train} [PRESET] [OPTIONS]",
         "",
-        "Train a Transformer, or another system, to translate or to continue text. The",
-        "run directory gets checkpoints and report.html. Ctrl-C saves and stops.",
+        "Train a Transformer, or another system, to translate, to continue text, to hear.",
+        "The run directory gets checkpoints and report.html. Ctrl-C saves and stops.",
         "",
         "examples:",
         f"  {train}",
@@ -69,14 +85,14 @@ def train_help(preset: str = "quickstart") -> str:
         f"  {train} --init-from runs/transformer-1 --data.train-source ...",
         "      fine-tune a trained or imported model",
         f"  {train} language-model --data.train book.txt",
-        "      a model that continues running text",
+        "      a model that continues running text; speech: that hears",
         f"  {train} base --plan v5e:2x4",
         "      what it needs on accelerators that are not here: memory, time, hours",
         "",
         f"common options [value in preset {preset}]:",
     ]
-    streams = isinstance(PRESETS[preset].data, StreamConfig)
-    for name, what in (OF_STREAMS if streams else COMMON).items():
+    kinds = {StreamConfig: OF_STREAMS, RecordingsConfig: OF_RECORDINGS}
+    for name, what in kinds.get(type(PRESETS[preset].data), COMMON).items():
         option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
         lines += textwrap.wrap(
             f"{option:26} {what}{_value(PRESETS[preset], name)}",

@@ -18,7 +18,6 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
-from transformer.config.methods import GuidanceConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.variants import VARIANTS, Variant
@@ -295,7 +294,6 @@ def _speech() -> Config:
         ),
         data=RecordingsConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
-        guidance=GuidanceConfig(weight=2.0),
         training=TrainingConfig(steps=2_000, evaluate_every=250, evaluate_sentences=100),
         decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 180, 270, 400)),
     )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config
+from transformer.config import Config, DecodingConfig
 from transformer.config.speech import RecordingsConfig
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
@@ -202,6 +202,11 @@ class SpeechToText(Task):
         if not several:
             raise UserError(NO_OUTPUT)
         return several
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Accepts all but the coverage penalty, which counts words of a source."""
+        if getattr(settings, "coverage_penalty", 0):
+            raise UserError("--decoding.coverage-penalty: recordings have no words to cover; leave it out")
 
     def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
         """The different texts by expected chrF, which becomes their score."""
