@@ -446,6 +446,16 @@ def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, ar
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
+    transcriber, paths = Transcriber.load(run.path), sorted(spoken_files.glob("*.wav"))[:2]
+    found = transcriber.search(paths, method="mbr", samples=4, max_length=4)
+    assert all(several[0].score >= several[-1].score for several in found)
+    with pytest.raises(UserError, match="--decoding.coverage-penalty"):
+        transcriber.search(paths, method="beam", coverage_penalty=0.2)
+    kept = Transcriber.load(run.path, int8=True)
+    assert len(kept.transcribe(paths, max_length=4)) == 2
+
+
 def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, capsys):
     listing = spoken_files / "bad.tsv"
     listing.write_text("0.wav\nnone.wav\n")

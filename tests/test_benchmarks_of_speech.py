@@ -1,0 +1,72 @@
+"""The benchmarks of speech, at small sizes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import digits as recorded
+from benchmarks import speech_translation
+from transformer import UserError
+from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
+
+soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+pytest.importorskip("jiwer", reason="pip install '.[speech]'")
+pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
+
+
+def record(folder, speakers):
+    """Three recordings of each digit by each speaker: one for each split."""
+    folder.mkdir()
+    for name, seed in speakers.items():
+        random = np.random.default_rng(seed)
+        speaker = Speaker.drawn(random)
+        for digit, signs in enumerate(DIGITS.values()):
+            for number in (0, 5, 10):
+                soundfile.write(folder / f"{digit}_{name}_{number}.wav", spoken(signs, speaker, random), RATE)
+
+
+def test_recorded_digits(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
+    arguments = [str(tmp_path / "work"), "--recordings", str(tmp_path / "recordings"), "--quick"]
+    recorded.main([*arguments, "--updates", "2", "--only", "plain"])
+    assert "| plain | " in capsys.readouterr().out
+    listed = {
+        split: (tmp_path / f"work/strings/{split}.tsv").read_text().splitlines() for split in recorded.SIZES
+    }
+    assert [len(lines) for lines in listed.values()] == [60, 3, 10, 10]
+    for line in listed["train"]:
+        assert 3 <= len(line.split("\t")[1].split()) <= 7
+    found = json.loads((tmp_path / "work/digits.json").read_text())["models"]
+    assert found.keys() == {"plain"}
+    assert found["plain"]["test"]["words"] > 0
+    with pytest.raises(UserError, match="--held-out carl: the recordings have anna, theo"):
+        recorded.main([str(tmp_path / "other"), *arguments[1:], "--held-out", "carl"])
+    with pytest.raises(UserError, match="there is no file such as 7_george_12.wav"):
+        recorded.main([str(tmp_path / "other"), "--recordings", str(tmp_path)])
+    with pytest.raises(UserError, match="'none': there is no such model"):
+        recorded.main([*arguments, "--only", "none"])
+
+
+def test_the_strings_of_a_split_are_made_of_its_own_recordings():
+    assert [recorded.split_of(number) for number in (0, 4, 5, 9, 10, 49)] == [
+        *("test", "test", "validation", "validation", "train", "train")
+    ]
+    waves = [np.ones(100, np.float32) * 0.5, np.ones(50, np.float32) * 0.25]
+    found = recorded.joined(waves, np.random.default_rng(0))
+    assert len(found) > 150 + 2 * RATE * recorded.PAUSE[0]
+    assert (found == 0.5).sum() == 100
+
+
+@pytest.mark.slow
+def test_direct_and_cascade(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    sizes = ["--updates", "2", "--size", "40", "--count", "4"]
+    speech_translation.main([str(tmp_path / "work"), *sizes])
+    assert "| cascade | " in capsys.readouterr().out
+    found = json.loads((tmp_path / "work/speech_translation.json").read_text())["found"]
+    assert found.keys() == {"direct", "cascade"}
+    pairs = (tmp_path / "work/pairs.tsv").read_text().splitlines()
+    assert len(pairs) == 40
+    assert speech_translation.german("one zero five") == "eins null fünf"
