@@ -215,7 +215,7 @@ def test_a_changed_config_is_refused_by_its_fields(config, finished):
 def test_changed_text_is_refused(config, finished, tmp_path):
     other = write_text(tmp_path, "train", 201)
     data = dataclasses.replace(config.data, **other)
-    with pytest.raises(UserError, match="data.train_source"):
+    with pytest.raises(UserError, match="the training data has changed"):
         train(dataclasses.replace(config, data=data), finished, watch=quiet())
     path, text = config.data.train_source, config.data.train_source.read_bytes()
     try:
