@@ -148,10 +148,6 @@ class TextToSpeech(Recordings):
         """A text to speak."""
         return Recording("", np.zeros((0, self.data.bands), np.float32), line)
 
-    def example_line(self, record: Recording) -> str:
-        """Its text."""
-        return record.text
-
     def line(self, output: Utterance) -> str:
         """What was said, and for how long."""
         return f"{output.text} ({output.seconds:.1f} s)"
