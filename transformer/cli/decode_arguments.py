@@ -135,8 +135,8 @@ def _about(defaults: Config) -> str:
         )
     if isinstance(defaults.decoding, SynthesisDecodingConfig):
         return (
-            f"Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings are "
-            f"written beside the output, which lists them with their texts. {search}"
+            f"Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings "
+            f"are written beside the output, which lists them with their texts. {search}"
         )
     if isinstance(defaults.data, RecordingsConfig):
         return (
