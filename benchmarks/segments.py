@@ -40,7 +40,7 @@ def config_of(segment: int, memory: int, small: bool) -> Config:
     return replace(
         base,
         model=replace(base.model, **options),
-        data=replace(base.data, max_length=segment, batch_tokens=TOKENS),
+        data=replace(base.data, max_length=segment, batch_tokens=max(TOKENS, segment)),
     )
 
 
