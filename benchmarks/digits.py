@@ -120,10 +120,11 @@ def make_strings(plan: Plan) -> None:
     speakers = sorted({speaker for speaker, _, _ in single})
     if plan.held_out not in speakers or len(speakers) < 2:
         raise UserError(f"--held-out {plan.held_out}: the recordings have {', '.join(speakers)}")
-    waves = {key: read_audio(path) for key, path in single.items()}
+    waves, who = {key: read_audio(path) for key, path in single.items()}, dict[str, list[str]]()
     for place, (split, size) in enumerate(sizes.items()):
         random, lines = np.random.default_rng(place), []
         heard = [speaker for speaker in speakers if (speaker == plan.held_out) == (split == "unheard")]
+        who[split] = heard
         choices: dict[tuple[str, int], list[int]] = defaultdict(list)
         for speaker, digit, number in waves:
             if split == "unheard" or split_of(number) == split:
@@ -135,6 +136,7 @@ def make_strings(plan: Plan) -> None:
             library("soundfile").write(folder / f"{split}-{index}.wav", joined(taken, random), RATE)
             lines.append(f"{split}-{index}.wav\t{' '.join(WORDS[d] for d in said)}\n")
         (folder / f"{split}.tsv").write_text("".join(lines))
+    (folder / "speakers.json").write_text(json.dumps(who))  # the strings of a split are theirs in turns
     (folder / "done").touch()
 
 

@@ -30,6 +30,7 @@ SIZES = {
 OPTIONS = {
     "nonautoregressive": {"decoder_input": "length"},  # without random masks
     "language-model": {"memory": 4},
+    "synthesis": {"bands": 80, "prenet_dropout": 0.0},
 }
 DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
@@ -52,8 +53,8 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         model, system.objective(config, Translator.load), optimizer, seed=0, gather=layout.gather
     )
     batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
-    if config.system == "speech":
-        batch["source"] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)
+    if sound := {"speech": "source", "synthesis": "target"}.get(config.system):
+        batch[sound] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)
     if name := {"language-model": "characters"}.get(config.system):
         batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))
     state = layout.place(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import digits as recorded
-from benchmarks import speech_translation
+from benchmarks import speech_translation, synthesis
 from transformer import UserError
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
 
@@ -57,6 +57,25 @@ def test_the_strings_of_a_split_are_made_of_its_own_recordings():
     found = recorded.joined(waves, np.random.default_rng(0))
     assert len(found) > 150 + 2 * RATE * recorded.PAUSE[0]
     assert (found == 0.5).sum() == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("voice", ["built-in", "recorded"])
+def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(synthesis, "REPEATS", (1, 2))
+    monkeypatch.setattr(synthesis, "DIGITS", {"one": "", "two": ""})
+    arguments = [str(tmp_path / "work"), "--updates", "2", "--count", "2", "--quick"]
+    if voice == "recorded":
+        record(tmp_path / "recordings", {"george": 1, "anna": 2, "theo": 3})
+        arguments += ["--recordings", str(tmp_path / "recordings")]
+    synthesis.main(arguments)
+    out = capsys.readouterr().out
+    assert "| recordings, through features | " in out
+    found = json.loads((tmp_path / "work/synthesis.json").read_text())
+    assert found["words"].keys() > {"guided", "not guided, without noise"}
+    assert found["repeats"].keys() == found["words"].keys() - {"recordings", "recordings, through features"}
+    assert (tmp_path / "work/synthesis.png").exists()
 
 
 @pytest.mark.slow

@@ -157,7 +157,18 @@ def small(system):
     return replace(preset, data=replace(preset.data, batch_tokens=1024, max_length=32))
 
 
-SMALL = ("quickstart", "tiny", "dialogue", "lstm", "convolutional", "rnn", "conv", "language-model", "speech")
+SMALL = (
+    "quickstart",
+    "tiny",
+    "dialogue",
+    "lstm",
+    "convolutional",
+    "rnn",
+    "conv",
+    "language-model",
+    "speech",
+    "synthesis",
+)
 
 
 @pytest.mark.parametrize("system", mostly_slow(list(SYSTEMS), ["transformer", "nonautoregressive"]))

@@ -25,6 +25,7 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.presets import PRESETS
 from transformer.config.speech import RecordingsConfig, SpeechConfig
+from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
@@ -43,6 +44,8 @@ CONFIGS = [
         StreamConfig,
         SpeechConfig,
         RecordingsConfig,
+        SynthesisConfig,
+        SynthesisDecodingConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
     ),

@@ -22,7 +22,8 @@ from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.evaluation.words import sentence_errors, word_errors
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
-from transformer.tasks.speech_to_text import Scale, SpeechToText
+from transformer.tasks.recordings import Scale
+from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.timing import Word, spans, timed
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

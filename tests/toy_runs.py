@@ -34,8 +34,8 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
     """The config of a toy, whose corpus is in the folder; or of a system of this package."""
     if name == "language-model":
         return text_config(folder, layout, **training)
-    if name == "speech":
-        return speech_config(folder, layout, **training)
+    if name in RECORDINGS:
+        return RECORDINGS[name](folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
     config = small_config(folder)
     data = config.data
@@ -87,6 +87,20 @@ def speech_config(folder: Path, layout: str, **training: int) -> Config:
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
     )
     return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def synthesis_config(folder: Path, layout: str, **training: int) -> Config:
+    """The config of a small system that speaks one digit."""
+    config, heard = PRESETS["synthesis"], speech_config(folder, layout, **training)
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+    sizes |= {"prenet_width": 8, "prenet_dropout": 0.0, "postnet_width": 8}
+    data = dataclasses.replace(heard.data, normalisation="corpus", max_text=8)
+    decoding = dataclasses.replace(config.decoding, rows=8, buckets=(8,), max_length=40)
+    model = dataclasses.replace(config.model, **sizes)
+    return dataclasses.replace(heard, system="synthesis", model=model, data=data, decoding=decoding)
+
+
+RECORDINGS = {"speech": speech_config, "synthesis": synthesis_config}
 
 
 def variables(run_dir: Path) -> dict[str, np.ndarray]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from transformer.training.step import make_train_step as make_train_step
     from transformer.translator.decoder import Decoder as Decoder
     from transformer.translator.generator import Generator as Generator
+    from transformer.translator.synthesizer import Synthesizer as Synthesizer
     from transformer.translator.transcriber import Transcriber as Transcriber
     from transformer.translator.translator import Translator as Translator
 
@@ -67,6 +68,7 @@ _HOMES = {
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
     "translator.generator": ("Generator",),
+    "translator.synthesizer": ("Synthesizer",),
     "translator.transcriber": ("Transcriber",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),

@@ -16,6 +16,7 @@ from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
 from transformer.config.speech import AUDIO, RecordingsConfig
+from transformer.config.synthesis import SynthesisDecodingConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.files import address, shown
@@ -131,6 +132,11 @@ def _about(defaults: Config) -> str:
             f"Continue text with a language model: {decode} RUN < prompts > texts. A line is a prompt, in "
             f"which \\n is a line break; an empty one is the beginning of a document. {search}\n\n"
             f"While it grows: {decode} RUN --stream"
+        )
+    if isinstance(defaults.decoding, SynthesisDecodingConfig):
+        return (
+            f"Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings "
+            f"are written beside the output, which lists them with their texts. {search}"
         )
     if isinstance(defaults.data, RecordingsConfig):
         return (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer.cli.outputs import Numbered, Outputs, Written, refuse
 from transformer.errors import UserError
-from transformer.files import parse_object
+from transformer.files import Json
 from transformer.tasks.language_modelling import Generated
 from transformer.translator.generator import Generator, before
 
@@ -81,13 +81,7 @@ class Generations(Outputs):
             ]
             about = {"line": number, "prompt": prompt, "outputs": outputs}
             return json.dumps(about, ensure_ascii=False) + "\n"
-        padded = found + [found[-1]] * (self.n_best - len(found))
-        texts = [self.generator.task.line(each) for each in padded]
-        if self.given.format == "scores":
-            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
-        return "".join(f"{text}\n" for text in texts)
+        return self.lines(found)
 
-    def read(self, line: str) -> str:
-        if self.given.format == "json":
-            return str(parse_object(line)["outputs"][0]["text"])
-        return line.partition("\t")[2] if self.given.format == "scores" else line
+    def read_object(self, about: Json) -> str:
+        return str(about["outputs"][0]["text"])

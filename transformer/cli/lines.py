@@ -16,6 +16,7 @@ from transformer.cli.input import standard_input
 from transformer.cli.output import LongOutput, Output, is_device
 from transformer.cli.outputs import Numbered, Outputs, Translations, Written
 from transformer.cli.transcriptions import Transcriptions
+from transformer.cli.utterances import Utterances
 from transformer.data.remote import fetched
 from transformer.errors import UserError
 from transformer.files import open_regular
@@ -27,6 +28,7 @@ from transformer.systems.registry import find_system
 from transformer.tasks.language_modelling import LanguageModelling
 from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.task import Task
+from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.tasks.translation import Translation
 
 SHARE = 256  # lines that a process decodes before the next one's
@@ -88,6 +90,7 @@ def outputs_of(given: DecodeArguments) -> Outputs:
         Translation: Translations,
         LanguageModelling: Generations,
         SpeechToText: Transcriptions,
+        TextToSpeech: Utterances,
     }
     return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)
 

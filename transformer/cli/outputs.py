@@ -14,7 +14,7 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
-from transformer.files import parse_object
+from transformer.files import Json, parse_object
 from transformer.tasks.asked import Asked
 from transformer.tasks.translation import Hypothesis
 from transformer.translator.decoder import Decoder
@@ -47,6 +47,8 @@ class Outputs:
       UserError: the run is missing or damaged, or an option is wrong for its task.
     """
 
+    n_best = 1
+    """Outputs for a line of input."""
     each = 1
     """Lines of output for a line of input."""
     judged = False
@@ -77,9 +79,24 @@ class Outputs:
         for best in self.decoder.outputs(records, settings, 1):
             yield best and (task.line(best[0]) + "\n", "")
 
+    def lines(self, found: Sequence[Any]) -> str:
+        """The best outputs of an input, each on a line, with its score if asked for. There are always as
+        many: the only output for an empty input is repeated."""
+        padded = [*found, *[found[-1]] * (self.n_best - len(found))]
+        texts = [self.decoder.task.line(each) for each in padded]
+        if self.given.format == "scores":
+            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
+        return "".join(f"{text}\n" for text in texts)
+
     def read(self, line: str) -> str:
         """The output in a line that was written before, as scores read it."""
-        return line
+        if self.given.format == "json":
+            return self.read_object(parse_object(line))
+        return line.partition("\t")[2] if self.given.format == "scores" else line
+
+    def read_object(self, about: Json) -> str:
+        """The output in a JSON object."""
+        return str(about["hypotheses"][0]["text"])
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         """A line for each score."""
@@ -167,13 +184,7 @@ class Translations(Outputs):
     def _text(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
         if self.given.format == "json":
             return self._json(number, asked, hypotheses) + "\n"
-        # always n_best lines: the only translation of an empty sentence is repeated
-        padded = hypotheses + [hypotheses[-1]] * (self.n_best - len(hypotheses))
-        texts = [self.translator.task.line(hypothesis) for hypothesis in padded]
-        if self.given.format == "scores":
-            pairs = zip(padded, texts, strict=True)
-            texts = [f"{hypothesis.score:.4f}\t{text}" for hypothesis, text in pairs]
-        return "".join(f"{text}\n" for text in texts)
+        return self.lines(hypotheses)
 
     def _json(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
@@ -200,11 +211,6 @@ class Translations(Outputs):
         ids, special = self.translator.source_row(source, **self.options)[0], self.translator.task.special
         words = [index for index in ids if index not in (special.pad, special.eos)]
         return self.translator.tokenizers[0].for_source(source).pieces(words)
-
-    def read(self, line: str) -> str:
-        if self.given.format == "json":
-            return str(parse_object(line)["hypotheses"][0]["text"])
-        return line.partition("\t")[2] if self.given.format == "scores" else line
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         from transformer.evaluation.scores import bleu, chrf, exact_match

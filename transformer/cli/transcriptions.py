@@ -10,7 +10,6 @@ from transformer.cli.outputs import FOR_TEXT, Numbered, Outputs, Written, refuse
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.errors import UserError
-from transformer.files import parse_object
 from transformer.translator.transcriber import Transcriber, Transcript
 
 FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
@@ -79,11 +78,7 @@ class Transcriptions(Outputs):
     def _text(self, number: int, line: str, found: list[Transcript]) -> str:
         if self.given.format == "json":
             return json.dumps(self._fields(number, line, found), ensure_ascii=False) + "\n"
-        padded = found + [found[-1]] * (self.n_best - len(found))
-        texts = [self.transcriber.task.line(each) for each in padded]
-        if self.given.format == "scores":
-            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
-        return "".join(f"{text}\n" for text in texts)
+        return self.lines(found)
 
     def _fields(self, number: int, line: str, found: list[Transcript]) -> dict[str, object]:
         hypotheses = []
@@ -104,11 +99,6 @@ class Transcriptions(Outputs):
         name, _, text = line.partition("\t")
         about = {"line": number, "recording": name}
         return about | ({"text": text} if text else {}) | {"hypotheses": hypotheses}
-
-    def read(self, line: str) -> str:
-        if self.given.format == "json":
-            return str(parse_object(line)["hypotheses"][0]["text"])
-        return line.partition("\t")[2] if self.given.format == "scores" else line
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:

@@ -18,8 +18,10 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.methods import GuidanceConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
+from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
 from transformer.config.variants import VARIANTS, Variant
 
 
@@ -299,6 +301,19 @@ def _speech() -> Config:
     )
 
 
+def _synthesis() -> Config:
+    """Speaks digits like the built-in synthesiser, letter by letter."""
+    return Config(
+        system="synthesis",
+        model=SynthesisConfig(num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, norm="pre"),
+        data=RecordingsConfig(speaker="one", normalisation="corpus", tokenizer="char", max_text=40),
+        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=200),
+        guidance=GuidanceConfig(weight=2.0),
+        training=TrainingConfig(steps=3_000, evaluate_every=500, label_smoothing=0.0),
+        decoding=SynthesisDecodingConfig(buckets=(16, 40)),
+    )
+
+
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
@@ -319,6 +334,7 @@ PRESETS: dict[str, Config] = {
     "spelling": _spelling(),
     "language-model": _language_model(),
     "speech": _speech(),
+    "synthesis": _synthesis(),
     "shakespeare": _shakespeare(memory=0),
     "shakespeare-xl": _shakespeare(memory=64),
     "base": _row(),
@@ -395,6 +411,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "language models": {
         "language-model": "characters of the built-in English text, with a memory; minutes",
         "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
+        "synthesis": "speaks; without recordings, like the same synthesiser",
         "shakespeare": "characters of tiny Shakespeare, with the sizes of nanoGPT's recipe for a CPU",
         "shakespeare-xl": "the same with relative positions and a memory (Dai et al. 2019)",
     },

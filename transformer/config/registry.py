@@ -17,6 +17,7 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
+from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
 from transformer.errors import UserError
 
 
@@ -37,6 +38,7 @@ TYPES: dict[str, Types] = {
     "fast-autoregressive": Types(FastAutoregressiveConfig),
     "language-model": Types(LanguageModelConfig, data=StreamConfig),
     "speech": Types(SpeechConfig, data=RecordingsConfig),
+    "synthesis": Types(SynthesisConfig, SynthesisDecodingConfig, RecordingsConfig),
 }
 
 

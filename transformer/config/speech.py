@@ -77,6 +77,8 @@ class RecordingsConfig(CorpusConfig):
     """TFDS datasets: the name of what is said, a text or a label."""
     sample_rate: int = 16_000
     """TFDS datasets: samples a second, if the dataset does not say."""
+    speaker: Literal["any", "one"] = "any"
+    """spoken-digits: another speaker in each recording, or one in all, as for synthesis."""
     language: Literal["en", "de"] = "en"
     """spoken-digits: language of the texts. The digits are spoken in English; de: to be translated."""
     built_in_size: int = 2_000

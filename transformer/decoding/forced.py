@@ -43,7 +43,7 @@ def sown_attention(
     model: nn.Module,
     variables: Variables,
     source: Source,
-    given: Int[Array, "b t"],
+    given: Array,
 ) -> Float[Array, "b t s"]:
     """The mean attention over layers and heads in one pass on these inputs of the decoder."""
     _, sown = model.apply(variables, source, given, mutable=[INTERMEDIATES])

@@ -38,6 +38,7 @@ PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
 BITS = Measure("bits_per_character", "bits per character", higher_is_better=False, digits=3)
 WORDS = Measure("word_error_rate", "word error rate", higher_is_better=False)
 SENTENCES = Measure("sentence_error_rate", "sentence error rate", higher_is_better=False)
+MEL = Measure("mel_error", "mel error", higher_is_better=False, digits=4)
 WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
 
 

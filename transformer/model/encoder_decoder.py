@@ -89,6 +89,11 @@ class EncoderDecoder(Module):
         """Which positions of the memory are there, and no padding."""
         return source != self.config.special.pad
 
+    @nn.nowrap
+    def written(self, target: Array) -> Bool[Array, "b t"]:
+        """Which steps of the decoder are there, and no padding."""
+        return target != self.config.special.pad
+
     def decode(
         self,
         memory: Memory,

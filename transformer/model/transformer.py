@@ -209,6 +209,10 @@ class DecoderLayer(Module):
         return tuple(self.cross_attention.keys_values(view, jnp.arange(view.shape[1])) for view in views)
 
 
+Newest = Int[Array, "b n"] | Float[Array, "b n bands"]
+"""The newest token of each beam, or the last frame."""
+
+
 class Transformer(EncoderDecoder):
     """The encoder-decoder Transformer."""
 
@@ -332,7 +336,7 @@ class Transformer(EncoderDecoder):
         hidden, cache = self.hidden_step(cache, tokens)
         return self.output(hidden), cache
 
-    def hidden_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n m"], Cache]:
+    def hidden_step(self, cache: Cache, tokens: Newest) -> tuple[Float[Array, "b n m"], Cache]:
         """`decode_step` before its `output`."""
         cache = cache.begin_step()
         x = self.target_positions(self.embed_target(tokens), cache.positions[:, None])

@@ -42,9 +42,13 @@ from transformer.systems.nonautoregressive.objective import nonautoregressive_ob
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
 from transformer.systems.speech.model import SpeechTransformer, limits_of_frames
+from transformer.systems.synthesis.model import Synthesiser
+from transformer.systems.synthesis.objective import synthesis_objective
+from transformer.systems.synthesis.search import synthesis_search
 from transformer.tasks.language_modelling import LanguageModelling
 from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.task import Task
+from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective, translation_objective
 
@@ -159,6 +163,13 @@ SYSTEMS = {
         alignment=forced_alignment(cross_attention),
         scores=forced_scores,
         task=SpeechToText,
+    ),
+    "synthesis": System(
+        model=Synthesiser,
+        objective=lambda config, _: synthesis_objective,
+        search=synthesis_search,
+        attentions=cross_attention,
+        task=TextToSpeech,
     ),
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.errors import UserError
+from transformer.files import open_whole
 
 RATE = 16_000
 """Samples a second."""
@@ -50,6 +51,19 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
         raise UserError(f"{path}: sample {place} is not a number; write the file again")
     wave = samples.mean(axis=1)
     return wave if found == rate else resampled(wave, found, rate)
+
+
+def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE) -> None:
+    """Writes a WAV file of 16 bits, complete or not at all.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    try:
+        with open_whole(path) as file:
+            library("soundfile").write(file, wave, rate, format="WAV", subtype="PCM_16")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:

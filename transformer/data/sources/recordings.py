@@ -99,13 +99,13 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
-    kind = data.most_digits, data.bands, data.speeds, data.language
+    kind = data.most_digits, data.bands, data.speeds, data.language, data.speaker
     folder = corpus_folder(data.cache_dir, BUILT_IN, sizes, kind, code)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def made() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                words, wave = digits(SPLITS.index(name), index, data.most_digits)
+                words, wave = digits(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
                 said = words if data.language == "en" else [GERMAN[word] for word in words]
                 yield from _versions(f"{name}-{index}", wave, " ".join(said), name, data)
 
@@ -115,11 +115,15 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     return Corpus("built-in spoken digits", prepared, folder)
 
 
-def digits(split: int, index: int, most: int) -> tuple[list[str], Float[np.ndarray, " samples"]]:
-    """Up to `most` digits by a speaker that is only heard here: the words and the waveform."""
+def digits(
+    split: int, index: int, most: int, one: bool = False
+) -> tuple[list[str], Float[np.ndarray, " samples"]]:
+    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings: the words
+    and the waveform."""
     random = np.random.default_rng((split, index))
     words = random.choice(list(spoken.DIGITS), size=random.integers(1, most + 1)).tolist()
-    return words, spoken.spoken(spoken.phonemes(words), spoken.Speaker.drawn(random), random)
+    speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
+    return words, spoken.spoken(spoken.phonemes(words), speaker, random)
 
 
 def _versions(

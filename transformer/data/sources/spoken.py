@@ -105,6 +105,10 @@ class Speaker:
         )
 
 
+ONE = Speaker(pitch=120, tract=1.0, tempo=1.0, melody=0.2, breath=0.01, distance=45)
+"""The speaker of a corpus of one."""
+
+
 def phonemes(words: Sequence[str]) -> str:
     """The phonemes of digits, with short pauses."""
     return " ".join(DIGITS[word] for word in words)

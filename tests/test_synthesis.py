@@ -1,0 +1,270 @@
+"""Speech synthesis: the model, its loss, its search and its commands."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_run import quiet
+from toy_runs import synthesis_config
+
+from transformer import PRESETS, Run, Synthesizer, UserError, train
+from transformer.cli import decode_main
+from transformer.config.methods import GuidanceConfig
+from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
+from transformer.data.features import audio
+from transformer.decoding.forced import sown_attention
+from transformer.methods.guidance import guided, off_diagonal
+from transformer.model.transformer import cross_attention
+from transformer.systems.synthesis.model import Spoken, Synthesiser
+from transformer.systems.synthesis.objective import synthesis_objective
+from transformer.systems.synthesis.search import synthesis_search
+from transformer.training.objective import Context
+
+soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "bands": 3}
+SIZES |= {"prenet_width": 8, "postnet_layers": 2, "postnet_width": 6, "dropout": 0.0}
+SOURCE = jnp.array([[4, 5, 6, 2, 0], [7, 2, 0, 0, 0], [8, 4, 4, 5, 2]])
+END = float("-inf")
+
+
+def network(**options):
+    model = Synthesiser(SynthesisConfig(**SIZES | options))
+    variables = model.init(jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
+    return model, variables
+
+
+def frames(lengths, size=None):
+    rng = np.random.default_rng(0)
+    batch = np.full((len(lengths), size or max(lengths), 3), END, np.float32)
+    for row, length in zip(batch, lengths, strict=True):
+        row[:length] = rng.normal(size=(length, 3))
+    return jnp.asarray(batch)
+
+
+@pytest.mark.parametrize("reduction", [1, 2, 3])
+def test_a_step_reads_only_the_frames_before_it(reduction):
+    model, variables = network(reduction=reduction, postnet_layers=0)
+    target = frames([9, 9, 9])
+    before = Spoken(*model.apply(variables, SOURCE, target)).frames
+    for frame in range(9):
+        changed = target.at[:, frame].add(1.0)
+        after = Spoken(*model.apply(variables, SOURCE, changed)).frames
+        first = (frame // reduction + 1) * reduction
+        np.testing.assert_array_equal(after[:, :first], before[:, :first])
+        is_read = frame % reduction == reduction - 1  # the last frame of a step
+        assert bool((after[:, first:] != before[:, first:]).any()) == (is_read and first < 9)
+
+
+def test_an_utterance_does_not_depend_on_padding_and_others():
+    model, variables = network()
+    lengths = [7, 2, 10]
+    target = frames(lengths, size=14)
+    together = Spoken(*model.apply(variables, SOURCE, target))
+    assert np.isfinite(together.refined).all()
+    for row, length in enumerate(lengths):
+        text = SOURCE[row : row + 1, : int((SOURCE[row] > 0).sum())]
+        alone = Spoken(*model.apply(variables, text, target[row : row + 1, :length]))
+        np.testing.assert_allclose(together.refined[row, :length], alone.refined[0], atol=1e-5)
+        steps = -(-length // 2)
+        np.testing.assert_allclose(together.stop[row, :steps], alone.stop[0], atol=1e-5)
+
+
+def test_the_loss_is_that_of_its_parts():
+    model, variables = network(stop_weight=3.0)
+    lengths, target = [7, 2, 10], frames([7, 2, 10])
+    loss = synthesis_objective(model, variables, {"source": SOURCE, "target": target}, Context())
+    found = Spoken(*model.apply(variables, SOURCE, target))
+    total = refined = stop = 0.0
+    for row, length in enumerate(lengths):
+        wanted, steps = np.asarray(target[row, :length]), -(-length // 2)
+        total += np.abs(np.asarray(found.frames[row, :length]) - wanted).mean(axis=1).sum()
+        refined += np.abs(np.asarray(found.refined[row, :length]) - wanted).mean(axis=1).sum()
+        for step in range(steps):
+            p = 1 / (1 + np.exp(-float(found.stop[row, step])))
+            stop -= 3.0 * np.log(p) if step == steps - 1 else np.log(1 - p)
+    assert float(loss.total) == pytest.approx(total + refined + 2 * stop, rel=1e-5)
+    assert float(loss.weight) == sum(lengths)
+    assert [float(x) for x in loss.metrics["mel"]] == pytest.approx([refined, 19], rel=1e-5)
+    assert float(loss.metrics["stop"][1]) == 4 + 1 + 5
+
+
+def test_guidance_counts_steps_and_not_frames():
+    model, variables = network()
+    target = frames([7, 2, 10])
+    batch = {"source": SOURCE, "target": target}
+    options = GuidanceConfig(weight=1.0)
+    plain = synthesis_objective(model, variables, batch, Context())
+    found = guided(synthesis_objective, cross_attention, options)(model, variables, batch, Context())
+    weights = sown_attention(cross_attention, model, variables, SOURCE, target)
+    steps, words = (np.asarray(model.written(target)), np.asarray(model.words(SOURCE)))
+    assert steps.sum(axis=1).tolist() == [4, 1, 5]
+    off, _ = off_diagonal(jnp.asarray(steps, int), jnp.asarray(words, int), options.width)
+    each = (weights * off).sum(axis=2) / words.sum(axis=1)[:, None]
+    share = float(plain.weight) / steps.sum()
+    assert float(found.total) == pytest.approx(float(plain.total) + share * float(each.sum()), rel=1e-5)
+
+
+def options(**changed):
+    return SynthesisDecodingConfig(**{"max_length": 12, "prenet_dropout": 0.0, "buckets": (5,)} | changed)
+
+
+def test_speaking_is_teacher_forcing_with_its_own_frames():
+    model, variables = network()
+    found = synthesis_search(model, variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=0.999))
+    assert found.lengths.tolist() == [12, 12, 12]
+    assert not found.stopped.any()
+    # the post-net adds to what is read, so it is switched off to read again
+    bare = dataclasses.replace(model.config, postnet_layers=0)
+    spoken = synthesis_search(
+        Synthesiser(bare), variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=0.999)
+    ).frames
+    again = Spoken(*model.apply(variables, SOURCE, spoken))
+    np.testing.assert_allclose(again.frames, spoken, atol=1e-5)
+    np.testing.assert_allclose(again.refined, found.frames, atol=1e-5)
+
+
+def test_an_utterance_ends_where_the_stop_token_says():
+    model, variables = network()
+    every = Spoken(
+        *model.apply(
+            variables,
+            SOURCE,
+            synthesis_search(
+                Synthesiser(dataclasses.replace(model.config, postnet_layers=0)),
+                variables,
+                {"source": SOURCE},
+                jnp.arange(1, 4),
+                options(stop=0.999),
+            ).frames,
+        )
+    )
+    chances = np.asarray(jax.nn.sigmoid(every.stop))
+    limit = float(np.median(chances))
+    found = synthesis_search(model, variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=limit))
+    for row in range(3):
+        ends = np.flatnonzero(chances[row] > limit)
+        assert found.lengths[row] == (2 * (ends[0] + 1) if len(ends) else 12)
+        assert found.stopped[row] == bool(len(ends))
+    empty = synthesis_search(
+        model, variables, {"source": jnp.zeros((2, 5), int)}, jnp.arange(1, 3), options()
+    )
+    assert empty.lengths.tolist() == [0, 0]
+
+
+def test_noise_belongs_to_the_line():
+    model, variables = network()
+    noisy = options(prenet_dropout=0.5, stop=0.999)
+    together = synthesis_search(model, variables, {"source": SOURCE}, jnp.array([3, 4, 5]), noisy).frames
+    alone = synthesis_search(model, variables, {"source": SOURCE[1:2]}, jnp.array([4]), noisy).frames
+    np.testing.assert_allclose(together[1], alone[0], atol=1e-5)
+    other = synthesis_search(model, variables, {"source": SOURCE[1:2]}, jnp.array([5]), noisy).frames
+    assert np.abs(other - alone).max() > 1e-3
+    seeded = dataclasses.replace(noisy, seed=1)
+    again = synthesis_search(model, variables, {"source": SOURCE[1:2]}, jnp.array([4]), seeded).frames
+    assert np.abs(again - alone).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (SynthesisConfig, {"postnet_kernel": 4}, "must be odd"),
+        (SynthesisConfig, {"stop_weight": 0.0}, "must be positive"),
+        (SynthesisConfig, {"reduction": 0}, "reduction"),
+        (SynthesisDecodingConfig, {"prenet_dropout": 1.0}, "prenet-dropout"),
+        (SynthesisDecodingConfig, {"stop": 1.0}, "--decoding.stop"),
+        (SynthesisDecodingConfig, {"forbidden": ("a",)}, "--decoding.forbidden is for tokens"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(kind, given, message):
+    with pytest.raises(UserError, match=message):
+        kind(**given)
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("synthesis")
+    train(synthesis_config(folder, "one"), folder / "run", watch=quiet())
+    return Run(folder / "run")
+
+
+@pytest.fixture
+def decode(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
+        return decode_main()
+
+    return run
+
+
+def test_texts_are_spoken(run):
+    synthesizer = Synthesizer.load(run.path)
+    both = synthesizer.utterances(["one", "two"], max_length=40)
+    for said in both:
+        assert said.features.shape[1] == 8
+        assert said.seconds == len(said.features) / 100
+        assert len(said.wave) == max(0, len(said.features) - 1) * audio.HOP
+        assert np.abs(said.wave).max() <= 1
+    wave = synthesizer.speak("one", max_length=40)
+    np.testing.assert_allclose(wave, both[0].wave, atol=1e-3)
+    assert len(synthesizer.speak(["one"], max_length=40)) == 1
+    with pytest.raises(UserError, match="something that the training texts have not"):
+        synthesizer.speak("ünx")
+
+
+def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog):
+    (tmp_path / "in").write_text("one\n\ntwo\n")
+    output = tmp_path / "list.tsv"
+    assert decode(run.path, "--input", tmp_path / "in", "--output", output, "--max-length", 20) == 0
+    assert output.read_text() == "list-0001.wav\tone\nlist-0002.wav\t\nlist-0003.wav\ttwo\n"
+    about = [soundfile.info(tmp_path / f"list-000{number}.wav") for number in (1, 2, 3)]
+    assert {each.samplerate for each in about} == {audio.RATE}
+    assert about[1].frames == 0
+    assert "line 2 is empty" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--output FILE is missing"),
+        (["--output", "OUT", "--format", "json"], "one recording for each"),
+        (["--output", "OUT", "--stream"], "speaks texts"),
+        (["--output", "OUT", "--reference", "IN"], "speaks texts"),
+    ],
+)
+def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, message):
+    (tmp_path / "in").write_text("one\n")
+    names = {"OUT": tmp_path / "out", "IN": tmp_path / "in"}
+    given = [names.get(each, each) for each in arguments]
+    assert decode(run.path, "--input", tmp_path / "in", *given) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys):
+    (tmp_path / "in").write_text("one\nü\n")
+    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
+    assert "line 2: the text 'ü'" in capsys.readouterr().err
+
+
+def test_sound_needs_the_scale_of_the_corpus(tmp_path):
+    config = synthesis_config(tmp_path, "one")
+    wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, normalisation="recording"))
+    with pytest.raises(UserError, match="--data.normalisation recording"):
+        train(wrong, tmp_path / "run", watch=quiet())
+    wrong = dataclasses.replace(config, model=dataclasses.replace(config.model, bands=9))
+    with pytest.raises(UserError, match="--model.bands 9"):
+        train(wrong, tmp_path / "run", watch=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_scores_its_features(run):
+    (record, *_) = run.log.records("evaluation")
+    assert record["measure"]["name"] == "mel_error"
+    assert json.loads((run.path / "scale.json").read_text())["mean"]
+    assert PRESETS["synthesis"].data.speaker == "one"

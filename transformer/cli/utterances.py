@@ -1,0 +1,67 @@
+"""A recording of each line of text."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from transformer.cli.outputs import (
+    FOR_SPEECH,
+    FOR_TEXT,
+    FOR_TRANSLATION,
+    Numbered,
+    Outputs,
+    Written,
+    refuse,
+)
+from transformer.data.features.audio import write_audio
+from transformer.errors import UserError
+from transformer.tasks.text_to_speech import Utterance
+from transformer.translator.synthesizer import Synthesizer
+
+log = logging.getLogger("transformer")
+
+
+class Utterances(Outputs):
+    """Recordings beside the output, which is a manifest: a line is a file name, a tab and the text."""
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
+        """The trained model."""
+        given = self.given
+        refuse(given, ("ensemble",), f"{run_dir} speaks alone")
+        refuse(given, (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH), f"{run_dir} speaks texts")
+        if given.format != "text" or given.n_best not in (None, 1):
+            raise UserError(f"{run_dir} speaks texts: it writes one recording for each; leave out the format")
+        if not given.output:
+            raise UserError(
+                "--output FILE is missing: recordings are written beside it, and it lists them, such as "
+                "--output spoken/list.tsv"
+            )
+        return Synthesizer.load(run_dir, checkpoint, int8=int8)
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        assert self.given.output
+        task, output = self.decoder.task, self.given.output
+        waiting, width = deque[tuple[int, str]](), 4
+
+        def records() -> Iterator[tuple[int, object] | None]:
+            for given in lines:
+                if given:
+                    waiting.append(given)
+                yield given and (given[0], task.record(given[1]))
+
+        for found in self.decoder.outputs(records(), self.decoder.settings(1, self.options), 1):
+            if found is None:
+                yield None
+                continue
+            number, text = waiting.popleft()
+            name = f"{output.stem}-{number:0{width}}.wav"
+            self._write(output.with_name(name), number, found[0])
+            yield f"{name}\t{text}\n", ""
+
+    def _write(self, path: Path, number: int, said: Utterance) -> None:
+        if not len(said.features):
+            log.warning("line %d is empty: nothing is said", number)
+        elif not said.stopped:
+            log.warning("line %d: cut after %.1f s; see --max-length", number, said.seconds)
+        write_audio(path, said.wave)

@@ -1,0 +1,46 @@
+"""The loss of frames and of the stop token."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer.model.parameters import Variables
+from transformer.systems.synthesis.model import Spoken, Synthesiser
+from transformer.training.objective import Batch, Context, Loss, apply_training
+
+
+def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+    """The mean absolute error of the frames before and after the post-net, and the cross-entropy of the stop
+    token, in which the last step weighs more (Li et al. 2019, section 3.7).
+
+    The metrics are `mel`, the error after the post-net, and `stop`, the cross-entropy of a step. The weight
+    is the number of frames.
+    """
+    assert isinstance(model, Synthesiser)
+    c, target = model.config, batch["target"]
+    found, sown = apply_training(
+        model,
+        variables,
+        context,
+        batch["source"],
+        target,
+        deterministic=context.deterministic,
+        rngs=context.rngs("dropout"),
+    )
+    spoken = Spoken(*found)
+    there = jnp.isfinite(target[..., 0])
+    wanted = jnp.where(there[..., None], target, 0)
+
+    def error(frames: jax.Array) -> jax.Array:
+        return (jnp.abs(frames - wanted).mean(axis=-1) * there).sum()
+
+    steps = model.written(target)
+    last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
+    each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
+    weights = steps * jnp.where(last, c.stop_weight, 1.0)
+    stop, refined = (each * weights).sum(), error(spoken.refined)
+    total = error(spoken.frames) + refined + c.reduction * stop
+    frames = there.sum().astype(jnp.float32)
+    metrics = {"mel": (refined, frames), "stop": (stop, steps.sum().astype(jnp.float32))}
+    return Loss(total, frames, metrics, **sown)

@@ -1,0 +1,103 @@
+"""Speaking: frames one after the other, until the model says that they end."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import DecodingConfig
+from transformer.config.synthesis import SynthesisDecodingConfig
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.model.cache import Cache
+from transformer.model.noise import NOISE
+from transformer.model.parameters import Variables
+from transformer.systems.synthesis.model import KEPT, Synthesiser
+
+FRAMES = 60  # of each token, at most, unless the options say otherwise
+
+
+@struct.dataclass
+class Utterances:
+    """What was spoken for each row."""
+
+    frames: Float[Array, "b t bands"]
+    lengths: Int[Array, " b"]
+    """Frames of each; the others are meaningless."""
+    stopped: Bool[Array, " b"]
+    """Whether it ended by itself, and not at the limit."""
+
+
+def synthesis_search(
+    model: nn.Module, variables: Variables, inputs: Inputs, lines: Int[Array, " b"], options: DecodingConfig
+) -> Utterances:
+    """Speaks a batch of texts.
+
+    Args:
+      model: a `Synthesiser`.
+      variables: its variables.
+      inputs: `source`, ids `[rows, length]`.
+      lines: the numbers of the input lines, folded into the seed of the pre-net's dropout.
+      options: a `SynthesisDecodingConfig`.
+    """
+    assert isinstance(model, Synthesiser)
+    assert isinstance(options, SynthesisDecodingConfig)
+    seeds = jnp.full(len(lines), options.seed, jnp.int32)
+    return _spoken(
+        model, options.static(), variables, inputs["source"], jnp.asarray(np.asarray(lines)), seeds
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _spoken(
+    model: Synthesiser,
+    options: SynthesisDecodingConfig,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    lines: Int[Array, " b"],
+    seeds: Int[Array, " b"],
+) -> Utterances:
+    c, given = model.config, as_variables(variables)
+    limit = options.max_length or FRAMES * source.shape[1]
+    steps, rows = -(-limit // c.reduction), source.shape[0]
+    keys = jax.vmap(lambda seed, line: jax.random.fold_in(jax.random.key(seed), line))(seeds, lines)
+
+    def begin(model: Synthesiser) -> Cache:
+        return model.init_cache(model.encode(source), 1, steps)
+
+    cache: Cache = model.apply(given, method=begin)  # type: ignore[assignment]
+    frames = jnp.zeros((rows, steps, c.reduction, c.bands))
+    empty = (source == c.special.pad).all(axis=1)
+    state = jnp.int32(0), cache, jnp.zeros((rows, 1, c.bands)), frames, jnp.where(empty, 0, steps), empty
+
+    def going(state: tuple) -> Array:
+        return (state[0] < steps) & ~state[5].all()
+
+    def step(state: tuple) -> tuple:
+        place, cache, last, frames, lengths, done = state
+        kept = _kept(keys, place, c.prenet_width, options.prenet_dropout)
+        noisy = {**given, NOISE: {"prenet": {KEPT: kept}}} if options.prenet_dropout else given
+        found, cache = model.apply(noisy, cache, last, method="decode_step")  # type: ignore[misc]
+        new, stop = found
+        frames = frames.at[:, place].set(new)
+        ends = ~done & (jax.nn.sigmoid(stop) > options.stop)
+        return place + 1, cache, new[:, -1:], frames, jnp.where(ends, place + 1, lengths), done | ends
+
+    _, _, _, frames, lengths, done = jax.lax.while_loop(going, step, state)
+    frames, lengths = frames.reshape(rows, -1, c.bands), lengths * c.reduction
+    there = jnp.arange(frames.shape[1]) < lengths[:, None]
+    refined = model.apply(given, frames, there, method="refine")
+    return Utterances(refined, lengths, done)  # type: ignore[arg-type]
+
+
+def _kept(keys: Array, step: Array, width: int, rate: float) -> Float[Array, "2 b w"]:
+    """The masks of the pre-net's two layers at a step, by the key of each row."""
+
+    def of_row(key: Array) -> Array:
+        drawn = jax.random.bernoulli(jax.random.fold_in(key, step), 1 - rate, (2, width))
+        return drawn / (1 - rate)
+
+    return jax.vmap(of_row)(keys).swapaxes(0, 1)

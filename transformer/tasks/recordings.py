@@ -1,0 +1,203 @@
+"""Tasks of recordings and their texts: what speech recognition and speech synthesis share."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config import Config
+from transformer.config.speech import RecordingsConfig
+from transformer.data.batching import Field
+from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features.audio import normalised
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.tokenizers import load_tokenizer
+from transformer.data.features.trained import trained
+from transformer.data.plans import Batching, Example, Lengths
+from transformer.data.sources.recordings import Recording, check_manifests, open_recordings
+from transformer.errors import UserError
+from transformer.files import parse_object, read_text, write_whole
+from transformer.tasks.task import Task
+
+SILENCE = float("-inf")
+"""What pads frames."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the bands of all recordings are normalised."""
+
+    mean: Float[np.ndarray, " bands"]
+    deviation: Float[np.ndarray, " bands"]
+
+    @classmethod
+    def of(cls, recordings: Iterable[Recording], bands: int) -> "Scale":
+        """That of recordings."""
+        count, total, squares = 0, np.zeros(bands), np.zeros(bands)
+        for each in recordings:
+            frames = each.features.astype(np.float64)
+            count += len(frames)
+            total, squares = total + frames.sum(axis=0), squares + (frames**2).sum(axis=0)
+        mean = total / count
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
+        return cls(mean.astype(np.float32), deviation.astype(np.float32))
+
+    def __call__(self, features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, "t bands"]:
+        found: np.ndarray = (features - self.mean) / self.deviation
+        return found
+
+
+class Recordings(Task):
+    """Recordings and what is said in them.
+
+    Args:
+      config: of the run.
+      tokenizer: of the texts.
+      scale: normalises the features. None: each recording by itself.
+    """
+
+    unit = "recordings"
+    sound: ClassVar[str]
+    """The field that has the frames: source or target."""
+    text: ClassVar[str]
+    """The field that has the ids."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, scale: Scale | None = None) -> None:
+        super().__init__(config)
+        self.tokenizer, self.special, self.scale = tokenizer, config.model.special, scale
+        frames = Field("float32", fill=SILENCE, shape=(self.data.bands,))
+        kinds = {self.sound: frames, self.text: Field(fill=self.special.pad)}
+        self.fields = {name: kinds[name] for name in ("source", "target")}
+
+    @property
+    def data(self) -> RecordingsConfig:
+        """The options of the recordings."""
+        return _data(self.config)
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if recordings are missing."""
+        check_manifests(_data(config))
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        """The recordings of manifests, or the built-in ones."""
+        return open_recordings(_data(config), progress)
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
+        """With a vocabulary of the training texts, and the scale of their recordings if the config asks for
+        it."""
+        data, recordings = _data(config), corpus.splits["train"]
+        texts = (each.text for each in progress("vocabulary", recordings, len(recordings)))
+        tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
+        scale = None
+        if data.normalisation == "corpus":
+            scale = Scale.of(progress("scale of the features", recordings, len(recordings)), data.bands)
+        return cls(cls.sized(config, tokenizer.vocab_size), tokenizer, scale)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> Self:
+        """With the vocabulary and the scale of a run directory."""
+        tokenizer = load_tokenizer(folder / "text.model", config.model.special)
+        if tokenizer.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f"{folder / 'text.model'} has {tokenizer.vocab_size:,} ids but config.json expects "
+                f"{config.model.vocab_size:,}: they do not belong together"
+            )
+        scale = None
+        if _data(config).normalisation == "corpus":
+            scale = _read_scale(folder / "scale.json", _data(config).bands)
+        return cls(config, tokenizer, scale)
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> Self:
+        """With the vocabulary size of the options."""
+        size = config.model.vocab_size or _data(config).vocab_size
+        return cls(cls.sized(config, size), cast(Tokenizer, None))
+
+    @staticmethod
+    def sized(config: Config, vocab_size: int) -> Config:
+        """The config, with the size of the vocabulary.
+
+        Raises:
+          UserError: it has another.
+        """
+        if config.model.vocab_size not in (0, vocab_size):
+            raise UserError(
+                f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: "
+                "leave it out"
+            )
+        return replace(config, model=replace(config.model, vocab_size=vocab_size))
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary and the scale."""
+        self.tokenizer.save(folder / "text.model")
+        if self.scale:
+            kept = {"mean": self.scale.mean.tolist(), "deviation": self.scale.deviation.tolist()}
+            write_whole(folder / "scale.json", json.dumps(kept))
+
+    def content(self) -> bytes:
+        """The vocabulary's file, and the scale."""
+        return self.tokenizer.content() + (self.scale.mean.tobytes() if self.scale else b"")
+
+    # To batches
+
+    def examples(self, records: Sequence[Recording], *, truncate: bool = False) -> list[Example]:
+        """The normalised frames, and the ids of the text with <eos>."""
+        frames = self.data.max_length if truncate else None
+        tokens = self.data.max_text - 1 if truncate else None
+        return [
+            {
+                self.sound: self.frames(record)[:frames],
+                self.text: [*self.tokenizer.encode(record.text)[:tokens], self.special.eos],
+            }
+            for record in records
+        ]
+
+    def frames(self, record: Recording) -> Float[np.ndarray, "t bands"]:
+        """The normalised features of a recording."""
+        return (self.scale or normalised)(record.features)
+
+    def batching(self) -> Batching:
+        """Lengths in frames, each with room for text in proportion."""
+        data = self.data
+        each = [{self.sound: frames, self.text: _room(frames, data)} for frames in data.lengths]
+        buckets = tuple(tuple(lengths[name] for name in self.fields) for lengths in each)
+        return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
+
+    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
+        """The number of frames and of tokens of each recording."""
+        found = [
+            {self.sound: len(each.features), self.text: len(self.tokenizer.encode(each.text)) + 1}
+            for each in progress("lengths", records, len(records))
+        ]
+        return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
+
+
+def _data(config: Config) -> RecordingsConfig:
+    assert isinstance(config.data, RecordingsConfig)
+    return config.data
+
+
+def _room(frames: int, data: RecordingsConfig) -> int:
+    """Tokens that a bucket holds: in proportion to its frames, in steps of four."""
+    return min(data.max_text, max(4, 4 * math.ceil(data.max_text * frames / data.max_length / 4)))
+
+
+def _read_scale(path: Path, bands: int) -> Scale:
+    try:
+        kept = parse_object(read_text(path))
+        mean, deviation = (np.array(kept[name], np.float32) for name in ("mean", "deviation"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: the scale of the features cannot be read: {error}") from error
+    if mean.shape != (bands,) or deviation.shape != (bands,) or not (deviation > 0).all():
+        raise UserError(f"{path}: must have a mean and a positive deviation for each of {bands} bands")
+    return Scale(mean, deviation)

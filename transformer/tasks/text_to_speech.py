@@ -1,0 +1,153 @@
+"""Speech synthesis: sentences in, sound out."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config import Config, DecodingConfig
+from transformer.config.synthesis import SynthesisConfig
+from transformer.data.features.audio import HOP, RATE, waveform
+from transformer.data.plans import Example
+from transformer.data.sources.corpora import one_line
+from transformer.data.sources.recordings import Recording
+from transformer.errors import UserError
+from transformer.evaluation.scores import MEL, Measure, Score
+from transformer.files import brief
+from transformer.model.parameters import Arguments
+from transformer.tasks.recordings import Recordings
+from transformer.tasks.task import Evaluation
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A spoken text."""
+
+    text: str
+    features: Float[np.ndarray, "t bands"]
+    """Log-mel features, a frame every 10 ms."""
+    stopped: bool = True
+    """Whether it ended by itself, and not at the limit of the search."""
+
+    @functools.cached_property
+    def wave(self) -> Float[np.ndarray, " samples"]:
+        """The waveform from -1 to 1, at 16,000 samples a second, by Griffin-Lim."""
+        if not len(self.features):
+            return np.zeros(0, np.float32)
+        found = np.asarray(waveform(jnp.asarray(self.features)))
+        return found / max(1.0, float(np.abs(found).max()))
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return len(self.features) * HOP / RATE
+
+
+class TextToSpeech(Recordings):
+    """Speaks texts with the voices of recordings."""
+
+    criterion = MEL
+    decodes = False
+    inputs = ("source",)
+    sound, text = "target", "source"
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if recordings are missing, or each would be normalised by itself."""
+        super().check(config)
+        if config.data.normalisation != "corpus":  # type: ignore[attr-defined]
+            raise UserError(
+                "--data.normalisation recording: sound cannot be restored from it; use corpus to synthesise"
+            )
+
+    @staticmethod
+    def sized(config: Config, vocab_size: int) -> Config:
+        """The config, with the sizes of vocabulary and frames."""
+        config, bands = Recordings.sized(config, vocab_size), config.data.bands  # type: ignore[attr-defined]
+        model: Any = config.model
+        assert isinstance(model, SynthesisConfig)
+        if model.bands not in (0, bands):
+            raise UserError(f"--model.bands {model.bands}, but --data.bands {bands}: leave one of them out")
+        return replace(config, model=replace(model, bands=bands))
+
+    @staticmethod
+    def example(config: Config) -> Arguments:
+        """Shapes of ids and of frames."""
+        frames = jax.ShapeDtypeStruct((1, 8, config.data.bands), jnp.float32)  # type: ignore[attr-defined]
+        return jax.ShapeDtypeStruct((1, 2), jnp.int32), frames
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text.
+
+        Raises:
+          UserError: it has characters or words that the vocabulary does not have.
+        """
+        ids = self.tokenizer.encode(one_line(text))
+        if self.special.unk in ids:
+            raise UserError(
+                f"the text {brief(text)} has something that the training texts have not: leave it out"
+            )
+        return ids
+
+    # From decoding
+
+    def input_examples(
+        self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
+    ) -> list[Example]:
+        """The ids of the texts, closed by <eos>."""
+        found: list[Example] = []
+        for index, record in enumerate(records):
+            where = f"line {lines[index]}: " if lines else ""
+            try:
+                ids = self.ids(record.text)
+            except UserError as error:
+                raise UserError(f"{where}{error}") from error
+            if len(ids) >= longest:
+                raise UserError(f"{where}{len(ids)} tokens, more than --decoding.buckets allow: divide it")
+            found.append({"source": [*ids, self.special.eos]})
+        return found
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Accepts all of its own."""
+
+    def is_empty(self, record: Recording) -> bool:
+        """Whether there is nothing to say."""
+        return not record.text.strip()
+
+    def empty_output(self) -> Utterance:
+        """Nothing said."""
+        return Utterance("", np.zeros((0, self.data.bands), np.float32))
+
+    def outputs(self, found: Any, record: Recording, n_best: int | None) -> list[Utterance]:
+        """The utterance."""
+        assert self.scale
+        features = found.frames[: int(found.lengths)] * self.scale.deviation + self.scale.mean
+        return [Utterance(record.text, features, bool(found.stopped))]
+
+    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+        """The mean absolute error of the normalised features, given all frames before."""
+
+        def mel(given: Evaluation) -> Score:
+            value = given.means["mel"]
+            return Score(value, f"bands:{self.data.bands}|teacher forcing", f"mel error = {value:.4f}")
+
+        return {MEL: mel}
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The cross-entropy of the stop token."""
+        return {"stop": means["stop"]}
+
+    # Lines in, lines out
+
+    def record(self, line: str) -> Recording:
+        """A text to speak."""
+        return Recording("", np.zeros((0, self.data.bands), np.float32), line)
+
+    def line(self, output: Utterance) -> str:
+        """What was said, and for how long."""
+        return f"{output.text} ({output.seconds:.1f} s)"

@@ -1,0 +1,49 @@
+"""The Python API for speech synthesis: a decoder whose records are texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config import Option
+from transformer.errors import UserError
+from transformer.model.parameters import Variables
+from transformer.runs.run import Run
+from transformer.tasks.text_to_speech import TextToSpeech, Utterance
+from transformer.translator.decoder import Decoder
+
+
+class Synthesizer(Decoder[TextToSpeech]):
+    """A trained model that speaks. Threads may share it. See `Decoder` for batches and programs."""
+
+    @classmethod
+    def of_run(cls, run: Run, variables: Variables) -> "Synthesizer":
+        if not isinstance(run.task, TextToSpeech):
+            raise UserError(f"{run.name} holds a system that does not speak: {run.config.system}")
+        return cls(run.config, variables, run.task)
+
+    def speak(self, texts: str | Sequence[str], **options: Option) -> Any:
+        """The waveform of a text, from -1 to 1 at 16,000 samples a second, or a list of them for a list.
+
+        Args:
+          texts: one or several.
+          options: any field of `SynthesisDecodingConfig`, instead of the run's value.
+
+        Raises:
+          UserError: a text has something that the training texts have not, or an option is invalid.
+        """
+        found: list[Float[np.ndarray, " samples"]] = [
+            each.wave for each in self.utterances([texts] if isinstance(texts, str) else texts, **options)
+        ]
+        return found[0] if isinstance(texts, str) else found
+
+    def utterances(self, texts: Sequence[str], **options: Option) -> list[Utterance]:
+        """The utterance of each text: its features, and its waveform.
+
+        Args:
+          texts: any number.
+          options: as in `speak`.
+        """
+        records = [self.task.record(text) for text in texts]
+        return [found[0] for found in self.decode(records, **options)]
