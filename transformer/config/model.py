@@ -55,6 +55,9 @@ class ModelConfig:
     ADAPTABLE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
     """Options without parameters, which may differ from those of the run to initialise from."""
 
+    FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
+    """Sizes that the data decides, if they are not given."""
+
     def __post_init__(self) -> None:
         check_ranges("model", self, self._RANGES)
         check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, LARGEST)))

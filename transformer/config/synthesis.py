@@ -42,6 +42,7 @@ class SynthesisConfig(TransformerConfig):
     }
     _RATES = (*TransformerConfig._RATES, "prenet_dropout")
     ADAPTABLE = (*TransformerConfig.ADAPTABLE, "prenet_dropout", "stop_weight")
+    FROM_DATA = (*TransformerConfig.FROM_DATA, "bands")
 
     def __post_init__(self) -> None:
         super().__post_init__()

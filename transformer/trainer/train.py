@@ -144,13 +144,14 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
 
 
 def _sized_like(config: Config, other: Config) -> ModelConfig:
-    """The model config, with the other config's vocabulary sizes if it has none."""
+    """The model config, with the other config's sizes that the data decides, if it has none."""
     model = config.model
-    if not model.vocab_size:
-        model = dataclasses.replace(
-            model, vocab_size=other.model.vocab_size, target_vocab_size=other.model.target_vocab_size
-        )
-    return model
+    if model.vocab_size:
+        return model
+    common = set(model.FROM_DATA) & set(other.model.FROM_DATA)
+    return dataclasses.replace(
+        model, **{name: getattr(model, name) or getattr(other.model, name) for name in common}
+    )
 
 
 def _sized_like_parent(config: Config, parent: Run) -> Config:

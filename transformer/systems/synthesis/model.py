@@ -42,8 +42,7 @@ class Prenet(Module):
         c, x = self.config, frames.astype(self.config.dtype)
         masks = self.get_variable(NOISE, KEPT) if self.has_variable(NOISE, KEPT) else None
         for layer in range(2):
-            axes = ("bands" if layer == 0 else "hidden", "hidden")
-            x = jax.nn.relu(Affine(c.prenet_width, axes, name=f"layer_{layer}")(x))
+            x = jax.nn.relu(Affine(c.prenet_width, (None, "hidden"), name=f"layer_{layer}")(x))
             if masks is not None:
                 x = x * masks[layer][:, None, :].astype(x.dtype)
             else:
