@@ -35,10 +35,6 @@ class SpeechToText(Recordings):
 
     # From decoding
 
-    def is_empty(self, record: Recording) -> bool:
-        """Never: there is sound in all of them."""
-        return False
-
     def truncated(self, records: Sequence[Recording], longest: int) -> str:
         """A warning if recordings of a split are longer than the search reads."""
         count = sum(len(record.features) > longest for record in records)
