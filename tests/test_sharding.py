@@ -219,7 +219,8 @@ def test_what_is_cut_along_which_axis() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
     config = PRESETS[preset]
-    config = replace(config, model=replace(config.model, vocab_size=64, num_layers=1))
+    from_data = dict.fromkeys(config.model.FROM_DATA, 64)
+    config = replace(config, model=replace(config.model, num_layers=1, **from_data))
     shapes = flatten_dict(model_shapes(config)["params"])
     declared = declared_parameters(config)
     assert declared.keys() == shapes.keys()

@@ -80,7 +80,7 @@ class Synthesiser(Transformer):
         super().setup()
         c = self.config
         self.prenet = Prenet(c)
-        self.to_frames = Affine(c.reduction * c.bands, ("model", "bands"))
+        self.to_frames = Affine(c.reduction * c.bands, ("model", None))
         self.to_stop = Affine(1, ("model", None))
         widths = [*[c.postnet_width] * (c.postnet_layers - 1), c.bands] if c.postnet_layers else []
         self.postnet = [
