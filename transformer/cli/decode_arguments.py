@@ -16,7 +16,7 @@ from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
 from transformer.config.speech import AUDIO, RecordingsConfig
-from transformer.config.synthesis import SynthesisDecodingConfig
+from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.files import address, shown
@@ -133,7 +133,7 @@ def _about(defaults: Config) -> str:
             f"which \\n is a line break; an empty one is the beginning of a document. {search}\n\n"
             f"While it grows: {decode} RUN --stream"
         )
-    if isinstance(defaults.decoding, SynthesisDecodingConfig):
+    if isinstance(defaults.decoding, VoiceDecodingConfig):
         return (
             f"Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings "
             f"are written beside the output, which lists them with their texts. {search}"

@@ -21,7 +21,12 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.methods import GuidanceConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
-from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
+from transformer.config.synthesis import (
+    ParallelSynthesisConfig,
+    ParallelSynthesisDecodingConfig,
+    SynthesisConfig,
+    SynthesisDecodingConfig,
+)
 from transformer.config.variants import VARIANTS, Variant
 
 
@@ -314,6 +319,19 @@ def _synthesis() -> Config:
     )
 
 
+def _parallel_synthesis() -> Config:
+    """The same, all frames at once; it learns durations from a run of the one above."""
+    taught = _synthesis()
+    names = ("reduction", "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm")
+    return replace(
+        taught,
+        system="parallel-synthesis",
+        model=ParallelSynthesisConfig(**{name: getattr(taught.model, name) for name in names}),
+        guidance=GuidanceConfig(),
+        decoding=ParallelSynthesisDecodingConfig(buckets=taught.decoding.buckets),
+    )
+
+
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
@@ -335,6 +353,7 @@ PRESETS: dict[str, Config] = {
     "language-model": _language_model(),
     "speech": _speech(),
     "synthesis": _synthesis(),
+    "parallel-synthesis": _parallel_synthesis(),
     "shakespeare": _shakespeare(memory=0),
     "shakespeare-xl": _shakespeare(memory=64),
     "base": _row(),
@@ -410,10 +429,13 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "language models": {
         "language-model": "characters of the built-in English text, with a memory; minutes",
-        "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
-        "synthesis": "speaks; without recordings, like the same synthesiser",
         "shakespeare": "characters of tiny Shakespeare, with the sizes of nanoGPT's recipe for a CPU",
         "shakespeare-xl": "the same with relative positions and a memory (Dai et al. 2019)",
+    },
+    "speech": {
+        "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
+        "synthesis": "speaks; without recordings, like the same synthesiser",
+        "parallel-synthesis": "speaks all frames at once; learns durations from a run of the one above",
     },
     "the paper, WMT 2014": {
         "base": "Table 2's base model",

@@ -17,7 +17,12 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
-from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
+from transformer.config.synthesis import (
+    ParallelSynthesisConfig,
+    ParallelSynthesisDecodingConfig,
+    SynthesisConfig,
+    SynthesisDecodingConfig,
+)
 from transformer.errors import UserError
 
 
@@ -39,6 +44,7 @@ TYPES: dict[str, Types] = {
     "language-model": Types(LanguageModelConfig, data=StreamConfig),
     "speech": Types(SpeechConfig, data=RecordingsConfig),
     "synthesis": Types(SynthesisConfig, SynthesisDecodingConfig, RecordingsConfig),
+    "parallel-synthesis": Types(ParallelSynthesisConfig, ParallelSynthesisDecodingConfig, RecordingsConfig),
 }
 
 

@@ -40,6 +40,9 @@ from transformer.systems.nonautoregressive.forced import nonautoregressive_atten
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
+from transformer.systems.parallel_synthesis.model import ParallelSynthesiser
+from transformer.systems.parallel_synthesis.objective import parallel_synthesis_objective
+from transformer.systems.parallel_synthesis.search import parallel_synthesis_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
 from transformer.systems.speech.model import SpeechTransformer, limits_of_frames
 from transformer.systems.synthesis.model import Synthesiser
@@ -74,7 +77,7 @@ class System:
     model: type[nn.Module]
     """Built from the model's options. A subclass of another system's model can be initialised from it."""
     objective: Callable[[Config, Callable[[Path], Any]], Objective]
-    """(config, load_teacher) -> Objective; load_teacher opens a run as a `Translator`."""
+    """(config, load_teacher) -> Objective; load_teacher opens a run as a `Decoder`."""
     search: Callable[..., Any] = NO_SEARCH
     """(model, variables, inputs, lines, options) -> a pytree of arrays with rows first, which the task makes
     into outputs; for text a `SearchResult`, as from `autoregressive_search`."""
@@ -168,6 +171,13 @@ SYSTEMS = {
         model=Synthesiser,
         objective=lambda config, _: synthesis_objective,
         search=synthesis_search,
+        attentions=cross_attention,
+        task=TextToSpeech,
+    ),
+    "parallel-synthesis": System(
+        model=ParallelSynthesiser,
+        objective=parallel_synthesis_objective,
+        search=parallel_synthesis_search,
         attentions=cross_attention,
         task=TextToSpeech,
     ),

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.config.synthesis import SynthesisConfig
+from transformer.config.synthesis import VoiceConfig
 from transformer.data.features.audio import HOP, RATE, waveform
 from transformer.data.plans import Example
 from transformer.data.sources.corpora import one_line
@@ -70,7 +70,7 @@ class TextToSpeech(Recordings):
         """The config, with the sizes of vocabulary and frames."""
         config, bands = Recordings.sized(config, vocab_size), config.data.bands  # type: ignore[attr-defined]
         model: Any = config.model
-        assert isinstance(model, SynthesisConfig)
+        assert isinstance(model, VoiceConfig)
         if model.bands not in (0, bands):
             raise UserError(f"--model.bands {model.bands}, but --data.bands {bands}: leave one of them out")
         return replace(config, model=replace(model, bands=bands))
@@ -139,8 +139,8 @@ class TextToSpeech(Recordings):
         return {MEL: mel}
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The cross-entropy of the stop token."""
-        return {"stop": means["stop"]}
+        """The cross-entropy of the stop token, or the error of durations."""
+        return {name: means[name] for name in ("stop", "duration") if name in means}
 
     # Lines in, lines out
 

@@ -23,7 +23,7 @@ from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
 from transformer.trainer.journal import Track, untracked
 from transformer.trainer.loop import Loop
-from transformer.translator.translator import Translator
+from transformer.translator.decoder import Decoder
 
 CHANGEABLE = (
     "training.steps",
@@ -93,7 +93,7 @@ def train(
     check_task(config, task, corpus)
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
-    objective = objective_of(config, Translator.load, task.spell)
+    objective = objective_of(config, Decoder.load, task.spell)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import flax.linen as nn
 import jax
@@ -73,6 +73,11 @@ class Decoder(Generic[TaskT]):
       longest: the length up to which the model has positions; None: any.
     """
 
+    reads: ClassVar[Any] = Task
+    """The type of its runs' task."""
+    does: ClassVar[str] = "decode"
+    """What they do, for messages."""
+
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
         self.config, self.task, self._warns = config, task, warns
         self.longest = config.model.longest
@@ -120,8 +125,14 @@ class Decoder(Generic[TaskT]):
 
     @classmethod
     def of_run(cls: type[D], run: Run, variables: Variables) -> D:
-        """With the config and the task of a run."""
+        """With the config and the task of a run.
+
+        Raises:
+          UserError: it has another task.
+        """
         task: Any = run.task
+        if not isinstance(task, cls.reads):
+            raise UserError(f"{run.name} holds a system that does not {cls.does}: {run.config.system}")
         return cls(run.config, variables, task)
 
     def fingerprint(self) -> str:

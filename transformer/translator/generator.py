@@ -19,7 +19,6 @@ from transformer.decoding.streaming import Draw, streamed
 from transformer.errors import UserError
 from transformer.files import brief
 from transformer.model.parameters import Variables
-from transformer.runs.run import Run
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.tasks.language_modelling import LanguageModelling
@@ -54,11 +53,7 @@ class Generator(Decoder[LanguageModelling]):
     """A trained language model. Threads may share it. `decode` gives all outputs with their scores; see
     `Decoder` for batches and programs."""
 
-    @classmethod
-    def of_run(cls, run: Run, variables: Variables) -> "Generator":
-        if not isinstance(run.task, LanguageModelling):
-            raise UserError(f"{run.name} holds a system that continues no text: {run.config.system}")
-        return cls(run.config, variables, run.task)
+    reads, does = LanguageModelling, "continue text"
 
     @overload
     def generate(self, prompts: str, *, until: Sequence[str] = (), **options: Option) -> str: ...

@@ -7,9 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Option
-from transformer.errors import UserError
-from transformer.model.parameters import Variables
-from transformer.runs.run import Run
 from transformer.tasks.text_to_speech import TextToSpeech, Utterance
 from transformer.translator.decoder import Decoder
 
@@ -17,11 +14,7 @@ from transformer.translator.decoder import Decoder
 class Synthesizer(Decoder[TextToSpeech]):
     """A trained model that speaks. Threads may share it. See `Decoder` for batches and programs."""
 
-    @classmethod
-    def of_run(cls, run: Run, variables: Variables) -> "Synthesizer":
-        if not isinstance(run.task, TextToSpeech):
-            raise UserError(f"{run.name} holds a system that does not speak: {run.config.system}")
-        return cls(run.config, variables, run.task)
+    reads, does = TextToSpeech, "speak"
 
     def speak(self, texts: str | Sequence[str], **options: Option) -> Any:
         """The waveform of a text, from -1 to 1 at 16,000 samples a second, or a list of them for a list.

@@ -15,8 +15,6 @@ from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.lanes import batch
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.model.parameters import Variables
-from transformer.runs.run import Run
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.timing import Word, timed
@@ -39,11 +37,7 @@ class Transcript(Hypothesis):
 class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
-    @classmethod
-    def of_run(cls, run: Run, variables: Variables) -> "Transcriber":
-        if not isinstance(run.task, SpeechToText):
-            raise UserError(f"{run.name} holds a system that hears nothing: {run.config.system}")
-        return cls(run.config, variables, run.task)
+    reads, does = SpeechToText, "hear"
 
     def transcribe(self, recordings: Heard | Sequence[Heard], **options: Option) -> Any:
         """What is said in a recording (a string), or in each of several (a list).

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from transformer.config.synthesis import SynthesisConfig
 from transformer.model.cache import Cache
@@ -13,8 +13,9 @@ from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.noise import NOISE
-from transformer.model.parameters import Module, param
-from transformer.model.transformer import Memory, Transformer
+from transformer.model.parameters import Module
+from transformer.model.transformer import Memory
+from transformer.systems.synthesis.voice import Voice
 
 KEPT = "kept"
 """The masks of the pre-net that a search gives it, in the collection "noise"."""
@@ -50,47 +51,15 @@ class Prenet(Module):
         return Affine(c.d_model, ("hidden", "model"), name="out")(x)
 
 
-class Refinement(Module):
-    """A convolution over frames, with tanh unless it is the last."""
-
-    width: int
-    kernel_width: int
-    last: bool
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b t c"]) -> Float[Array, "b t d"]:
-        shape, side = (self.kernel_width, x.shape[-1], self.width), self.kernel_width // 2
-        initial = nn.initializers.glorot_uniform((0, 1), 2)
-        kernel = param(self, "kernel", initial, shape, (None, None, "hidden"))
-        bias = param(self, "bias", nn.initializers.zeros_init(), (self.width,), ("hidden",))
-        y = jax.lax.conv_general_dilated(
-            x, kernel.astype(x.dtype), (1,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
-        )
-        y = y + bias.astype(y.dtype)
-        return y if self.last else jnp.tanh(y)
-
-
-class Synthesiser(Transformer):
-    """A Transformer whose target is frames of sound. A step of the decoder reads the last frame and predicts
-    `reduction` frames."""
+class Synthesiser(Voice):
+    """Speaks frame by frame: a step of the decoder reads the last frame and predicts `reduction` frames."""
 
     config: SynthesisConfig
 
     def setup(self) -> None:
         super().setup()
-        c = self.config
-        self.prenet = Prenet(c)
-        self.to_frames = Affine(c.reduction * c.bands, ("model", None))
+        self.prenet = Prenet(self.config)
         self.to_stop = Affine(1, ("model", None))
-        widths = [*[c.postnet_width] * (c.postnet_layers - 1), c.bands] if c.postnet_layers else []
-        self.postnet = [
-            Refinement(width, c.postnet_kernel, place == len(widths)) for place, width in enumerate(widths, 1)
-        ]
-
-    @nn.nowrap
-    def written(self, target: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
-        """Which steps of the decoder are there."""
-        return jnp.isfinite(target[..., 0])[:, :: self.config.reduction]
 
     def __call__(  # type: ignore[override]
         self,
@@ -111,8 +80,7 @@ class Synthesiser(Transformer):
         memory = self.encode(source, deterministic=deterministic)
         there = jnp.isfinite(target[..., 0])
         hidden = self.decode(memory, target, deterministic=deterministic)
-        frames = self.to_frames(hidden).astype(jnp.float32)
-        frames = frames.reshape(target.shape[0], -1, self.config.bands)[:, : target.shape[1]]
+        frames = self.frames(hidden)[:, : target.shape[1]]
         return Spoken(frames, self.refine(frames, there), self.stops(hidden))
 
     def decode(  # type: ignore[override]
@@ -133,15 +101,6 @@ class Synthesiser(Transformer):
         read = self.prenet(before, deterministic)
         return super().decode(memory, words, deterministic=deterministic, embedded=read)
 
-    def refine(
-        self, frames: Float[Array, "b t bands"], there: Bool[Array, "b t"]
-    ) -> Float[Array, "b t bands"]:
-        """The frames, with what the post-net adds."""
-        x = jnp.where(there[..., None], frames, 0)
-        for layer in self.postnet:
-            x = jnp.where(there[..., None], layer(x), 0)
-        return frames + x if self.postnet else frames
-
     def stops(self, hidden: Float[Array, "b s m"]) -> Float[Array, "b s"]:
         """The logit that a step is the last."""
         return self.to_stop(hidden)[..., 0].astype(jnp.float32)
@@ -154,5 +113,4 @@ class Synthesiser(Transformer):
         """The next frames `[b, reduction, bands]` and the logit that they are the last `[b]`, given the last
         frame `[b, 1, bands]`."""
         hidden, cache = self.hidden_step(cache, tokens)
-        frames = self.to_frames(hidden).astype(jnp.float32)
-        return (frames.reshape(len(frames), -1, self.config.bands), self.stops(hidden)[:, 0]), cache
+        return (self.frames(hidden), self.stops(hidden)[:, 0]), cache

@@ -1,9 +1,9 @@
 """The loss of frames and of the stop token."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
 from transformer.model.parameters import Variables
 from transformer.systems.synthesis.model import Spoken, Synthesiser
@@ -29,18 +29,18 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
         rngs=context.rngs("dropout"),
     )
     spoken = Spoken(*found)
-    there = jnp.isfinite(target[..., 0])
-    wanted = jnp.where(there[..., None], target, 0)
-
-    def error(frames: jax.Array) -> jax.Array:
-        return (jnp.abs(frames - wanted).mean(axis=-1) * there).sum()
-
     steps = model.written(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
     weights = steps * jnp.where(last, c.stop_weight, 1.0)
-    stop, refined = (each * weights).sum(), error(spoken.refined)
-    total = error(spoken.frames) + refined + c.reduction * stop
-    frames = there.sum().astype(jnp.float32)
+    stop, refined = (each * weights).sum(), frames_error(spoken.refined, target)
+    total = frames_error(spoken.frames, target) + refined + c.reduction * stop
+    frames = jnp.isfinite(target[..., 0]).sum().astype(jnp.float32)
     metrics = {"mel": (refined, frames), "stop": (stop, steps.sum().astype(jnp.float32))}
     return Loss(total, frames, metrics, **sown)
+
+
+def frames_error(frames: Float[Array, "b t bands"], target: Float[Array, "b t bands"]) -> Float[Array, ""]:
+    """The sum over frames of the mean absolute error; infinities of the target are padding."""
+    there = jnp.isfinite(target)
+    return jnp.where(there, jnp.abs(frames - jnp.where(there, target, 0)), 0).sum() / target.shape[-1]

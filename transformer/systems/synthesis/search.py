@@ -10,12 +10,13 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import DecodingConfig
-from transformer.config.synthesis import SynthesisDecodingConfig
+from transformer.config.synthesis import SynthesisDecodingConfig, VoiceDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.cache import Cache
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Variables
 from transformer.systems.synthesis.model import KEPT, Synthesiser
+from transformer.systems.synthesis.voice import Voice
 
 FRAMES = 60  # of each token, at most, unless the options say otherwise
 
@@ -61,8 +62,7 @@ def _spoken(
     seeds: Int[Array, " b"],
 ) -> Utterances:
     c, given = model.config, as_variables(variables)
-    limit = options.max_length or FRAMES * source.shape[1]
-    steps, rows = -(-limit // c.reduction), source.shape[0]
+    steps, rows = most_steps(model, options, source.shape[1]), source.shape[0]
     keys = jax.vmap(lambda seed, line: jax.random.fold_in(jax.random.key(seed), line))(seeds, lines)
 
     def begin(model: Synthesiser) -> Cache:
@@ -91,6 +91,12 @@ def _spoken(
     there = jnp.arange(frames.shape[1]) < lengths[:, None]
     refined = model.apply(given, frames, there, method="refine")
     return Utterances(refined, lengths, done)  # type: ignore[arg-type]
+
+
+def most_steps(model: Voice, options: VoiceDecodingConfig, tokens: int) -> int:
+    """The most steps of the decoder for texts of so many tokens."""
+    limit = options.max_length or FRAMES * tokens
+    return -(-limit // model.config.reduction)
 
 
 def _kept(keys: Array, step: Array, width: int, rate: float) -> Float[Array, "2 b w"]:

@@ -1,0 +1,62 @@
+"""Speaking all frames of a text at once."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from transformer.config import DecodingConfig
+from transformer.config.synthesis import ParallelSynthesisDecodingConfig
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.model.parameters import Variables
+from transformer.systems.parallel_synthesis.model import ParallelSynthesiser, steps_of
+from transformer.systems.synthesis.search import Utterances, most_steps
+
+SIZES = (64, 128, 192)  # steps; each size is a part of the compiled program that runs only if needed
+
+
+def parallel_synthesis_search(
+    model: nn.Module, variables: Variables, inputs: Inputs, lines: Int[Array, " b"], options: DecodingConfig
+) -> Utterances:
+    """Speaks a batch of texts.
+
+    Args:
+      model: a `ParallelSynthesiser`.
+      variables: its variables.
+      inputs: `source`, ids `[rows, length]`.
+      lines: unused: nothing is random.
+      options: a `ParallelSynthesisDecodingConfig`.
+    """
+    assert isinstance(model, ParallelSynthesiser)
+    assert isinstance(options, ParallelSynthesisDecodingConfig)
+    return _spoken(model, options.static(), variables, inputs["source"])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _spoken(
+    model: ParallelSynthesiser,
+    options: ParallelSynthesisDecodingConfig,
+    variables: Variables,
+    source: Int[Array, "b s"],
+) -> Utterances:
+    c = model.config
+    apply: Any = functools.partial(model.apply, as_variables(variables))
+    memory = apply(source, method="encode")
+    durations = steps_of(apply(memory, method="predict_durations"), memory.mask, options.length_scale)
+    wanted, most = durations.sum(axis=1), most_steps(model, options, source.shape[1])
+    lengths = jnp.minimum(wanted, most)
+
+    def speak(size: int) -> Array:
+        """All frames, with `size` steps of the decoder."""
+        frames = apply(memory, durations, jnp.arange(size) < lengths[:, None], method="speak")
+        there = jnp.arange(frames.shape[1]) < c.reduction * lengths[:, None]
+        refined: Array = apply(frames, there, method="refine")
+        return jnp.pad(refined, ((0, 0), (0, c.reduction * (most - size)), (0, 0)))
+
+    sizes = (*(size for size in SIZES if size < most), most)
+    needed = (lengths.max() > jnp.asarray(sizes)).sum()
+    frames = jax.lax.switch(needed, [functools.partial(speak, size) for size in sizes])
+    return Utterances(frames, c.reduction * lengths, wanted <= most)
