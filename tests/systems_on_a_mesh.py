@@ -10,13 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+from untrained_teacher import untrained_teacher
 
 from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
 from transformer.config import MeshConfig
 from transformer.config.registry import types_of
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import SYSTEMS, declared_parameters, find_system
-from transformer.translator.translator import Translator
 
 SIZES = {
     "vocab_size": 13,
@@ -31,6 +31,7 @@ OPTIONS = {
     "nonautoregressive": {"decoder_input": "length"},  # without random masks
     "language-model": {"memory": 4},
     "synthesis": {"bands": 80, "prenet_dropout": 0.0},
+    "parallel-synthesis": {"bands": 80, "teacher": Path("untrained")},
 }
 DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
@@ -50,10 +51,12 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
     model, optimizer = system.model(config.model), optax.sgd(1.0)
     layout = layout_of(mesh, declared_parameters(config))
     step = make_train_step(
-        model, system.objective(config, Translator.load), optimizer, seed=0, gather=layout.gather
+        model, system.objective(config, untrained_teacher(config)), optimizer, seed=0, gather=layout.gather
     )
     batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
-    if sound := {"speech": "source", "synthesis": "target"}.get(config.system):
+    if sound := {"speech": "source", "synthesis": "target", "parallel-synthesis": "target"}.get(
+        config.system
+    ):
         batch[sound] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)
     if name := {"language-model": "characters"}.get(config.system):
         batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))

@@ -25,7 +25,12 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.presets import PRESETS
 from transformer.config.speech import RecordingsConfig, SpeechConfig
-from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
+from transformer.config.synthesis import (
+    ParallelSynthesisConfig,
+    ParallelSynthesisDecodingConfig,
+    SynthesisConfig,
+    SynthesisDecodingConfig,
+)
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
@@ -46,6 +51,8 @@ CONFIGS = [
         RecordingsConfig,
         SynthesisConfig,
         SynthesisDecodingConfig,
+        ParallelSynthesisConfig,
+        ParallelSynthesisDecodingConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
     ),

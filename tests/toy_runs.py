@@ -100,7 +100,20 @@ def synthesis_config(folder: Path, layout: str, **training: int) -> Config:
     return dataclasses.replace(heard, system="synthesis", model=model, data=data, decoding=decoding)
 
 
-RECORDINGS = {"speech": speech_config, "synthesis": synthesis_config}
+def parallel_config(folder: Path, layout: str, **training: int) -> Config:
+    """The same, all frames at once, with the durations of what was trained on one device."""
+    config, taught = PRESETS["parallel-synthesis"], synthesis_config(folder, layout, **training)
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0, "postnet_width": 8}
+    model = dataclasses.replace(config.model, **sizes, teacher=folder.parent / "synthesis" / "one-whole")
+    decoding = dataclasses.replace(config.decoding, rows=8, buckets=(8,), max_length=40)
+    return dataclasses.replace(taught, system="parallel-synthesis", model=model, decoding=decoding)
+
+
+RECORDINGS = {
+    "speech": speech_config,
+    "synthesis": synthesis_config,
+    "parallel-synthesis": parallel_config,
+}
 
 
 def variables(run_dir: Path) -> dict[str, np.ndarray]:

@@ -51,15 +51,20 @@ class SynthesisConfig(VoiceConfig):
     """Width of the two layers that read the last frame before the decoder."""
     prenet_dropout: float = 0.5
     """Their dropout in training."""
+    own_frames: float = 0.0
+    """Training: share of steps whose last frame is the model's own, from a pass before (scheduled sampling,
+    Mihaylova and Martins 2019)."""
     stop_weight: float = 5.0
     """Weight of the last step in the loss of the stop token: there is one in each utterance."""
 
     _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "prenet_width": (1, LARGEST)}
     _RATES = (*VoiceConfig._RATES, "prenet_dropout")
-    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "prenet_dropout", "stop_weight")
+    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "prenet_dropout", "own_frames", "stop_weight")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.own_frames <= 1:
+            raise UserError("--model.own-frames must be in [0, 1]")
         if self.stop_weight <= 0:
             raise UserError("--model.stop-weight must be positive")
 

@@ -40,7 +40,7 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     from transformer.plan.jobs import lowered_search, lowered_step, training_flops
     from transformer.plan.machines import machine
     from transformer.systems.registry import find_system
-    from transformer.translator.translator import Translator
+    from transformer.translator.decoder import Decoder
 
     place, config = machine(given["machine"]), from_json(given["config"])
     find_system(config.system)
@@ -48,8 +48,8 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"devices": len(devices), "device": devices[0].device_kind}
     start = time.monotonic()
     if given["what"] == "step":
-        found["flops"] = training_flops(config, Translator.load) / len(devices)
-        lowered = lowered_step(config, devices, place.chip.platform, Translator.load)
+        found["flops"] = training_flops(config, Decoder.load) / len(devices)
+        lowered = lowered_step(config, devices, place.chip.platform, Decoder.load)
     else:
         lowered, size = lowered_search(config, devices[0], place.chip.platform)
         found["lane"] = size and {"slots": size.slots[-1], "inputs": size.inputs, "columns": size.columns}

@@ -1,6 +1,9 @@
 """The loss of frames and of the stop token."""
 
+from dataclasses import replace
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
@@ -18,17 +21,23 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
     is the number of frames.
     """
     assert isinstance(model, Synthesiser)
-    c, target = model.config, batch["target"]
-    found, sown = apply_training(
-        model,
-        variables,
-        context,
-        batch["source"],
-        target,
-        deterministic=context.deterministic,
-        rngs=context.rngs("dropout"),
-    )
-    spoken = Spoken(*found)
+    c, target, read = model.config, batch["target"], batch["target"]
+
+    def run(
+        read: Array, rngs: dict[str, Array] | None, context: Context
+    ) -> tuple[Spoken, dict[str, Variables]]:
+        deterministic = context.deterministic
+        found, sown = apply_training(
+            model, variables, context, batch["source"], read, deterministic=deterministic, rngs=rngs
+        )
+        return Spoken(*found), sown
+
+    if c.own_frames and (rngs := context.rngs("before", "where")):
+        before, _ = run(target, {"dropout": rngs["before"]}, replace(context, sows=False))
+        own = jax.random.uniform(rngs["where"], model.written(target).shape) < c.own_frames
+        own = jnp.repeat(own, c.reduction, axis=1)[:, : target.shape[1], None] & jnp.isfinite(target)
+        read = jnp.where(own, jax.lax.stop_gradient(before.frames), target)
+    spoken, sown = run(read, context.rngs("dropout"), context)
     steps = model.written(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
