@@ -16,7 +16,9 @@ from benchmarks.command import positive, run
 from benchmarks.measure import machine, save
 from transformer import PRESETS, DataConfig, Transcriber, Translator, train
 from transformer.config.speech import RecordingsConfig
-from transformer.data.sources.recordings import GERMAN, digits, open_recordings
+from transformer.data.sources.built_in.inflection import number
+from transformer.data.sources.recordings import digits, open_recordings
+from transformer.data.sources.spoken import DIGITS
 from transformer.evaluation.words import sentence_errors, word_errors
 from transformer.files import Json
 
@@ -52,14 +54,14 @@ def models(work: Path, updates: int | None, size: int | None) -> None:
 
 def german(text: str) -> str:
     """The same digits in German."""
-    return " ".join(GERMAN[word] for word in text.split(" "))
+    return " ".join(number([*DIGITS].index(word))[1] for word in text.split(" "))
 
 
 def measured(work: Path, count: int) -> dict[str, Json]:
     """Error rates, and seconds of a recording, of both ways."""
     most = RecordingsConfig().most_digits
     made = [digits(TEST, index, most) for index in range(count)]
-    waves, references = [wave for _, wave in made], [german(" ".join(words)) for words, _ in made]
+    waves, references = [each.wave for each in made], [german(" ".join(each.words)) for each in made]
     direct, recogniser = Transcriber.load(work / "direct"), Transcriber.load(work / "recogniser")
     translator = Translator.load(work / "translator")
 

@@ -1,18 +1,24 @@
 """What a recogniser hears in synthetic speech.
 
 `python -m benchmarks.synthesis WORK` trains a recogniser on the built-in spoken digits, of any speaker, and
-synthesisers on those of one, with and without guided attention. The recogniser transcribes the test texts as
-the built-in speaker says them; the same after the way to features and back, which no synthesiser can do
-better than; and as each synthesiser says them, with the noise of the pre-net and without it. A second table
-has the test of repetitions: one word, 1 to 6 times, and how often as many are heard. With `--recordings DIR
---speaker NAME` the voice is that of recorded digits (`benchmarks.digits`), and so is the recogniser's
-training. Everything is in WORK: if interrupted, the same command continues.
+synthesisers on those of one: that of the preset; without guided attention; without its own frames in
+training; and one that speaks all frames at once, with the durations of the first. The recogniser transcribes
+the test texts as the built-in speaker says them; the same after the way to features and back, which no
+synthesiser can do better than; and as each synthesiser says them, with the noise of the pre-net and without
+it, and all frames at once also twice as fast and half as fast. A second table has the test of repetitions:
+one word, 1 to 6 times, and how often as many are heard. A third has numbers, whose spelling in digits does
+not say how they sound: spoken from their digits, and in two stages, over phonemes.
+
+With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.digits`), and so is
+the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same command
+continues.
 """
 
 import argparse
 import functools
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +31,11 @@ from benchmarks.digits import MODELS as AUGMENTATION
 from benchmarks.digits import Plan as Digits
 from benchmarks.digits import make_strings
 from benchmarks.measure import keep, machine
-from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, train
+from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
 from transformer.data.features.audio import features_of, read_audio, waveform
-from transformer.data.sources.recordings import Listed, digits, read_manifest
+from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
 from transformer.data.sources.spoken import DIGITS
 from transformer.evaluation.words import word_errors
 from transformer.files import Json
@@ -38,8 +44,23 @@ MOST = 7  # digits of an utterance
 TEST = 2  # number of the test split
 REPEATS = range(1, 7)
 LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
-GUIDED = {"guided": 2.0, "not guided": 0.0}
-"""Weights of guided attention."""
+NOISE: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
+TEMPO = {"": {}, ", half as long": {"length_scale": 0.5}, ", twice as long": {"length_scale": 2.0}}
+VOICES = {
+    "frame by frame": NOISE,
+    "not guided": NOISE,
+    "only teacher forcing": NOISE,
+    "all frames at once": TEMPO,
+}
+"""The synthesisers of digits, each with the search options that are tried."""
+NUMBERS: dict[str, dict[str, str]] = {
+    "number recogniser": {},
+    "from digits": {"writing": "digits"},
+    "from phonemes": {"writing": "phonemes"},
+    "pronunciation": {},
+}
+"""The systems of numbers, and what their recordings differ in."""
+RECOGNISERS = ("recogniser", "number recogniser")
 Wave = np.ndarray
 
 
@@ -60,17 +81,40 @@ class Plan:
         assert self.recordings
         return Digits(self.work / "digits", self.recordings, "theo", self.updates, self.small)
 
+    def base(self, name: str) -> Config:
+        """The preset of a system, with its method."""
+        if name == "pronunciation":
+            return PRESETS["pronunciation"]
+        if name in RECOGNISERS:
+            return PRESETS["speech"]
+        if name == "all frames at once":
+            config = PRESETS["parallel-synthesis"]
+            model: Any = config.model
+            return replace(config, model=replace(model, teacher=self.path("frame by frame")))
+        config = PRESETS["synthesis"]
+        model = config.model
+        if name == "not guided":
+            return replace(config, guidance=GuidanceConfig())
+        return (
+            replace(config, model=replace(model, own_frames=0.0))
+            if name == "only teacher forcing"
+            else config
+        )
+
     def data(self, base: Config, name: str) -> RecordingsConfig:
         """The recordings of the recogniser, or of a synthesiser."""
         assert isinstance(base.data, RecordingsConfig)
         data = replace(base.data, most_digits=MOST, max_length=LENGTHS[-1], buckets=LENGTHS)
         if self.small:
             data = replace(data, built_in_size=40)
+        if name in NUMBERS:
+            given: dict[str, Any] = NUMBERS[name]
+            return replace(data, dataset="spoken-numbers", max_text=60, **given)
         if not self.recordings:
             return data
         folder = self.work / "digits" / "strings"
         lists = {split: folder / f"{split}.tsv" for split in ("train", "validation", "test")}
-        if name != "recogniser":
+        if name not in RECOGNISERS:
             lists = {split: self.of_speaker(path) for split, path in lists.items()}
             return replace(data, **lists)
         return replace(data, **lists, **AUGMENTATION["speeds"][1])
@@ -86,41 +130,32 @@ class Plan:
         )
         return kept
 
+    def path(self, name: str) -> Path:
+        """Its run."""
+        return self.work / name.replace(" ", "-")
+
     def train(self, name: str) -> Path:
-        """Trains a model, unless it is there."""
-        path = self.work / name.replace(" ", "-")
+        """Trains a system, unless it is there."""
+        path, config = self.path(name), self.base(name)
         if (path / "results.json").exists():
             return path
-        base = PRESETS["speech" if name == "recogniser" else "synthesis"]
-        steps = self.updates or base.training.steps * (1 if name == "recogniser" else 2)
-        training = replace(base.training, steps=steps, evaluate_every=max(1, steps // 6))
-        model: Any = base.model
+        steps = self.updates or config.training.steps
+        changed: dict[str, Any] = {
+            "training": replace(config.training, steps=steps, evaluate_every=max(1, steps // 6))
+        }
         if self.small:
-            model = replace(model, num_layers=1, d_model=16, d_ff=32)
-        buckets = LENGTHS if name == "recogniser" else base.decoding.buckets
-        train(
-            replace(
-                base,
-                model=model,
-                data=self.data(base, name),
-                guidance=GuidanceConfig(weight=GUIDED.get(name, 0.0)),
-                training=training,
-                decoding=replace(base.decoding, buckets=buckets),
-            ),
-            path,
-        )
+            model: Any = config.model
+            changed["model"] = replace(model, num_layers=1, d_model=16, d_ff=32)
+        if isinstance(config.data, RecordingsConfig):
+            buckets = LENGTHS if name in RECOGNISERS else (16, 48, 60)
+            changed |= {
+                "data": self.data(config, name),
+                "decoding": replace(config.decoding, buckets=buckets),
+            }
+        elif self.small:
+            changed["data"] = replace(config.data, built_in_size=400)
+        train(replace(config, **changed), path)
         return path
-
-
-def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
-    """Test texts, and the recordings of the speaker who says them."""
-    if not plan.recordings:
-        made = [digits(TEST, index, MOST, one=True) for index in range(plan.count)]
-        return [" ".join(words) for words, _ in made], [wave for _, wave in made]
-    listed: list[Listed] = read_manifest(plan.of_speaker(plan.work / "digits/strings/test.tsv"))
-    return [each.text for each in listed][: plan.count], [read_audio(each.path) for each in listed][
-        : plan.count
-    ]
 
 
 def there_and_back(wave: Wave) -> Wave:
@@ -128,55 +163,106 @@ def there_and_back(wave: Wave) -> Wave:
     return np.asarray(waveform(jnp.asarray(features_of(wave))))
 
 
+@dataclass(frozen=True)
+class Ear:
+    """A recogniser, and what it is to hear."""
+
+    hear: Transcriber
+    texts: list[str]
+    """What is said."""
+    recordings: list[Wave]
+    """Somebody who says it."""
+
+    def errors(self, waves: Sequence[Wave], texts: list[str] | None = None) -> float:
+        """The word error rate of waves."""
+        return word_errors(self.heard(waves), texts or self.texts).value
+
+    def heard(self, waves: Sequence[Wave]) -> list[str]:
+        """What is heard; in waves that are empty, nothing."""
+        found: list[str] = self.hear.transcribe(
+            [wave if len(wave) else np.zeros(400, np.float32) for wave in waves]
+        )
+        return found
+
+    def floor(self) -> dict[str, Json]:
+        """How well it hears the recordings, and what is left of them after the way to features and back."""
+        back = [there_and_back(wave) for wave in self.recordings]
+        return {
+            "recordings": {"errors": self.errors(self.recordings)},
+            "recordings, through features": {"errors": self.errors(back)},
+        }
+
+    def judged(self, speak: Callable[[list[str]], Any], texts: list[str]) -> Json:
+        """What it hears of a synthesiser, how long that speaks compared with the recordings, and the CPU
+        seconds that it takes for one second."""
+        speak(texts)  # compiles
+        start = time.process_time()
+        said = speak(texts)
+        taken = time.process_time() - start
+        seconds = sum(each.seconds for each in said)
+        real = sum(map(len, self.recordings)) / 16_000
+        errors = self.errors([each.wave for each in said])
+        return {"errors": errors, "length": seconds / real, "cost": taken / max(seconds, 0.01)}
+
+    def repeated(self, speak: Callable[[list[str]], Any]) -> list[float]:
+        """The share of words that are heard exactly k times, of all words that are to be said k times."""
+        shares = []
+        for times in REPEATS:
+            texts = [" ".join([word] * times) for word in DIGITS]
+            heard = self.heard([each.wave for each in speak(texts)])
+            shares.append(100 * sum(a == b for a, b in zip(heard, texts, strict=True)) / len(texts))
+        return shares
+
+
+def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
+    """Test texts, and the recordings of the speaker who says them."""
+    if not plan.recordings:
+        made = [digits(TEST, index, MOST, one=True) for index in range(plan.count)]
+        return [" ".join(each.words) for each in made], [each.wave for each in made]
+    listed: list[Listed] = read_manifest(plan.of_speaker(plan.work / "digits/strings/test.tsv"))[: plan.count]
+    return [each.text for each in listed], [read_audio(each.path) for each in listed]
+
+
 def measured(plan: Plan) -> Json:
-    """Word error rates of the recogniser, and what it hears of repetitions."""
-    hear = Transcriber.load(plan.train("recogniser"))
-    texts, recordings = spoken_by_someone(plan)
-
-    def errors(waves: list[Wave]) -> float:
-        heard = hear.transcribe([wave if len(wave) else np.zeros(400, np.float32) for wave in waves])
-        return word_errors(heard, texts).value
-
-    found: Json = {
-        "words": {
-            "recordings": errors(recordings),
-            "recordings, through features": errors([there_and_back(wave) for wave in recordings]),
-        },
-        "repeats": {},
-        "curves": {},
-    }
-    for name in GUIDED:
+    """What the recogniser hears of digits."""
+    ear = Ear(Transcriber.load(plan.train("recogniser")), *spoken_by_someone(plan))
+    found: Json = {"rows": ear.floor(), "curves": {}}
+    for name, settings in VOICES.items():
         path = plan.train(name)
         voice = Synthesizer.load(path)
-        settings: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
-        for noise, options in settings.items():
-            speak = functools.partial(voice.speak, **options)
-            found["words"][name + noise] = errors(speak(texts))
-            found["repeats"][name + noise] = repeated(speak, hear)
-        found["curves"][name] = [
-            (record["step"], record["mel_error"]) for record in Run(path).log.records("evaluation")
-        ]
+        for what, options in settings.items():
+            speak = functools.partial(voice.utterances, **options)
+            found["rows"][name + what] = {**ear.judged(speak, ear.texts), "repeats": ear.repeated(speak)}
+        curve = [(record["step"], record["mel_error"]) for record in Run(path).log.records("evaluation")]
+        found["curves"][name] = curve
     return found
 
 
-def repeated(speak: Callable[[list[str]], list[Wave]], hear: Transcriber) -> list[float]:
-    """The share of words that are heard exactly k times, of all words that are to be said k times."""
-    shares = []
-    for times in REPEATS:
-        texts = [" ".join([word] * times) for word in DIGITS]
-        heard = hear.transcribe([wave if len(wave) else np.zeros(400, np.float32) for wave in speak(texts)])
-        shares.append(100 * sum(a == b for a, b in zip(heard, texts, strict=True)) / len(texts))
-    return shares
+def measured_numbers(plan: Plan) -> dict[str, Json]:
+    """What the recogniser of numbers hears."""
+    runs = {name: plan.train(name) for name in NUMBERS}
+    made = [numbers(TEST, index, MOST, True) for index in range(plan.count)]
+    words, written = [" ".join(each.words) for each in made], [str(each.values[0]) for each in made]
+    ear = Ear(Transcriber.load(runs["number recogniser"]), words, [each.wave for each in made])
+    voices = {"in one stage": Synthesizer.load(runs["from digits"])}
+    voices["in two stages"] = Synthesizer.load(runs["from phonemes"])
+    voices["in two stages"].pronunciation = Translator.load(runs["pronunciation"])
+    return ear.floor() | {name: ear.judged(voice.utterances, written) for name, voice in voices.items()}
 
 
-def table(found: Json) -> str:
+def table(rows: dict[str, Json], repeats: bool) -> str:
     """Markdown."""
-    lines = ["| | word errors | " + " | ".join(f"{k} times" for k in REPEATS) + " |"]
-    lines.append("|---" * (2 + len(REPEATS)) + "|")
-    for name, rate in found["words"].items():
-        shares = [f"{share:.0f} %" for share in found["repeats"].get(name, [])] or [""] * len(REPEATS)
-        lines.append(f"| {name} | {rate:.1f} % | {' | '.join(shares)} |")
-    return "\n".join(lines)
+    times = [f"{k} times" for k in REPEATS] if repeats else []
+    lines = ["| | word errors | length | CPU s per s | " + "".join(f"{each} | " for each in times)]
+    lines.append("|---" * (4 + len(times)) + "|")
+    for name, row in rows.items():
+        cells = [f"{row['errors']:.1f} %", *("" for _ in range(2 + len(times)))]
+        if "length" in row:
+            cells[1:3] = [f"{row['length']:.2f}", f"{row['cost']:.3f}"]
+        if "repeats" in row:
+            cells[3:] = [f"{share:.0f} %" for share in row["repeats"]]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def plot(found: Json, path: Path) -> None:
@@ -199,7 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("work", type=Path, help="folder for runs, table and picture")
     parser.add_argument("--recordings", type=Path, help="folder of recorded digits (the built-in speaker)")
     parser.add_argument("--speaker", default="george", help="whose voice to learn (george)")
-    parser.add_argument("--updates", type=positive, help="of each training (those of the presets, or twice)")
+    parser.add_argument("--updates", type=positive, help="of each training (those of the presets)")
     parser.add_argument("--count", type=positive, default=200, help="test texts (200)")
     parser.add_argument("--quick", action="store_true", help="few recordings and small models, to test it")
     given = parser.parse_args(arguments)
@@ -209,8 +295,13 @@ def main(arguments: list[str] | None = None) -> None:
     if plan.recordings:
         make_strings(plan.strings)
     found = measured(plan)
+    if not plan.recordings:
+        found["numbers"] = measured_numbers(plan)
     written = keep(given.work / "synthesis", {"about": machine(), **found}, lambda path: plot(found, path))
-    print(f"{table(found)}\n{written}")
+    print(table(found["rows"], repeats=True))
+    if "numbers" in found:
+        print("\n" + table(found["numbers"], repeats=False))
+    print(written)
 
 
 if __name__ == "__main__":

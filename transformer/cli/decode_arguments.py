@@ -79,6 +79,9 @@ class DecodeArguments:
     from, and the perplexity of the translation."""
     times: bool = False
     """Speech, json: add when each word begins and ends, in seconds."""
+    pronunciation: Path | None = None
+    """Synthesis: a run that translates texts to the texts that this one speaks, such as numbers to
+    phonemes."""
     until: tuple[str, ...] = ()
     """Language models: the output ends before the first of these strings, in which a backslash and an n are a
     line break."""

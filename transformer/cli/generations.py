@@ -13,7 +13,16 @@ from transformer.files import Json
 from transformer.tasks.language_modelling import Generated
 from transformer.translator.generator import Generator, before
 
-FOR_SENTENCES = ("times", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "alignments")
+FOR_SENTENCES = (
+    "times",
+    "pronunciation",
+    "tsv",
+    "glossary",
+    "keep",
+    "reference",
+    "bleu_tokenize",
+    "alignments",
+)
 FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
 
 

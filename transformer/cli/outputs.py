@@ -29,6 +29,7 @@ FOR_TRANSLATION = (
 )
 FOR_TEXT = ("until", "stream")
 FOR_SPEECH = ("times",)
+FOR_SYNTHESIS = ("pronunciation",)
 log = logging.getLogger("transformer")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
@@ -61,7 +62,8 @@ class Outputs:
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
-        refuse(self.given, (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH), f"{run_dir} does not translate")
+        others = (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH, *FOR_SYNTHESIS)
+        refuse(self.given, others, f"{run_dir} does not translate")
         if self.given.format != "text" or self.given.n_best not in (None, 1):
             raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
         return Decoder.load(run_dir, checkpoint, int8=int8)
@@ -110,7 +112,7 @@ class Translations(Outputs):
         """The model, and those that re-rank its hypotheses."""
         given = self.given
         refuse(given, FOR_TEXT, f"{run_dir} translates sentences, which end by themselves")
-        refuse(given, FOR_SPEECH, f"{run_dir} translates text")
+        refuse(given, (*FOR_SPEECH, *FOR_SYNTHESIS), f"{run_dir} translates text")
         self.judged = given.reference is not None
         for option in ("alignments", "token_scores"):
             if getattr(given, option) and given.format != "json":

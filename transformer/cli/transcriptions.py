@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from transformer.cli.decode_arguments import lines_of
-from transformer.cli.outputs import FOR_TEXT, Numbered, Outputs, Written, refuse
+from transformer.cli.outputs import FOR_SYNTHESIS, FOR_TEXT, Numbered, Outputs, Written, refuse
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.errors import UserError
@@ -24,6 +24,7 @@ class Transcriptions(Outputs):
         given = self.given
         refuse(given, FOR_SENTENCES, f"{run_dir} reads recordings, not sentences")
         refuse(given, FOR_TEXT, f"{run_dir} hears sentences, which end by themselves")
+        refuse(given, FOR_SYNTHESIS, f"{run_dir} does not speak")
         refuse(given, FOR_SEVERAL, f"{run_dir} hears alone")
         for option in ("alignments", "times"):
             if getattr(given, option) and given.format != "json":

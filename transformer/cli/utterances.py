@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from transformer.cli.outputs import (
     FOR_SPEECH,
@@ -18,6 +19,7 @@ from transformer.data.features.audio import write_audio
 from transformer.errors import UserError
 from transformer.tasks.text_to_speech import Utterance
 from transformer.translator.synthesizer import Synthesizer
+from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
 
@@ -37,20 +39,30 @@ class Utterances(Outputs):
                 "--output FILE is missing: recordings are written beside it, and it lists them, such as "
                 "--output spoken/list.tsv"
             )
-        return Synthesizer.load(run_dir, checkpoint, int8=int8)
+        self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
+        if given.pronunciation:
+            self.voice.pronunciation = Translator.load(given.pronunciation)
+        return self.voice
+
+    @property
+    def job(self) -> list[str]:
+        first = self.voice.pronunciation
+        return [*super().job, first.fingerprint() if first else ""]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         assert self.given.output
         task, output = self.decoder.task, self.given.output
         waiting, width = deque[tuple[int, str]](), 4
 
-        def records() -> Iterator[tuple[int, object] | None]:
+        def remembered() -> Iterator[Numbered]:
             for given in lines:
                 if given:
                     waiting.append(given)
-                yield given and (given[0], task.record(given[1]))
+                yield given
 
-        for found in self.decoder.outputs(records(), self.decoder.settings(1, self.options), 1):
+        pronounced = self._pronounced(remembered())
+        records = (given and (given[0], task.record(given[1])) for given in pronounced)
+        for found in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
             if found is None:
                 yield None
                 continue
@@ -58,6 +70,22 @@ class Utterances(Outputs):
             name = f"{output.stem}-{number:0{width}}.wav"
             self._write(output.with_name(name), number, found[0])
             yield f"{name}\t{text}\n", ""
+
+    def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[Numbered]:
+        """The lines as the run of --pronunciation translates them."""
+        first, numbers = self.voice.pronunciation, deque[int]()
+        if first is None:
+            yield from lines
+            return
+
+        def records() -> Iterator[tuple[int, Any] | None]:
+            for given in lines:
+                if given:
+                    numbers.append(given[0])
+                yield given and (given[0], first.task.record(given[1]))
+
+        for found in first.outputs(records(), first.settings(1, {}), 1):
+            yield found and (numbers.popleft(), found[0].text)
 
     def _write(self, path: Path, number: int, said: Utterance) -> None:
         if not len(said.features):

@@ -60,8 +60,8 @@ class DataConfig(CorpusConfig):
     dataset: str = "built-in"
     """built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names), sorting
     (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling (digits,
-    and the letters of their names), or a TFDS translation dataset such as wmt14_translate/de-en. Ignored if
-    text files are given."""
+    and the letters of their names), pronunciation (numbers, and their phonemes), or a TFDS translation
+    dataset such as wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str = "en"
     """Source language, for TFDS datasets and file names."""
     target_language: str = "de"

@@ -199,20 +199,18 @@ _POINTING = {
 }
 
 
-def _spelling() -> Config:
-    """Digits, and the letters of their names."""
+def _spelling(vocab_size: int = 30, max_length: int = 41, **data: Any) -> Config:
+    """Digits, and the letters of their names: ten digits and fifteen letters."""
+    given = {"dataset": "spelling", "source_language": "digits", "target_language": "letters"}
     return Config(
         model=TransformerConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4, dropout=0.0),
         data=DataConfig(
-            dataset="spelling",
-            source_language="digits",
-            target_language="letters",
+            **given | {"tokenizer": "word"} | data,
             built_in_size=20_000,
-            tokenizer="word",
-            vocab_size=30,  # ten digits and fifteen letters
-            max_length=41,
-            buckets=(41,),
-            batch_tokens=1312,
+            vocab_size=vocab_size,
+            max_length=max_length,
+            buckets=(max_length,),
+            batch_tokens=32 * max_length,
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
         training=TrainingConfig(
@@ -220,6 +218,11 @@ def _spelling() -> Config:
         ),
         decoding=BeamConfig(buckets=(9, 18), extra_length=60),
     )
+
+
+def _pronunciation() -> Config:
+    """Numbers, and their phonemes: the first stage of a synthesiser whose second is of phonemes."""
+    return _spelling(300, 56, dataset="pronunciation", target_language="phonemes", tokenizer="char")
 
 
 _FINE_TUNE = Config(
@@ -310,11 +313,20 @@ def _synthesis() -> Config:
     """Speaks digits like the built-in synthesiser, letter by letter."""
     return Config(
         system="synthesis",
-        model=SynthesisConfig(num_layers=2, d_model=128, d_ff=256, num_heads=4, dropout=0.1, norm="pre"),
+        model=SynthesisConfig(
+            num_layers=2,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+            dropout=0.1,
+            norm="pre",
+            reduction=4,
+            own_frames=0.5,
+        ),
         data=RecordingsConfig(speaker="one", normalisation="corpus", tokenizer="char", max_text=40),
-        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=200),
-        guidance=GuidanceConfig(weight=2.0),
-        training=TrainingConfig(steps=3_000, evaluate_every=500, label_smoothing=0.0),
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=200),
+        guidance=GuidanceConfig(weight=10.0),
+        training=TrainingConfig(steps=2_000, evaluate_every=500, label_smoothing=0.0),
         decoding=SynthesisDecodingConfig(buckets=(16, 40)),
     )
 
@@ -350,6 +362,7 @@ PRESETS: dict[str, Config] = {
     **_DIALOGUES,
     **_POINTING,
     "spelling": _spelling(),
+    "pronunciation": _pronunciation(),
     "language-model": _language_model(),
     "speech": _speech(),
     "synthesis": _synthesis(),
@@ -426,6 +439,7 @@ GROUPS: dict[str, dict[str, str]] = {
             for suffix, how in (("", "pointer network"), ("-plain", "no pointer"))
         },
         "spelling": "digits, and the letters of their names: source and target advance together",
+        "pronunciation": "numbers, and their phonemes, which a model of system synthesis can speak",
     },
     "language models": {
         "language-model": "characters of the built-in English text, with a memory; minutes",

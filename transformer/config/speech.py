@@ -69,8 +69,8 @@ class RecordingsConfig(CorpusConfig):
     """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
     fewer, in proportion."""
     dataset: str = "spoken-digits"
-    """spoken-digits (a synthesiser that comes with this program), or a TFDS dataset with audio and text, such
-    as librispeech. Ignored if manifests are given."""
+    """spoken-digits or spoken-numbers (0 to 9,999), by a synthesiser that comes with this program; or a TFDS
+    dataset with audio and text, such as librispeech. Ignored if manifests are given."""
     audio_feature: str = "audio"
     """TFDS datasets: the name of the waveform; speech in librispeech."""
     text_feature: str = "text"
@@ -78,13 +78,15 @@ class RecordingsConfig(CorpusConfig):
     sample_rate: int = 16_000
     """TFDS datasets: samples a second, if the dataset does not say."""
     speaker: Literal["any", "one"] = "any"
-    """spoken-digits: another speaker in each recording, or one in all, as for synthesis."""
+    """Built-in recordings: another speaker in each, or one in all, as for synthesis."""
     language: Literal["en", "de"] = "en"
-    """spoken-digits: language of the texts. The digits are spoken in English; de: to be translated."""
+    """Built-in recordings: language of the texts. They are spoken in English; de: to be translated."""
+    writing: Literal["words", "digits", "phonemes"] = "words"
+    """Built-in recordings: how texts are written. phonemes: as `dataset pronunciation` writes them."""
     built_in_size: int = 2_000
-    """spoken-digits: number of training recordings to generate."""
+    """Built-in recordings: number of training recordings to generate."""
     most_digits: int = 5
-    """spoken-digits: most digits of a recording."""
+    """Built-in recordings: most digits of each. A number has at most 4."""
     train: Path | None = None
     """Manifest of the training recordings: a file name, a tab and the text on each line. Names are relative
     to its folder."""
@@ -118,3 +120,5 @@ class RecordingsConfig(CorpusConfig):
         super().__post_init__()
         if not self.speeds or not all(0.2 <= speed <= 5 for speed in self.speeds):
             raise UserError("--data.speeds must be factors between 0.2 and 5, such as 0.9 1.0 1.1")
+        if self.language == "de" and self.writing != "words":
+            raise UserError(f"--data.language de: it is for words; leave out --data.writing {self.writing}")

@@ -87,12 +87,12 @@ class TextToSpeech(Recordings):
         Raises:
           UserError: it has characters or words that the vocabulary does not have.
         """
-        ids = self.tokenizer.encode(one_line(text))
-        if self.special.unk in ids:
+        text = one_line(text)
+        if not self.tokenizer.knows(text):
             raise UserError(
                 f"the text {brief(text)} has something that the training texts have not: leave it out"
             )
-        return ids
+        return self.tokenizer.encode(text)
 
     # From decoding
 

@@ -9,19 +9,22 @@ from jaxtyping import Float
 from transformer.config import Option
 from transformer.tasks.text_to_speech import TextToSpeech, Utterance
 from transformer.translator.decoder import Decoder
+from transformer.translator.translator import Translator
 
 
 class Synthesizer(Decoder[TextToSpeech]):
     """A trained model that speaks. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = TextToSpeech, "speak"
+    pronunciation: Translator | None = None
+    """The first of two stages: it translates texts to those that this one speaks, such as to phonemes."""
 
     def speak(self, texts: str | Sequence[str], **options: Option) -> Any:
         """The waveform of a text, from -1 to 1 at 16,000 samples a second, or a list of them for a list.
 
         Args:
           texts: one or several.
-          options: any field of `SynthesisDecodingConfig`, instead of the run's value.
+          options: any search option of the run, instead of the run's value.
 
         Raises:
           UserError: a text has something that the training texts have not, or an option is invalid.
@@ -38,5 +41,6 @@ class Synthesizer(Decoder[TextToSpeech]):
           texts: any number.
           options: as in `speak`.
         """
-        records = [self.task.record(text) for text in texts]
+        spelled = self.pronunciation.translate(texts) if self.pronunciation else texts
+        records = [self.task.record(text) for text in spelled]
         return [found[0] for found in self.decode(records, **options)]

@@ -47,6 +47,10 @@ class Tokenizer(ABC):
         Raises UserError for a lone surrogate, which is not text.
         """
 
+    def knows(self, text: str) -> bool:
+        """Whether all of a text can be written with pieces of the training text."""
+        return self.special.unk not in self.encode(text)
+
     @abstractmethod
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         """Samples a segmentation of the line; all randomness comes from `rng`.
@@ -146,6 +150,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
         within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
         self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if within_words else ".+", re.S)
+
+    def knows(self, text: str) -> bool:
+        never = {self.special.unk, *self._byte_ids.values()}
+        return never.isdisjoint(self.encode(text))
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._processor.Encode(self._prepared(text))

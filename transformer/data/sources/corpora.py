@@ -12,7 +12,8 @@ from transformer.config import DataConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus
 from transformer.data.remote import fetched
-from transformer.data.sources import built_in, dialogue, pointing, spelling
+from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
+from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
 from transformer.errors import UserError
@@ -53,6 +54,11 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
         "built-in spelled digits",
         [Path(spelling.__file__), Path(dialogue.__file__)],
         spelling.pairs,
+    ),
+    "pronunciation": (
+        "built-in pronounced numbers",
+        [Path(str(module.__file__)) for module in (pronunciation, spoken, inflection, lexicon, dialogue)],
+        pronunciation.pairs,
     ),
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""

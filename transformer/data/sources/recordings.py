@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -15,16 +16,14 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
 from transformer.data.remote import fetched
-from transformer.data.sources import spoken
+from transformer.data.sources import pronunciation, spoken
+from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.errors import UserError
 from transformer.files import open_regular
 
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
-BUILT_IN = "spoken-digits"
-NAMES = "null eins zwei drei vier fünf sechs sieben acht neun"
-GERMAN = dict(zip(spoken.DIGITS, NAMES.split(" "), strict=True))
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def open_recordings(data: RecordingsConfig, progress: Progress = silent) -> Corp
     """
     if any(getattr(data, split) for split in SPLITS):
         return _manifests(data, progress)
-    return _built_in(data, progress) if data.dataset == BUILT_IN else _tfds(data, progress)
+    return _built_in(data, progress) if data.dataset in BUILT_IN else _tfds(data, progress)
 
 
 def recording(path: Path, bands: int, text: str = "") -> Recording:
@@ -99,31 +98,63 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
-    kind = data.most_digits, data.bands, data.speeds, data.language, data.speaker
-    folder = corpus_folder(data.cache_dir, BUILT_IN, sizes, kind, code)
+    kind = data.most_digits, data.bands, data.speeds, data.language, data.writing, data.speaker
+    folder = corpus_folder(data.cache_dir, data.dataset, sizes, kind, code)
+
+    made = BUILT_IN[data.dataset]
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def made() -> Iterator[tuple[Any, ...]]:
+        def spoken() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                words, wave = digits(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
-                said = words if data.language == "en" else [GERMAN[word] for word in words]
-                yield from _versions(f"{name}-{index}", wave, " ".join(said), name, data)
+                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
+                yield from _versions(f"{name}-{index}", said.wave, written(said, data), name, data)
 
-        return made
+        return spoken
 
     prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, RecordingSource)
-    return Corpus("built-in spoken digits", prepared, folder)
+    return Corpus(f"built-in {data.dataset.replace('-', ' ')}", prepared, folder)
 
 
-def digits(
-    split: int, index: int, most: int, one: bool = False
-) -> tuple[list[str], Float[np.ndarray, " samples"]]:
-    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings: the words
-    and the waveform."""
+class Spoken(NamedTuple):
+    """Numbers that are said one after the other."""
+
+    words: list[str]
+    wave: Float[np.ndarray, " samples"]
+    values: list[int]
+
+
+def digits(split: int, index: int, most: int, one: bool = False) -> Spoken:
+    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings."""
     random = np.random.default_rng((split, index))
-    words = random.choice(list(spoken.DIGITS), size=random.integers(1, most + 1)).tolist()
+    return _said(random.choice(10, size=random.integers(1, most + 1)).tolist(), random, one)
+
+
+def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
+    """A number of up to `most` digits, at most 4, by a speaker as above."""
+    random = np.random.default_rng((split, index))
+    chance = Random(int(random.integers(2**32)))
+    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one)
+
+
+BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
+    "spoken-digits": digits,
+    "spoken-numbers": numbers,
+}
+
+
+def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
-    return words, spoken.spoken(spoken.phonemes(words), speaker, random)
+    words = [word for value in values for word in pronunciation.words_of(value)]
+    return Spoken(words, spoken.spoken(spoken.phonemes(words), speaker, random), values)
+
+
+def written(said: Spoken, data: RecordingsConfig) -> str:
+    """Spoken numbers as text."""
+    if data.writing == "digits":
+        return " ".join(map(str, said.values))
+    if data.writing == "phonemes":
+        return spoken.phonemes(said.words)
+    return " ".join(said.words if data.language == "en" else (number(value)[1] for value in said.values))
 
 
 def _versions(
@@ -184,11 +215,11 @@ def read_manifest(path: Path) -> list[Listed]:
       UserError: it is empty, a line is not a file name, a tab and a text, or a file is missing.
     """
     found = []
-    for number, line in enumerate(read_lines(path), 1):
+    for place, line in enumerate(read_lines(path), 1):
         name, tab, text = line.partition("\t")
         if not tab or not text.strip() or "\t" in text:
-            raise UserError(f"{path}, line {number}: must be a file name, a tab and the text")
-        found.append(Listed(listed(name, path, number), text, number, path))
+            raise UserError(f"{path}, line {place}: must be a file name, a tab and the text")
+        found.append(Listed(listed(name, path, place), text, place, path))
     if not found:
         raise UserError(f"{path} is empty: it lists no recordings")
     return found

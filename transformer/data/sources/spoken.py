@@ -1,4 +1,4 @@
-"""Spoken digits without recordings: a small formant synthesiser, in which every speaker, tempo and noise is
+"""Spoken numbers without recordings: a small formant synthesiser, in which every speaker, tempo and noise is
 drawn from a seed.
 
 A voice is the sum of the harmonics of its pitch, each as loud as the resonances of a vocal tract make it
@@ -56,6 +56,9 @@ SOUNDS = {
     "-": Sound(0.05, (400, 1600, 2500), voice=0.0),  # the closure before a burst
     "t": Sound(0.03, (400, 1800, 2600), voice=0.0, noise=0.6, centre=4200, width=1500),
     "k": Sound(0.04, (400, 1800, 2400), voice=0.0, noise=0.5, centre=2200, width=700),
+    "d": Sound(0.05, (300, 1700, 2600), voice=0.3, noise=0.3, centre=3500, width=1500),
+    "h": Sound(0.06, (500, 1400, 2500), voice=0.0, noise=0.1, centre=1800, width=1500),
+    "l": Sound(0.07, (360, 1300, 2700), voice=0.6),
     " ": Sound(0.08, (500, 1500, 2500), voice=0.0),
 }
 """Phonemes by the signs of `DIGITS`."""
@@ -72,6 +75,30 @@ DIGITS = {
     "nine": "naIn",
 }
 """The phonemes of each digit."""
+WORDS = DIGITS | {
+    "ten": "-tEn",
+    "eleven": "IlEv@n",
+    "twelve": "-twElv",
+    "thirteen": "T@r-tin",
+    "fourteen": "fOr-tin",
+    "fifteen": "fIf-tin",
+    "sixteen": "sI-ks-tin",
+    "seventeen": "sEv@n-tin",
+    "eighteen": "eI-tin",
+    "nineteen": "naIn-tin",
+    "twenty": "-twEn-ti",
+    "thirty": "T@r-ti",
+    "forty": "fOr-ti",
+    "fifty": "fIf-ti",
+    "sixty": "sI-ks-ti",
+    "seventy": "sEv@n-ti",
+    "eighty": "eI-ti",
+    "ninety": "naIn-ti",
+    "hundred": "hAndr@d",
+    "thousand": "TaUz@nd",
+    "and": "@nd",
+}
+"""The phonemes of each word of a number."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +137,8 @@ ONE = Speaker(pitch=120, tract=1.0, tempo=1.0, melody=0.2, breath=0.01, distance
 
 
 def phonemes(words: Sequence[str]) -> str:
-    """The phonemes of digits, with short pauses."""
-    return " ".join(DIGITS[word] for word in words)
+    """The phonemes of words, with short pauses."""
+    return " ".join(WORDS[word] for word in words)
 
 
 def spoken(signs: str, speaker: Speaker, random: np.random.Generator) -> Float[np.ndarray, " samples"]:
