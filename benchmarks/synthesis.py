@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.command import needs, positive, run
-from benchmarks.digits import MODELS as AUGMENTATION
 from benchmarks.digits import Plan as Digits
 from benchmarks.digits import make_strings
 from benchmarks.measure import keep, machine
@@ -40,12 +39,19 @@ from transformer.data.sources.spoken import DIGITS
 from transformer.evaluation.words import word_errors
 from transformer.files import Json
 
-MOST = 7  # digits of an utterance
+MOST = 5  # digits of an utterance
 TEST = 2  # number of the test split
 REPEATS = range(1, 7)
 LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
+LONGER = (*LENGTHS, 1200)  # of those that are heard
+HEARD = (0.5, 0.7, 1.0, 1.4, 2.0)
+"""The speeds of the recogniser's training, so that it understands any tempo."""
 NOISE: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
-TEMPO = {"": {}, ", half as long": {"length_scale": 0.5}, ", twice as long": {"length_scale": 2.0}}
+TEMPO = {
+    "": {},
+    ", half as long": {"length_scale": 0.5},
+    ", twice as long": {"length_scale": 2.0, "max_length": 1200},
+}
 VOICES = {
     "frame by frame": NOISE,
     "not guided": NOISE,
@@ -95,11 +101,8 @@ class Plan:
         model = config.model
         if name == "not guided":
             return replace(config, guidance=GuidanceConfig())
-        return (
-            replace(config, model=replace(model, own_frames=0.0))
-            if name == "only teacher forcing"
-            else config
-        )
+        own = 0.0 if name == "only teacher forcing" else model.own_frames
+        return replace(config, model=replace(model, own_frames=own))
 
     def data(self, base: Config, name: str) -> RecordingsConfig:
         """The recordings of the recogniser, or of a synthesiser."""
@@ -107,17 +110,19 @@ class Plan:
         data = replace(base.data, most_digits=MOST, max_length=LENGTHS[-1], buckets=LENGTHS)
         if self.small:
             data = replace(data, built_in_size=40)
+        # of several speeds, or letters instead of words
+        own: dict[str, Any] = {"speeds": HEARD} if name in RECOGNISERS else {"max_text": 60}
+        data = replace(data, **own)
         if name in NUMBERS:
             given: dict[str, Any] = NUMBERS[name]
-            return replace(data, dataset="spoken-numbers", max_text=60, **given)
+            return replace(data, dataset="spoken-numbers", **given)
         if not self.recordings:
             return data
         folder = self.work / "digits" / "strings"
         lists = {split: folder / f"{split}.tsv" for split in ("train", "validation", "test")}
         if name not in RECOGNISERS:
             lists = {split: self.of_speaker(path) for split, path in lists.items()}
-            return replace(data, **lists)
-        return replace(data, **lists, **AUGMENTATION["speeds"][1])
+        return replace(data, **lists)
 
     def of_speaker(self, path: Path) -> Path:
         """A manifest with the strings of the speaker; they are written in turns."""
@@ -139,7 +144,7 @@ class Plan:
         path, config = self.path(name), self.base(name)
         if (path / "results.json").exists():
             return path
-        steps = self.updates or config.training.steps
+        steps = self.updates or config.training.steps * (2 if name in RECOGNISERS else 1)
         changed: dict[str, Any] = {
             "training": replace(config.training, steps=steps, evaluate_every=max(1, steps // 6))
         }
@@ -147,7 +152,7 @@ class Plan:
             model: Any = config.model
             changed["model"] = replace(model, num_layers=1, d_model=16, d_ff=32)
         if isinstance(config.data, RecordingsConfig):
-            buckets = LENGTHS if name in RECOGNISERS else (16, 48, 60)
+            buckets = LONGER if name in RECOGNISERS else (16, 48, 60)
             changed |= {
                 "data": self.data(config, name),
                 "decoding": replace(config.decoding, buckets=buckets),
@@ -285,7 +290,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("work", type=Path, help="folder for runs, table and picture")
     parser.add_argument("--recordings", type=Path, help="folder of recorded digits (the built-in speaker)")
     parser.add_argument("--speaker", default="george", help="whose voice to learn (george)")
-    parser.add_argument("--updates", type=positive, help="of each training (those of the presets)")
+    parser.add_argument("--updates", type=positive, help="of each training (those of the presets, or twice)")
     parser.add_argument("--count", type=positive, default=200, help="test texts (200)")
     parser.add_argument("--quick", action="store_true", help="few recordings and small models, to test it")
     given = parser.parse_args(arguments)
