@@ -1,13 +1,15 @@
 """The benchmarks of speech, at small sizes."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks import digits as recorded
-from benchmarks import speech_translation, synthesis
+from benchmarks import speech_translation, synthesis, word_times
 from transformer import UserError
+from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
@@ -91,3 +93,26 @@ def test_direct_and_cascade(tmp_path, capsys, monkeypatch):
     pairs = (tmp_path / "work/pairs.tsv").read_text().splitlines()
     assert len(pairs) == 40
     assert speech_translation.german("one zero five") == "eins null fünf"
+
+
+def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):
+    class Late:
+        """Hears all words but those of the second recording, a tenth of a second late."""
+
+        asked = 0
+
+        def search(self, waves, **_):
+            said = digits(word_times.TEST, self.asked, 3)
+            np.testing.assert_array_equal(waves[0], said.wave)
+            self.asked += 1
+            if self.asked == 2:
+                return [[SimpleNamespace(text="nothing")]]
+            words = [SimpleNamespace(start=start + 0.1, end=end - 0.2) for start, end in said.times]
+            return [[SimpleNamespace(text=" ".join(said.words), words=words)]]
+
+    monkeypatch.setattr(word_times.Transcriber, "load", lambda _: Late())
+    word_times.main(["run", "--count", "3", "--most", "3"])
+    out = capsys.readouterr().out
+    assert "words of 2 recordings; 1 left out" in out
+    assert "starts: 0.100 s off, +0.100 s on average" in out
+    assert "ends: 0.200 s off, -0.200 s on average" in out

@@ -179,12 +179,25 @@ def test_error_rates_of_a_worked_example():
 
 
 def test_built_in_recordings_are_those_of_their_number():
-    words, wave, _ = digits(0, 5, 4)
-    again, same, _ = digits(0, 5, 4)
+    words, wave, *_ = digits(0, 5, 4)
+    again, same, *_ = digits(0, 5, 4)
     assert words == again
     np.testing.assert_array_equal(wave, same)
     assert digits(1, 5, 4)[1].shape != wave.shape or (digits(1, 5, 4)[1] != wave).any()
     assert {len(digits(0, index, 3)[0]) for index in range(30)} == {1, 2, 3}
+
+
+def test_words_are_heard_when_they_are_said():
+    """Before, between and after the words there is only the noise of the background."""
+    said = digits(0, 8, 4, one=True)
+    assert len(said.times) == len(said.words)
+    loud = np.abs(said.wave) > 0.02
+    for start, end in said.times:
+        assert loud[int(start * audio.RATE) : int(end * audio.RATE)].mean() > 0.2
+    quiet = np.ones(len(loud), bool)
+    for start, end in said.times:  # sounds run into each other within 40 ms
+        quiet[int((start - 0.03) * audio.RATE) : int((end + 0.03) * audio.RATE)] = False
+    assert loud[quiet].mean() < 0.02
 
 
 def write(folder, count=12, **first):
@@ -358,7 +371,7 @@ def run(tmp_path_factory) -> Run:
 def spoken_files(tmp_path_factory) -> Path:
     folder, lines = tmp_path_factory.mktemp("files"), []
     for index in range(5):
-        words, wave, _ = digits(2, index, 1)
+        words, wave, *_ = digits(2, index, 1)
         soundfile.write(folder / f"{index}.wav", wave, audio.RATE)
         lines.append(f"{index}.wav\t{' '.join(words)}\n")
     (folder / "list.tsv").write_text("".join(lines))

@@ -121,6 +121,8 @@ class Spoken(NamedTuple):
     words: list[str]
     wave: Float[np.ndarray, " samples"]
     values: list[int]
+    times: list[tuple[float, float]]
+    """When each word begins and ends, in seconds."""
 
 
 def digits(split: int, index: int, most: int, one: bool = False) -> Spoken:
@@ -145,7 +147,10 @@ BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
 def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
     words = [word for value in values for word in pronunciation.words_of(value)]
-    return Spoken(words, spoken.spoken(spoken.phonemes(words), speaker, random), values)
+    signs = spoken.phonemes(words)
+    counts = spoken.durations(signs, speaker, random)
+    wave = spoken.spoken(signs, speaker, random, counts)
+    return Spoken(words, wave, values, spoken.word_times(signs, counts))
 
 
 def written(said: Spoken, data: RecordingsConfig) -> str:

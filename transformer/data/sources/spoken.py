@@ -6,6 +6,7 @@ A voice is the sum of the harmonics of its pitch, each as loud as the resonances
 recognition has to cope with: other pitches, tracts and tempi, sounds that run into each other, and noise.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -141,17 +142,32 @@ def phonemes(words: Sequence[str]) -> str:
     return " ".join(WORDS[word] for word in words)
 
 
-def spoken(signs: str, speaker: Speaker, random: np.random.Generator) -> Float[np.ndarray, " samples"]:
+def durations(signs: str, speaker: Speaker, random: np.random.Generator) -> list[int]:
+    """The length of each phoneme in frames of 5 ms, with the silence before and after all of them."""
+    seconds = [SOUNDS[sign].seconds / speaker.tempo * random.uniform(0.8, 1.25) for sign in f" {signs} "]
+    return [max(2, round(RATE * each / FRAME)) for each in seconds]
+
+
+def word_times(signs: str, counts: Sequence[int]) -> list[tuple[float, float]]:
+    """When each word begins and ends, in seconds; words have spaces between them."""
+    ends = np.cumsum(counts) * FRAME / RATE
+    pauses = [place for place, sign in enumerate(f" {signs} ") if sign == " "]
+    return [(float(ends[a]), float(ends[b - 1])) for a, b in itertools.pairwise(pauses)]
+
+
+def spoken(
+    signs: str, speaker: Speaker, random: np.random.Generator, counts: Sequence[int] | None = None
+) -> Float[np.ndarray, " samples"]:
     """Phonemes, spoken at 16,000 samples a second.
 
     Args:
       signs: of `SOUNDS`.
       speaker: who speaks.
       random: for durations, phases and noise.
+      counts: the `durations`. None: drawn.
     """
+    counts = durations(signs, speaker, random) if counts is None else counts
     sounds = [SOUNDS[sign] for sign in f" {signs} "]
-    seconds = [sound.seconds / speaker.tempo * random.uniform(0.8, 1.25) for sound in sounds]
-    counts = [max(2, round(RATE * each / FRAME)) for each in seconds]
     tract = [(*sound.formants, sound.voice, sound.noise, sound.centre, sound.width) for sound in sounds]
     described = _smooth(np.repeat(np.array(tract, np.float64), counts, axis=0))
     formants, (voice, noise, centre, width) = described[:, :3] * speaker.tract, described[:, 3:].T
