@@ -18,15 +18,8 @@ from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.decoding import names_of
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
-from transformer.config.methods import GuidanceConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.config.speech import RecordingsConfig, SpeechConfig
-from transformer.config.synthesis import (
-    ParallelSynthesisConfig,
-    ParallelSynthesisDecodingConfig,
-    SynthesisConfig,
-    SynthesisDecodingConfig,
-)
+from transformer.config.sound_presets import SOUND, SOUND_DESCRIPTIONS
 from transformer.config.variants import VARIANTS, Variant
 
 
@@ -288,62 +281,6 @@ def _shakespeare(memory: int) -> Config:
     )
 
 
-def _speech() -> Config:
-    """Spoken digits, made by a synthesiser."""
-    return Config(
-        system="speech",
-        model=SpeechConfig(
-            num_layers=2,
-            decoder_layers=1,
-            d_model=128,
-            d_ff=256,
-            num_heads=4,
-            dropout=0.0,
-            norm="pre",
-            positions="rotary",
-        ),
-        data=RecordingsConfig(),
-        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
-        training=TrainingConfig(steps=2_000, evaluate_every=250, evaluate_sentences=100),
-        decoding=BeamConfig(beam_size=4, extra_length=8, buckets=(100, 180, 270, 400)),
-    )
-
-
-def _synthesis() -> Config:
-    """Speaks digits like the built-in synthesiser, letter by letter."""
-    return Config(
-        system="synthesis",
-        model=SynthesisConfig(
-            num_layers=2,
-            d_model=128,
-            d_ff=256,
-            num_heads=4,
-            dropout=0.1,
-            norm="pre",
-            reduction=4,
-            own_frames=0.5,
-        ),
-        data=RecordingsConfig(speaker="one", normalisation="corpus", tokenizer="char", max_text=40),
-        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=200),
-        guidance=GuidanceConfig(weight=10.0),
-        training=TrainingConfig(steps=2_000, evaluate_every=500, label_smoothing=0.0),
-        decoding=SynthesisDecodingConfig(buckets=(16, 40)),
-    )
-
-
-def _parallel_synthesis() -> Config:
-    """The same, all frames at once; it learns durations from a run of the one above."""
-    taught = _synthesis()
-    names = ("reduction", "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm")
-    return replace(
-        taught,
-        system="parallel-synthesis",
-        model=ParallelSynthesisConfig(**{name: getattr(taught.model, name) for name in names}),
-        guidance=GuidanceConfig(),
-        decoding=ParallelSynthesisDecodingConfig(buckets=taught.decoding.buckets),
-    )
-
-
 PRESETS: dict[str, Config] = {
     "quickstart": _quickstart(),
     "tiny": _tiny(),
@@ -364,9 +301,7 @@ PRESETS: dict[str, Config] = {
     "spelling": _spelling(),
     "pronunciation": _pronunciation(),
     "language-model": _language_model(),
-    "speech": _speech(),
-    "synthesis": _synthesis(),
-    "parallel-synthesis": _parallel_synthesis(),
+    **SOUND,
     "shakespeare": _shakespeare(memory=0),
     "shakespeare-xl": _shakespeare(memory=64),
     "base": _row(),
@@ -446,11 +381,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "shakespeare": "characters of tiny Shakespeare, with the sizes of nanoGPT's recipe for a CPU",
         "shakespeare-xl": "the same with relative positions and a memory (Dai et al. 2019)",
     },
-    "speech": {
-        "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
-        "synthesis": "speaks; without recordings, like the same synthesiser",
-        "parallel-synthesis": "speaks all frames at once; learns durations from a run of the one above",
-    },
+    "speech": SOUND_DESCRIPTIONS,
     "the paper, WMT 2014": {
         "base": "Table 2's base model",
         "big": "Table 2's big model",
