@@ -21,6 +21,7 @@ from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.runs.exhibits import read_exhibits
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
 from transformer.tasks.recordings import Scale
 from transformer.tasks.speech_to_text import SpeechToText
@@ -370,6 +371,21 @@ def test_a_run_keeps_the_scale_and_scores_words(run):
     assert all(record["measure"]["name"] == "word_error_rate" for record in scores)
     assert run.task.scale.mean.shape == (8,)
     assert json.loads((run.path / "scale.json").read_text())["mean"] == run.task.scale.mean.tolist()
+
+
+def test_the_report_plays_the_first_recordings_of_the_validation(run):
+    _, exhibits = read_exhibits(run.path)
+    records = list(run.task.open_corpus(run.config).splits["validation"])[:2]
+    assert [each["title"] for each in exhibits] == [record.name for record in records]
+    assert [each["texts"]["said"] for each in exhibits] == [record.text for record in records]
+    samples = [record["samples"] for record in run.log.records("evaluation") if record["best"]]
+    heard = {name: text for name, _, text in samples[-1]}
+    assert all(
+        heard.get(each["title"], each["texts"]["heard"]) == each["texts"]["heard"] for each in exhibits
+    )
+    page = (run.path / "report.html").read_text()
+    assert page.count("<audio ") == 2
+    assert "recording, resynthesised from its features (Griffin-Lim)" in page
 
 
 def test_the_scale_of_a_damaged_run_is_refused(run, tmp_path):

@@ -1,7 +1,10 @@
 """Speech synthesis: the model, its loss, its search and its commands."""
 
 import dataclasses
+import io
 import json
+import wave
+from base64 import b64decode
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +18,15 @@ from transformer.cli import decode_main
 from transformer.config.methods import GuidanceConfig
 from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
 from transformer.data.features import audio
+from transformer.data.sources.recordings import Recording
 from transformer.decoding.forced import sown_attention
 from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
+from transformer.runs.exhibits import read_exhibits
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.search import synthesis_search
+from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.training.objective import Context
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
@@ -189,7 +195,7 @@ def test_options_that_make_no_sense_are_refused(kind, given, message):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("synthesis")
-    train(synthesis_config(folder, "one"), folder / "run", watch=quiet())
+    train(synthesis_config(folder, "one", samples=2), folder / "run", watch=quiet())
     return Run(folder / "run")
 
 
@@ -210,8 +216,8 @@ def test_texts_are_spoken(run):
         assert said.seconds == len(said.features) / 100
         assert len(said.wave) == max(0, len(said.features) - 1) * audio.HOP
         assert np.abs(said.wave).max() <= 1
-    wave = synthesizer.speak("one", max_length=40)
-    np.testing.assert_allclose(wave, both[0].wave, atol=1e-3)
+    sound = synthesizer.speak("one", max_length=40)
+    np.testing.assert_allclose(sound, both[0].wave, atol=1e-3)
     assert len(synthesizer.speak(["one"], max_length=40)) == 1
     with pytest.raises(UserError, match="something that the training texts have not"):
         synthesizer.speak("ünx")
@@ -268,3 +274,38 @@ def test_a_run_scores_its_features(run):
     assert record["measure"]["name"] == "mel_error"
     assert json.loads((run.path / "scale.json").read_text())["mean"]
     assert PRESETS["synthesis"].data.speaker == "one"
+
+
+def test_the_report_plays_the_first_texts_of_the_validation(run):
+    step, exhibits = read_exhibits(run.path)
+    assert step == run.checkpoints.best()
+    said = [each["title"] for each in exhibits]
+    records = list(run.task.open_corpus(run.config).splits["validation"])
+    assert said == [record.text for record in records[:2]]
+    for record, each in zip(records, exhibits, strict=False):
+        assert [sound["caption"].split(",")[0] for sound in each["sounds"]] == ["synthetic", "recording"]
+        with wave.open(io.BytesIO(b64decode(each["sounds"][1]["wav"]))) as file:
+            assert file.getnframes() == (len(record.features) - 1) * audio.HOP
+    page = (run.path / "report.html").read_text()
+    assert page.count("<audio ") == 4
+    assert all(f"<h3>{text}</h3>" in page for text in said)
+
+
+def test_a_text_that_cannot_be_spoken_is_not_in_the_report(run):
+    frames = np.zeros((9, 8), np.float32)
+    records = [Recording(text, frames, text) for text in ("ü", "", "one", "one" * 20, "two", "six")]
+    assert [each.text for each in run.task.exhibited(records, 2)] == ["one", "two"]
+    long = Recording("long", np.zeros((161, 8), np.float32), "one")
+    assert run.task.exhibited([long], 2) == []
+
+
+def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
+    def fails(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(TextToSpeech, "exhibit", fails)
+    train(synthesis_config(tmp_path, "one", samples=1), tmp_path / "run", watch=quiet())
+    assert "the report has no examples: RuntimeError: no room" in caplog.text
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.endswith("</html>\n")
+    assert "<audio" not in page

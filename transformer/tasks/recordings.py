@@ -1,5 +1,6 @@
 """Tasks of recordings and their texts: what speech recognition and speech synthesis share."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from transformer.config import Config
 from transformer.config.speech import RecordingsConfig
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.features.audio import normalised
+from transformer.data.features.audio import HOP, RATE, normalised, sound_of
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
@@ -22,10 +23,15 @@ from transformer.data.plans import Batching, Example, Lengths
 from transformer.data.sources.recordings import Recording, check_manifests, open_recordings
 from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
+from transformer.tasks.exhibit import Axis, Picture, Sound
 from transformer.tasks.task import Task
 
 SILENCE = float("-inf")
 """What pads frames."""
+EXHIBITED = 10.0
+"""The longest recording in a report, in seconds."""
+LOUDNESS = 12.0
+"""How far below the loudest band a spectrogram goes, in nats of power (52 dB)."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,31 @@ class Recordings(Task):
             for each in progress("lengths", records, len(records))
         ]
         return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
+
+    # For the report
+
+    def exhibited(self, records: Records, count: int) -> list[Recording]:
+        """The first recordings of at most ten seconds that training could have."""
+        frames = min(self.data.max_length, round(EXHIBITED * RATE / HOP))
+        fitting = (each for each in records if len(each.features) <= frames and self.is_exhibitable(each))
+        return list(itertools.islice(fitting, count))
+
+    def is_exhibitable(self, record: Recording) -> bool:
+        """Whether the system can decode a recording."""
+        return True
+
+
+def resynthesised(record: Recording) -> Sound:
+    """The sound of a recording, of which a corpus only has the features."""
+    return Sound("recording, resynthesised from its features (Griffin-Lim)", sound_of(record.features))
+
+
+def spectrogram(caption: str, features: Float[np.ndarray, "t bands"]) -> Picture:
+    """Log-mel features, with the lowest band at the bottom."""
+    features = np.nan_to_num(features)
+    values = 1 + (features - features.max(initial=-np.inf)) / LOUDNESS
+    seconds = len(features) * HOP / RATE
+    return Picture(caption, np.clip(values.T[::-1], 0, 1), Axis("seconds", extent=seconds), Axis("mel bands"))
 
 
 def _data(config: Config) -> RecordingsConfig:

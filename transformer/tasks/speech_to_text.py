@@ -15,8 +15,9 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import SENTENCES, WORDS, Measure, Score
 from transformer.evaluation.words import sentence_errors, word_errors
 from transformer.model.parameters import Arguments
+from transformer.tasks.exhibit import Exhibit
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
-from transformer.tasks.recordings import Recordings
+from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 
 
@@ -100,6 +101,15 @@ class SpeechToText(Recordings):
     def shown(self, record: Recording, output: str) -> tuple[str, str, str]:
         """The file's name, its text and what was heard."""
         return record.name, record.text, output
+
+    def exhibit(self, record: Recording, output: Hypothesis) -> Exhibit:
+        """The recording, what is said in it and what is heard."""
+        return Exhibit(
+            title=record.name,
+            texts={"said": record.text, "heard": output.text},
+            sounds=(resynthesised(record),),
+            pictures=(spectrogram("mel spectrogram", record.features),),
+        )
 
     # Lines in, lines out
 

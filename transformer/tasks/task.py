@@ -22,6 +22,7 @@ from transformer.decoding.hooks import SearchHook
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure, Score
 from transformer.model.parameters import Arguments
+from transformer.tasks.exhibit import Exhibit
 
 Output = Any
 READ = 1024  # records read at a time
@@ -299,6 +300,19 @@ class Task(ABC):
     def shown(self, record: Record, output: Any) -> tuple[str, str, str]:
         """Input, reference and output as text, for samples of the validation; `output` is from `scored`."""
         return str(record), "", str(output)
+
+    def exhibited(self, records: Records, count: int) -> list[Record]:
+        """The records whose exhibits a report shows; by default none.
+
+        Args:
+          records: of the validation.
+          count: at most so many.
+        """
+        return []
+
+    def exhibit(self, record: Record, output: Output) -> Exhibit:
+        """Sounds and pictures of an exhibited record and its best output."""
+        raise NotImplementedError
 
     # Lines in, lines out
 
