@@ -383,8 +383,13 @@ def test_the_report_plays_the_first_recordings_of_the_validation(run):
     assert all(
         heard.get(each["title"], each["texts"]["heard"]) == each["texts"]["heard"] for each in exhibits
     )
+    for record, each in zip(records, exhibits, strict=True):
+        _, attention = each["pictures"]
+        assert len(attention["y"]["labels"]) == len(run.task.tokenizer.encode(record.text)) + 1
+        assert attention["x"]["extent"] == pytest.approx(-(-len(record.features) // 4) * 0.04)
     page = (run.path / "report.html").read_text()
     assert page.count("<audio ") == 2
+    assert page.count("<image ") == 4
     assert "recording, resynthesised from its features (Griffin-Lim)" in page
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import struct
 import wave
 from base64 import b64decode
 
@@ -28,6 +29,7 @@ from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.search import synthesis_search
 from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.training.objective import Context
+from transformer.translator.attention import forced_attention
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "bands": 3}
@@ -286,9 +288,26 @@ def test_the_report_plays_the_first_texts_of_the_validation(run):
         assert [sound["caption"].split(",")[0] for sound in each["sounds"]] == ["synthetic", "recording"]
         with wave.open(io.BytesIO(b64decode(each["sounds"][1]["wav"]))) as file:
             assert file.getnframes() == (len(record.features) - 1) * audio.HOP
+        _, attention = each["pictures"]
+        steps = -(-len(record.features) // 2)
+        assert attention["y"]["extent"] == pytest.approx(steps * 0.02)
+        assert attention["x"]["labels"][-1] == "</s>"
+        width, height = struct.unpack(">II", b64decode(attention["png"])[16:24])
+        assert (width, height) == (len(attention["x"]["labels"]), steps)
     page = (run.path / "report.html").read_text()
     assert page.count("<audio ") == 4
     assert all(f"<h3>{text}</h3>" in page for text in said)
+
+
+def test_attention_given_the_frames_does_not_depend_on_padding(run):
+    synthesizer = Synthesizer.load(run.path)
+    (record, *_) = run.task.open_corpus(run.config).splits["validation"]
+    (example,) = run.task.examples([record])
+    found = forced_attention(synthesizer, example)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    source, target = (jnp.asarray(example[name])[None] for name in ("source", "target"))
+    alone = synthesizer.system.alignment(synthesizer.model, synthesizer.variables, source, target)
+    np.testing.assert_allclose(found, alone[0], atol=1e-5)
 
 
 def test_a_text_that_cannot_be_spoken_is_not_in_the_report(run):

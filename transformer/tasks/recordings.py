@@ -195,6 +195,27 @@ class Recordings(Task):
         fitting = (each for each in records if len(each.features) <= frames and self.is_exhibitable(each))
         return list(itertools.islice(fitting, count))
 
+    @property
+    def stride(self) -> float:
+        """Seconds from one position of the sound to the next, where the model attends."""
+        raise NotImplementedError
+
+    def attention_picture(
+        self, record: Recording, attention: Float[np.ndarray, "t s"] | None
+    ) -> tuple[Picture, ...]:
+        """The attention given the text and the sound of a recording, or nothing if there is none."""
+        if attention is None:
+            return ()
+        (example,) = self.examples([record], truncate=True)
+        text = Axis("text", labels=tuple(self.tokenizer.pieces(example[self.text])))
+        steps, positions = attention.shape
+        if self.sound == "source":
+            x, y = Axis("seconds", extent=positions * self.stride), text
+        else:
+            x, y = text, Axis("seconds", extent=steps * self.stride)
+        caption = "attention given the target (square root of the weights)"
+        return (Picture(caption, np.sqrt(attention), x, y),)
+
     def is_exhibitable(self, record: Recording) -> bool:
         """Whether the system can decode a recording."""
         return True

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
+from transformer.data.features.audio import HOP, RATE
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -102,13 +105,23 @@ class SpeechToText(Recordings):
         """The file's name, its text and what was heard."""
         return record.name, record.text, output
 
-    def exhibit(self, record: Recording, output: Hypothesis) -> Exhibit:
+    @property
+    def stride(self) -> float:
+        """Seconds of an encoder position."""
+        return float(HOP / RATE * 2**self.config.model.convolutions)  # type: ignore[attr-defined]
+
+    def exhibit(
+        self, record: Recording, output: Hypothesis, attention: Float[np.ndarray, "t s"] | None
+    ) -> Exhibit:
         """The recording, what is said in it and what is heard."""
         return Exhibit(
             title=record.name,
             texts={"said": record.text, "heard": output.text},
             sounds=(resynthesised(record),),
-            pictures=(spectrogram("mel spectrogram", record.features),),
+            pictures=(
+                spectrogram("mel spectrogram", record.features),
+                *self.attention_picture(record, attention),
+            ),
         )
 
     # Lines in, lines out

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Fields, fixed_batches, sides
@@ -310,8 +311,15 @@ class Task(ABC):
         """
         return []
 
-    def exhibit(self, record: Record, output: Output) -> Exhibit:
-        """Sounds and pictures of an exhibited record and its best output."""
+    def exhibit(self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None) -> Exhibit:
+        """Sounds and pictures of an exhibited record and its best output.
+
+        Args:
+          record: one of `exhibited`.
+          output: the first of `outputs`.
+          attention: of each target position to each source position, given the reference. None: the system
+            has no alignments.
+        """
         raise NotImplementedError
 
     # Lines in, lines out

@@ -148,14 +148,24 @@ class TextToSpeech(Recordings):
             return False
         return not self.is_empty(record)
 
-    def exhibit(self, record: Recording, output: Utterance) -> Exhibit:
+    @property
+    def stride(self) -> float:
+        """Seconds of a step of the decoder."""
+        return float(HOP / RATE * self.config.model.reduction)  # type: ignore[attr-defined]
+
+    def exhibit(
+        self, record: Recording, output: Utterance, attention: Float[np.ndarray, "t s"] | None
+    ) -> Exhibit:
         """The synthetic speech beside the recording."""
         end = "" if output.stopped else ", cut at the limit of the search"
         return Exhibit(
             title=record.text,
             texts={},
             sounds=(Sound(f"synthetic, {output.seconds:.1f} s{end}", output.wave), resynthesised(record)),
-            pictures=(spectrogram("synthetic mel spectrogram", output.features),),
+            pictures=(
+                spectrogram("synthetic mel spectrogram", output.features),
+                *self.attention_picture(record, attention),
+            ),
         )
 
     # Lines in, lines out

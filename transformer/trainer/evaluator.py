@@ -24,6 +24,7 @@ from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
 from transformer.training.step import EvalState, make_eval_step
 from transformer.translator.decoder import Decoder
+from transformer.translator.exhibits import exhibits_of
 
 log = logging.getLogger("transformer")
 
@@ -106,9 +107,8 @@ class Evaluator:
 
         def made(mine: list[Record]) -> list[Json]:
             try:
-                found = zip(mine, decoder.stream(mine, n_best=1), strict=True)
-                going_on = itertools.takewhile(lambda _: not request.signal, found)
-                return [exhibit_as_json(self.task.exhibit(record, best[0])) for record, best in going_on]
+                going_on = itertools.takewhile(lambda _: not request.signal, exhibits_of(decoder, mine))
+                return [exhibit_as_json(exhibit) for exhibit in going_on]
             except Exception as error:  # a picture must not cost the run
                 log.warning("the report has no examples: %s: %s", type(error).__name__, error)
                 return []

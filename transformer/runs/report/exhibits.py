@@ -1,7 +1,6 @@
 """Exhibits on the page of a run: texts, players and pictures."""
 
 import html
-import math
 from pathlib import Path
 
 from transformer.files import Json
@@ -10,7 +9,7 @@ from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
 from transformer.runs.report.markup import table
 
 LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
-TALL = 120  # the height of a picture without labels of its rows
+TALL = 140  # the height of a picture without labels of its rows
 
 
 def exhibits_of(folder: Path) -> str:
@@ -61,10 +60,16 @@ def _labels(axis: Json, size: float, down: bool = False) -> list[tuple[float, st
     """What is written along an axis of this size, as far as labels do not touch, and where."""
     labels, extent = axis["labels"], axis["extent"]
     if labels:
-        each = size / len(labels)
-        room = LINE - 3 if down else LETTER * (0.5 + max(map(len, labels)))
-        every = math.ceil(room / each)
-        return [(each * (place + 0.5), label) for place, label in enumerate(labels) if place % every == 0]
+        found, end = list[tuple[float, str]](), 0.0
+        for place, label in enumerate(labels):
+            middle, room = (
+                size * (place + 0.5) / len(labels),
+                LINE - 3 if down else LETTER * (len(label) + 0.5),
+            )
+            if not found or middle - room / 2 >= end:
+                found.append((middle, label))
+                end = middle + room / 2
+        return found
     marks = [tick for tick in ticks(extent) if tick <= extent] if extent > 0 else []
     return [(size * tick / extent, f"{tick:g}") for tick in marks]
 
