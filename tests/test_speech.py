@@ -483,3 +483,46 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     listing.write_text("0.wav\nnone.wav\n")
     assert decode(run.path, "--input", listing) == 2
     assert "bad.tsv, line 2" in capsys.readouterr().err
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, decode, capsys):
+    page, options = spoken_files / "page.html", ("--method", "beam", "--beam-size", 2, "--max-length", 4)
+    arguments = [run.path, "--input", spoken_files / "list.tsv", "--explore", page, *options]
+    assert decode(*arguments) == 0
+    assert "10 outputs of 5 lines" in capsys.readouterr().out
+    data = data_of(page)
+    assert data["stride"] == 0.04
+    transcriber, path = Transcriber.load(run.path), spoken_files / "0.wav"
+    (expected,) = transcriber.search([path], method="beam", beam_size=2, max_length=4, alignments=True)
+    frames = len(audio.features_of(audio.read_audio(path)))
+    for each, other in zip(data["records"][0]["outputs"], expected, strict=True):
+        assert each["text"] == other.text
+        assert len(each["tokens"]) == len(each["spans"]) == len(other.ids)
+        np.testing.assert_allclose(np.array(each["attention"]) / data["unit"], other.alignment, atol=1e-3)
+        assert each["seconds"] == frames / 100
+        assert each["spans"] == [list(span) for span in spans(other.alignment)]
+    assert decode(run.path, "--input", path, "--explore", page, "--n-best", 1) == 0  # one recording
+    assert [len(each["outputs"]) for each in data_of(page)["records"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ("none.wav", [], "line 1: none.wav: no such file"),
+        ("\n \n", [], "nothing to explore: the input has no line"),
+        ("none.wav", ["--tsv"], "--tsv: "),
+        ("none.wav", ["--times"], "--times is for lines"),
+    ],
+)
+def test_the_explorer_refuses_with_one_sentence(
+    run, decode, tmp_path, monkeypatch, capsys, lines, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    Path("list.tsv").write_text(lines)
+    assert decode(run.path, "--input", "list.tsv", "--explore", "page.html", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("page.html").exists()

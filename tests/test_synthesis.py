@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import struct
 import wave
 from base64 import b64decode
@@ -21,13 +22,14 @@ from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfi
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording
 from transformer.decoding.forced import sown_attention
+from transformer.inspection import explore_sounds
 from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
 from transformer.runs.exhibits import read_exhibits
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.search import synthesis_search
-from transformer.tasks.text_to_speech import TextToSpeech
+from transformer.tasks.text_to_speech import TextToSpeech, Utterance
 from transformer.training.objective import Context
 from transformer.translator.attention import forced_attention
 
@@ -328,3 +330,33 @@ def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.endswith("</html>\n")
     assert "<audio" not in page
+
+
+def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode, tmp_path, capsys):
+    (tmp_path / "in").write_text("one\n\nsix\n")
+    page, options = tmp_path / "page.html", ("--max-length", 30, "--prenet-dropout", 0)
+    assert decode(run.path, "--input", tmp_path / "in", "--explore", page, *options) == 0
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    assert data["stride"] == 0.02
+    assert [each["title"] for each in data["records"]] == ["one", "six"]
+    synthesizer = Synthesizer.load(run.path)
+    (said,) = synthesizer.utterances(["one"], max_length=30, prenet_dropout=0.0)
+    (output,) = data["records"][0]["outputs"]
+    steps, weights = -(-len(said.features) // 2), np.array(output["attention"]) / data["unit"]
+    assert weights.shape == (len(output["tokens"]), steps)
+    np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-3)
+    with wave.open(io.BytesIO(b64decode(output["wav"]))) as file:
+        assert file.getnframes() == len(said.wave)
+    (tmp_path / "in").write_text("one\nü\n")
+    assert decode(run.path, "--input", tmp_path / "in", "--explore", tmp_path / "no.html") == 2
+    assert "in, line 2: the text 'ü'" in capsys.readouterr().err
+    assert not (tmp_path / "no.html").exists()
+
+
+def test_the_explorer_shows_an_utterance_without_sound(run, monkeypatch):
+    empty = Utterance("one", np.zeros((0, 8), np.float32))
+    monkeypatch.setattr(TextToSpeech, "outputs", lambda *_: [empty])
+    page = explore_sounds(Synthesizer.load(run.path), [run.task.record("one")], max_length=8)
+    assert '"spans":[],"seconds":0.0' in page.html
+    with pytest.raises(UserError, match="nothing to explore"):
+        explore_sounds(Synthesizer.load(run.path), [])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -194,6 +194,24 @@ class Recordings(Task):
         frames = min(self.data.max_length, round(EXHIBITED * RATE / HOP))
         fitting = (each for each in records if len(each.features) <= frames and self.is_exhibitable(each))
         return list(itertools.islice(fitting, count))
+
+    # For the explorer
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The record that a line of a file names.
+
+        Raises:
+          UserError: it cannot be read; the message has the file and the line.
+        """
+        raise NotImplementedError
+
+    def as_read(self, record: Recording, longest: int) -> Recording:
+        """A record without what is longer than the search reads."""
+        return record
+
+    def paired(self, record: Recording, output: Any) -> tuple[Recording, list[int]]:
+        """The sound and the ids of the text that belong together: of a record and one of its outputs."""
+        raise NotImplementedError
 
     @property
     def stride(self) -> float:

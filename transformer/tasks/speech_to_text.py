@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
 from transformer.data.features.audio import HOP, RATE
-from transformer.data.sources.recordings import Recording, recording
+from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
@@ -134,6 +135,23 @@ class SpeechToText(Recordings):
         """
         name, _, text = line.partition("\t")
         return recording(Path(name), self.data.bands, text)
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The recording that a line names, relative to the folder of the file."""
+        name, _, text = line.partition("\t")
+        path = listed(name, manifest, number)
+        try:
+            return recording(path, self.data.bands, text)
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def as_read(self, record: Recording, longest: int) -> Recording:
+        """The beginning of a long recording."""
+        return replace(record, features=record.features[:longest])
+
+    def paired(self, record: Recording, output: Hypothesis) -> tuple[Recording, list[int]]:
+        """The recording, and what is heard."""
+        return record, list(output.ids)
 
     def line(self, output: Hypothesis) -> str:
         """The text."""

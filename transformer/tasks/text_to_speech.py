@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -173,6 +174,19 @@ class TextToSpeech(Recordings):
     def record(self, line: str) -> Recording:
         """A text to speak."""
         return Recording("", np.zeros((0, self.data.bands), np.float32), line)
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The text."""
+        record = self.record(line)
+        try:
+            self.input_examples([record], self.config.decoding.buckets[-1])
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+        return record
+
+    def paired(self, record: Recording, output: Utterance) -> tuple[Recording, list[int]]:
+        """What is spoken, and the text."""
+        return Recording("", output.features, record.text), [*self.ids(record.text), self.special.eos]
 
     def line(self, output: Utterance) -> str:
         """What was said, and for how long."""
