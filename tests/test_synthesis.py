@@ -4,9 +4,12 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import struct
 import wave
 from base64 import b64decode
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +29,14 @@ from transformer.inspection import explore_sounds
 from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
 from transformer.runs.exhibits import read_exhibits
+from transformer.runs.report import write_report
+from transformer.runtime.sharding import layout_of
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.search import synthesis_search
 from transformer.tasks.text_to_speech import TextToSpeech, Utterance
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.signals import StopRequest
 from transformer.training.objective import Context
 from transformer.translator.attention import forced_attention
 
@@ -318,6 +325,23 @@ def test_a_text_that_cannot_be_spoken_is_not_in_the_report(run):
     assert [each.text for each in run.task.exhibited(records, 2)] == ["one", "two"]
     long = Recording("long", np.zeros((161, 8), np.float32), "one")
     assert run.task.exhibited([long], 2) == []
+
+
+def test_a_finished_run_without_exhibits_gets_them_when_it_is_tested_again(run, tmp_path):
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    (copy / "exhibits.json").unlink()
+    assert "<audio" not in write_report(copy).read_text()  # of the files alone
+    train(run.config, copy, watch=quiet())
+    assert read_exhibits(copy) == read_exhibits(run.path)
+    assert (copy / "report.html").read_text().count("<audio ") == 4
+
+
+def test_a_request_to_stop_ends_the_exhibits(run):
+    data = SimpleNamespace(task=run.task, corpus=run.task.open_corpus(run.config))
+    evaluator = Evaluator(run.config, synthesis_objective, data, layout_of(run.config.mesh))
+    variables, request = Synthesizer.load(run.path).variables, StopRequest()
+    request.signal = 15
+    assert evaluator.exhibits(variables, request) == []
 
 
 def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
