@@ -14,6 +14,7 @@ from untrained_teacher import untrained_teacher
 
 from transformer import PRESETS, Config, Synthesizer, UserError, train
 from transformer.config.synthesis import ParallelSynthesisConfig, ParallelSynthesisDecodingConfig
+from transformer.runs.exhibits import read_exhibits
 from transformer.systems.parallel_synthesis.durations import durations, teacher_durations
 from transformer.systems.parallel_synthesis.model import ParallelSynthesiser, Spoken, steps_of
 from transformer.systems.parallel_synthesis.objective import parallel_synthesis_objective
@@ -181,7 +182,10 @@ def test_a_teacher_must_speak_the_same_recordings():
 def test_a_run_learns_from_another(tmp_path):
     train(synthesis_config(tmp_path, "one"), tmp_path / "synthesis" / "one-whole", watch=quiet())
     (tmp_path / "parallel").mkdir()
-    path = train(parallel_config(tmp_path / "parallel", "one"), tmp_path / "run", watch=quiet())
+    config = parallel_config(tmp_path / "parallel", "one", samples=1)
+    path = train(config, tmp_path / "run", watch=quiet())
+    (exhibit,) = read_exhibits(path)[1]
+    assert [len(exhibit[name]) for name in ("sounds", "pictures")] == [2, 2]
     voice = Synthesizer.load(path)
     for scale in (1.0, 2.0):
         (said,) = voice.utterances(["one"], length_scale=scale, max_length=400)

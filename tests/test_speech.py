@@ -21,6 +21,7 @@ from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.runs.exhibits import read_exhibits
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
 from transformer.tasks.recordings import Scale
 from transformer.tasks.speech_to_text import SpeechToText
@@ -385,6 +386,26 @@ def test_a_run_keeps_the_scale_and_scores_words(run):
     assert json.loads((run.path / "scale.json").read_text())["mean"] == run.task.scale.mean.tolist()
 
 
+def test_the_report_plays_the_first_recordings_of_the_validation(run):
+    _, exhibits = read_exhibits(run.path)
+    records = list(run.task.open_corpus(run.config).splits["validation"])[:2]
+    assert [each["title"] for each in exhibits] == [record.name for record in records]
+    assert [each["texts"]["said"] for each in exhibits] == [record.text for record in records]
+    samples = [record["samples"] for record in run.log.records("evaluation") if record["best"]]
+    heard = {name: text for name, _, text in samples[-1]}
+    assert all(
+        heard.get(each["title"], each["texts"]["heard"]) == each["texts"]["heard"] for each in exhibits
+    )
+    for record, each in zip(records, exhibits, strict=True):
+        _, attention = each["pictures"]
+        assert len(attention["y"]["labels"]) == len(run.task.tokenizer.encode(record.text)) + 1
+        assert attention["x"]["extent"] == pytest.approx(-(-len(record.features) // 4) * 0.04)
+    page = (run.path / "report.html").read_text()
+    assert page.count("<audio ") == 2
+    assert page.count("<image ") == 4
+    assert "recording, resynthesised from its features (Griffin-Lim)" in page
+
+
 def test_the_scale_of_a_damaged_run_is_refused(run, tmp_path):
     config = run.config
     (tmp_path / "text.model").write_bytes((run.path / "text.model").read_bytes())
@@ -475,3 +496,46 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     listing.write_text("0.wav\nnone.wav\n")
     assert decode(run.path, "--input", listing) == 2
     assert "bad.tsv, line 2" in capsys.readouterr().err
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, decode, capsys):
+    page, options = spoken_files / "page.html", ("--method", "beam", "--beam-size", 2, "--max-length", 4)
+    arguments = [run.path, "--input", spoken_files / "list.tsv", "--explore", page, *options]
+    assert decode(*arguments) == 0
+    assert "10 outputs of 5 lines" in capsys.readouterr().out
+    data = data_of(page)
+    assert data["stride"] == 0.04
+    transcriber, path = Transcriber.load(run.path), spoken_files / "0.wav"
+    (expected,) = transcriber.search([path], method="beam", beam_size=2, max_length=4, alignments=True)
+    frames = len(audio.features_of(audio.read_audio(path)))
+    for each, other in zip(data["records"][0]["outputs"], expected, strict=True):
+        assert each["text"] == other.text
+        assert len(each["tokens"]) == len(each["spans"]) == len(other.ids)
+        np.testing.assert_allclose(np.array(each["attention"]) / data["unit"], other.alignment, atol=1e-3)
+        assert each["seconds"] == frames / 100
+        assert each["spans"] == [list(span) for span in spans(other.alignment)]
+    assert decode(run.path, "--input", path, "--explore", page, "--n-best", 1) == 0  # one recording
+    assert [len(each["outputs"]) for each in data_of(page)["records"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ("none.wav", [], "line 1: none.wav: no such file"),
+        ("\n \n", [], "nothing to explore: the input has no line"),
+        ("none.wav", ["--tsv"], "--tsv: "),
+        ("none.wav", ["--times"], "--times is for lines"),
+    ],
+)
+def test_the_explorer_refuses_with_one_sentence(
+    run, decode, tmp_path, monkeypatch, capsys, lines, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    Path("list.tsv").write_text(lines)
+    assert decode(run.path, "--input", "list.tsv", "--explore", "page.html", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("page.html").exists()

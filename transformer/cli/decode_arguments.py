@@ -90,7 +90,7 @@ class DecodeArguments:
     any search: --extra-length 0 goes on until the model ends the document."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
-    five sentences."""
+    five sentences; of runs that hear or speak, attention and sound of the first five lines."""
     resume: bool = False
     """Continue an interrupted --output with the same input and options."""
     hosts: HostsConfig = field(default_factory=HostsConfig)

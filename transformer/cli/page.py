@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer.cli.decode_arguments import DecodeArguments, check_files
+from transformer.cli.decode_arguments import DecodeArguments, check_files, lines_of
 from transformer.cli.input import standard_input
 from transformer.cli.output import Output
 from transformer.cli.train import fields_of
@@ -19,6 +20,7 @@ FOR_LINES = (
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
     *("alignments", "token_scores", "resume", "until", "stream", "times"),
 )
+FOR_SENTENCES = ("tsv", "glossary", "keep")
 
 
 def write_page(given: DecodeArguments) -> None:
@@ -46,10 +48,13 @@ def _page(given: DecodeArguments) -> tuple["Explorer", str]:
     from transformer.data.sources.corpora import read_lines
     from transformer.inspection.explorer import SENTENCES, explore_texts
     from transformer.tasks.language_modelling import LanguageModelling
+    from transformer.tasks.recordings import Recordings
     from transformer.translator.generator import Generator
 
-    lines = read_lines(given.input) if given.input else standard_input(patient=True)
     task = find_system(Run(given.run_dir).config.system).task
+    if issubclass(task, Recordings):
+        return _sounds(given)
+    lines = read_lines(given.input) if given.input else standard_input(patient=True)
     if not issubclass(task, LanguageModelling):
         return _translations(given, (line for line in lines if line is not None))
     generator = Generator.load(given.run_dir, given.checkpoint, int8=given.int8)
@@ -83,3 +88,23 @@ def _translations(given: DecodeArguments, lines: Iterable[str]) -> tuple["Explor
     )
     sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
     return page, f"{page.hypotheses} translations {sentences}"
+
+
+def _sounds(given: DecodeArguments) -> tuple["Explorer", str]:
+    from transformer.cli.outputs import refuse
+    from transformer.inspection.explorer import SENTENCES
+    from transformer.inspection.sounds import explore_sounds
+    from transformer.tasks.recordings import Recordings
+    from transformer.translator.decoder import Decoder
+
+    refuse(given, FOR_SENTENCES, f"{given.run_dir} reads or speaks recordings")
+    decoder: Decoder[Recordings] = Decoder.load(given.run_dir, given.checkpoint, int8=given.int8)
+    place = given.input or Path("standard input")
+    lines = lines_of(given) if given.input else standard_input(patient=True)
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line and line.strip())
+    some = itertools.islice(numbered, SENTENCES)
+    records = [decoder.task.listed(line, place, number) for number, line in some]
+    if not records:
+        raise UserError("nothing to explore: the input has no line")
+    page = explore_sounds(decoder, records, n_best=given.n_best, **dict(fields_of(given.decoding)))
+    return page, f"{page.hypotheses} outputs of {page.sentences} lines (at most {SENTENCES})"

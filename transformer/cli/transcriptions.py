@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer.cli.decode_arguments import lines_of
 from transformer.cli.outputs import FOR_SYNTHESIS, FOR_TEXT, Numbered, Outputs, Written, refuse
 from transformer.data.sources.corpora import read_lines
-from transformer.data.sources.recordings import Recording, listed, recording
+from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
 from transformer.translator.transcriber import Transcriber, Transcript
 
@@ -68,13 +68,8 @@ class Transcriptions(Outputs):
             yield several and (self._text(*waiting.popleft(), several), several[0].text)
 
     def _recording(self, number: int, line: str) -> Recording:
-        name, _, text = line.partition("\t")
         place = self.given.input or Path("standard input")
-        path, bands = listed(name, place, number), self.transcriber.task.data.bands
-        try:
-            return recording(path, bands, text)
-        except UserError as error:
-            raise UserError(f"{place}, line {number}: {error}") from error
+        return self.transcriber.task.listed(line, place, number)
 
     def _text(self, number: int, line: str, found: list[Transcript]) -> str:
         if self.given.format == "json":

@@ -3,6 +3,7 @@
 
 from transformer.inspection.attention import Attention, attention_of, attention_of_text
 from transformer.inspection.explorer import Explorer, explore, explore_texts
+from transformer.inspection.sounds import explore_sounds
 from transformer.inspection.tree import Candidate, SearchTree, search_tree
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "attention_of",
     "attention_of_text",
     "explore",
+    "explore_sounds",
     "explore_texts",
     "search_tree",
 ]

@@ -79,7 +79,7 @@ def explore(
                 "text": source,
                 "cut": len(translator.tokenizers[0].encode(source)) - len(attentions[0].source) + 1,
                 "source": attentions[0].source,
-                "encoder": _whole(attentions[0].encoder),
+                "encoder": whole(attentions[0].encoder),
                 "hypotheses": [
                     {
                         "text": hypothesis.text,
@@ -97,7 +97,7 @@ def explore(
             tree = search_tree(translator, source, prefix=each.prefix, terms=each.terms, **options)
             sentences[-1]["tree"] = _tree(tree)
     data = {"unit": UNIT, "origin": _origin(translator), "sentences": sentences}
-    return Explorer(_page(data), len(found), sum(map(len, found)))
+    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
 
 
 def explore_texts(
@@ -129,14 +129,14 @@ def explore_texts(
                 "logP": round(output.log_probability, 4),
                 "target": attention.target,
                 "given": attention.given,
-                "decoder": _whole(attention.decoder),
+                "decoder": whole(attention.decoder),
             }
             for output, attention in zip(outputs, attentions, strict=True)
         ]
         tree = _tree(search_tree(generator, prompt, **options)) if beams else None
         texts.append({"text": prompt, "cut": 0, "hypotheses": given, "terms": [], "tree": tree})
     data = {"unit": UNIT, "origin": _origin(generator), "sentences": texts}
-    return Explorer(_page(data), len(found), sum(map(len, found)))
+    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
 
 
 def _origin(translator: Translator | Generator) -> str:
@@ -146,11 +146,11 @@ def _origin(translator: Translator | Generator) -> str:
 
 
 def _decoder(attention: Attention) -> Json:
-    weights = {"decoder": _whole(attention.decoder), "cross": _whole(attention.cross)}
+    weights = {"decoder": whole(attention.decoder), "cross": whole(attention.cross)}
     return {"target": attention.target, "given": attention.given, **weights}
 
 
-def _whole(weights: np.ndarray) -> list[Any]:
+def whole(weights: np.ndarray) -> list[Any]:
     """Weights as nested lists of integers, in units of 1 / UNIT."""
     units: list[Any] = np.rint(weights * UNIT).astype(int).tolist()
     return units
@@ -175,11 +175,17 @@ def _tree(tree: SearchTree) -> list[Json]:
     ]
 
 
-def _page(data: Json) -> str:
-    """The page as one file. The data is inserted last, so text in it is never taken for a placeholder."""
+def page_of(data: Json, template: str, names: Sequence[str]) -> str:
+    """A page as one file. The data is inserted last, so text in it is never taken for a placeholder.
+
+    Args:
+      data: what its scripts read.
+      template: its HTML.
+      names: its scripts.
+    """
     folder = importlib.resources.files("transformer.inspection") / "page"
     page, style, *scripts = (
-        (folder / name).read_text(encoding="utf-8") for name in ("explorer.html", "explorer.css", *SCRIPTS)
+        (folder / name).read_text(encoding="utf-8") for name in (template, "explorer.css", *names)
     )
     page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", "\n".join(scripts))
     return page.replace('"DATA"', _embedded(data))

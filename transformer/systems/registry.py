@@ -4,6 +4,7 @@ depend on it."""
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ from transformer.config import (
 from transformer.config.decoding import methods_of
 from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.registry import TYPES, Types, types_of
-from transformer.decoding.forced import Attentions, forced_alignment, forced_scores
+from transformer.decoding.forced import Attentions, forced_alignment, forced_scores, sown_attention
 from transformer.decoding.search import AutoregressiveSearch, autoregressive_search, limits_of_prompt
 from transformer.errors import UserError
 from transformer.model.parameters import Declarations, Variables, declarations
@@ -85,7 +86,7 @@ class System:
     """(what the model has sown in "intermediates") -> [layer, batch, head, target, source]: its attention to
     the source, which training can guide."""
     alignment: Callable[..., Any] = NO_ALIGNMENT
-    """(model, variables, source, target) -> [batch, target, source]: the attention of each target token."""
+    """(model, variables, source, target) -> [batch, target, source]: the attention of each target step."""
     scores: Callable[..., Any] = NO_SCORES
     """(model, variables, source, target) -> `TokenScores`: log P of each target token."""
     task: type[Task] = Translation
@@ -172,6 +173,7 @@ SYSTEMS = {
         objective=lambda config, _: synthesis_objective,
         search=synthesis_search,
         attentions=cross_attention,
+        alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
         task=TextToSpeech,
     ),
     "parallel-synthesis": System(
@@ -179,6 +181,7 @@ SYSTEMS = {
         objective=parallel_synthesis_objective,
         search=parallel_synthesis_search,
         attentions=cross_attention,
+        alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
         task=TextToSpeech,
     ),
 }

@@ -1,11 +1,12 @@
 """Tasks of recordings and their texts: what speech recognition and speech synthesis share."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from transformer.config import Config
 from transformer.config.speech import RecordingsConfig
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.features.audio import normalised
+from transformer.data.features.audio import HOP, RATE, normalised, sound_of
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
@@ -22,10 +23,15 @@ from transformer.data.plans import Batching, Example, Lengths
 from transformer.data.sources.recordings import Recording, check_manifests, open_recordings
 from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
+from transformer.tasks.exhibit import Axis, Picture, Sound
 from transformer.tasks.task import Task
 
 SILENCE = float("-inf")
 """What pads frames."""
+EXHIBITED = 10.0
+"""The longest recording in a report, in seconds."""
+LOUDNESS = 12.0
+"""How far below the loudest band a spectrogram goes, in nats of power (52 dB)."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,70 @@ class Recordings(Task):
             for each in progress("lengths", records, len(records))
         ]
         return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
+
+    # For the report
+
+    def exhibited(self, records: Records, count: int) -> list[Recording]:
+        """The first recordings of at most ten seconds that training could have."""
+        frames = min(self.data.max_length, round(EXHIBITED * RATE / HOP))
+        fitting = (each for each in records if len(each.features) <= frames and self.is_exhibitable(each))
+        return list(itertools.islice(fitting, count))
+
+    # For the explorer
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The record that a line of a file names.
+
+        Raises:
+          UserError: it cannot be read; the message has the file and the line.
+        """
+        raise NotImplementedError
+
+    def as_read(self, record: Recording, longest: int) -> Recording:
+        """A record without what is longer than the search reads."""
+        return record
+
+    def paired(self, record: Recording, output: Any) -> tuple[Recording, list[int]]:
+        """The sound and the ids of the text that belong together: of a record and one of its outputs."""
+        raise NotImplementedError
+
+    @property
+    def stride(self) -> float:
+        """Seconds from one position of the sound to the next, where the model attends."""
+        raise NotImplementedError
+
+    def attention_picture(
+        self, record: Recording, attention: Float[np.ndarray, "t s"] | None
+    ) -> tuple[Picture, ...]:
+        """The attention given the text and the sound of a recording, or nothing if there is none."""
+        if attention is None:
+            return ()
+        (example,) = self.examples([record], truncate=True)
+        text = Axis("text", labels=tuple(self.tokenizer.pieces(example[self.text])))
+        steps, positions = attention.shape
+        if self.sound == "source":
+            x, y = Axis("seconds", extent=positions * self.stride), text
+        else:
+            x, y = text, Axis("seconds", extent=steps * self.stride)
+        caption = "attention given the target (square root of the weights)"
+        return (Picture(caption, np.sqrt(attention), x, y),)
+
+    def is_exhibitable(self, record: Recording) -> bool:
+        """Whether the system can decode a recording."""
+        return True
+
+
+def resynthesised(record: Recording) -> Sound:
+    """The sound of a recording, of which a corpus only has the features."""
+    return Sound("recording, resynthesised from its features (Griffin-Lim)", sound_of(record.features))
+
+
+def spectrogram(caption: str, features: Float[np.ndarray, "t bands"]) -> Picture:
+    """Log-mel features, with the lowest band at the bottom."""
+    features = np.nan_to_num(features)
+    values = 1 + (features - features.max(initial=-np.inf)) / LOUDNESS
+    seconds = len(features) * HOP / RATE
+    return Picture(caption, np.clip(values.T[::-1], 0, 1), Axis("seconds", extent=seconds), Axis("mel bands"))
 
 
 def _data(config: Config) -> RecordingsConfig:

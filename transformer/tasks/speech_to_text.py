@@ -2,21 +2,26 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.data.sources.recordings import Recording, recording
+from transformer.data.features.audio import HOP, RATE
+from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.scores import SENTENCES, WORDS, Measure, Score
 from transformer.evaluation.words import sentence_errors, word_errors
 from transformer.model.parameters import Arguments
+from transformer.tasks.exhibit import Exhibit
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
-from transformer.tasks.recordings import Recordings
+from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 
 
@@ -101,6 +106,25 @@ class SpeechToText(Recordings):
         """The file's name, its text and what was heard."""
         return record.name, record.text, output
 
+    @property
+    def stride(self) -> float:
+        """Seconds of an encoder position."""
+        return float(HOP / RATE * 2**self.config.model.convolutions)  # type: ignore[attr-defined]
+
+    def exhibit(
+        self, record: Recording, output: Hypothesis, attention: Float[np.ndarray, "t s"] | None
+    ) -> Exhibit:
+        """The recording, what is said in it and what is heard."""
+        return Exhibit(
+            title=record.name,
+            texts={"said": record.text, "heard": output.text},
+            sounds=(resynthesised(record),),
+            pictures=(
+                spectrogram("mel spectrogram", record.features),
+                *self.attention_picture(record, attention),
+            ),
+        )
+
     # Lines in, lines out
 
     def record(self, line: str) -> Recording:
@@ -111,6 +135,23 @@ class SpeechToText(Recordings):
         """
         name, _, text = line.partition("\t")
         return recording(Path(name), self.data.bands, text)
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The recording that a line names, relative to the folder of the file."""
+        name, _, text = line.partition("\t")
+        path = listed(name, manifest, number)
+        try:
+            return recording(path, self.data.bands, text)
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def as_read(self, record: Recording, longest: int) -> Recording:
+        """The beginning of a long recording."""
+        return replace(record, features=record.features[:longest])
+
+    def paired(self, record: Recording, output: Hypothesis) -> tuple[Recording, list[int]]:
+        """The recording, and what is heard."""
+        return record, list(output.ids)
 
     def line(self, output: Hypothesis) -> str:
         """The text."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
 from transformer.data.batching import Fields, fixed_batches, sides
@@ -22,6 +23,7 @@ from transformer.decoding.hooks import SearchHook
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure, Score
 from transformer.model.parameters import Arguments
+from transformer.tasks.exhibit import Exhibit
 
 Output = Any
 READ = 1024  # records read at a time
@@ -299,6 +301,26 @@ class Task(ABC):
     def shown(self, record: Record, output: Any) -> tuple[str, str, str]:
         """Input, reference and output as text, for samples of the validation; `output` is from `scored`."""
         return str(record), "", str(output)
+
+    def exhibited(self, records: Records, count: int) -> list[Record]:
+        """The records whose exhibits a report shows; by default none.
+
+        Args:
+          records: of the validation.
+          count: at most so many.
+        """
+        return []
+
+    def exhibit(self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None) -> Exhibit:
+        """Sounds and pictures of an exhibited record and its best output.
+
+        Args:
+          record: one of `exhibited`.
+          output: the first of `outputs`.
+          attention: of each target position to each source position, given the reference. None: the system
+            has no alignments.
+        """
+        raise NotImplementedError
 
     # Lines in, lines out
 

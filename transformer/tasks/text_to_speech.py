@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
 from transformer.config.synthesis import VoiceConfig
-from transformer.data.features.audio import HOP, RATE, waveform
+from transformer.data.features.audio import HOP, RATE, sound_of
 from transformer.data.plans import Example
 from transformer.data.sources.corpora import one_line
 from transformer.data.sources.recordings import Recording
@@ -20,7 +21,8 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import MEL, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
-from transformer.tasks.recordings import Recordings
+from transformer.tasks.exhibit import Exhibit, Sound
+from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 
 
@@ -37,10 +39,7 @@ class Utterance:
     @functools.cached_property
     def wave(self) -> Float[np.ndarray, " samples"]:
         """The waveform from -1 to 1, at 16,000 samples a second, by Griffin-Lim."""
-        if not len(self.features):
-            return np.zeros(0, np.float32)
-        found = np.asarray(waveform(jnp.asarray(self.features)))
-        return found / max(1.0, float(np.abs(found).max()))
+        return sound_of(self.features)
 
     @property
     def seconds(self) -> float:
@@ -142,11 +141,52 @@ class TextToSpeech(Recordings):
         """The cross-entropy of the stop token, or the error of durations."""
         return {name: means[name] for name in ("stop", "duration") if name in means}
 
+    def is_exhibitable(self, record: Recording) -> bool:
+        """Whether the search accepts the text."""
+        try:
+            self.input_examples([record], self.config.decoding.buckets[-1])
+        except UserError:
+            return False
+        return not self.is_empty(record)
+
+    @property
+    def stride(self) -> float:
+        """Seconds of a step of the decoder."""
+        return float(HOP / RATE * self.config.model.reduction)  # type: ignore[attr-defined]
+
+    def exhibit(
+        self, record: Recording, output: Utterance, attention: Float[np.ndarray, "t s"] | None
+    ) -> Exhibit:
+        """The synthetic speech beside the recording."""
+        end = "" if output.stopped else ", cut at the limit of the search"
+        return Exhibit(
+            title=record.text,
+            texts={},
+            sounds=(Sound(f"synthetic, {output.seconds:.1f} s{end}", output.wave), resynthesised(record)),
+            pictures=(
+                spectrogram("synthetic mel spectrogram", output.features),
+                *self.attention_picture(record, attention),
+            ),
+        )
+
     # Lines in, lines out
 
     def record(self, line: str) -> Recording:
         """A text to speak."""
         return Recording("", np.zeros((0, self.data.bands), np.float32), line)
+
+    def listed(self, line: str, manifest: Path, number: int) -> Recording:
+        """The text."""
+        record = self.record(line)
+        try:
+            self.input_examples([record], self.config.decoding.buckets[-1])
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+        return record
+
+    def paired(self, record: Recording, output: Utterance) -> tuple[Recording, list[int]]:
+        """What is spoken, and the text."""
+        return Recording("", output.features, record.text), [*self.ids(record.text), self.special.eos]
 
     def line(self, output: Utterance) -> str:
         """What was said, and for how long."""

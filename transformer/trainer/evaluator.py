@@ -14,6 +14,7 @@ from transformer.data.corpus import Record, Records
 from transformer.evaluation.scores import Measure, Score
 from transformer.files import Json
 from transformer.model.parameters import Variables
+from transformer.runs.exhibits import exhibit_as_json
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
@@ -23,11 +24,14 @@ from transformer.trainer.signals import StopRequest, asked
 from transformer.training.objective import Objective
 from transformer.training.step import EvalState, make_eval_step
 from transformer.translator.decoder import Decoder
+from transformer.translator.exhibits import exhibits_of
 
 log = logging.getLogger("transformer")
 
 Sample = tuple[str, str, str]
 """Input, reference, output."""
+EXHIBITS = 3
+"""The most exhibits of a report, which they make large."""
 
 
 class Evaluator:
@@ -91,6 +95,26 @@ class Evaluator:
         outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
         given = Evaluation(records, outputs, means)
         return split, records, {measure: score(given) for measure, score in self.task.measures().items()}
+
+    def exhibits(self, variables: Variables, request: StopRequest) -> list[Json]:
+        """What the report shows of the first records of the validation that the task exhibits; none if a stop
+        was requested."""
+        count = min(EXHIBITS, self.config.training.samples)
+        chosen = self.task.exhibited(self.data.corpus.splits["validation"], count) if count else []
+        if not chosen:
+            return []
+        decoder = Decoder(self.config, variables, self.task, warns=False)
+
+        def made(mine: list[Record]) -> list[Json]:
+            try:
+                going_on = itertools.takewhile(lambda _: not request.signal, exhibits_of(decoder, mine))
+                return [exhibit_as_json(exhibit) for exhibit in going_on]
+            except Exception as error:  # a picture must not cost the run
+                log.warning("the report has no examples: %s: %s", type(error).__name__, error)
+                return []
+
+        exhibits = by_turns(chosen, made)
+        return [] if asked(request) else exhibits
 
     def _decoded(
         self, variables: Variables, split: str, records: list[Record], request: StopRequest

@@ -17,19 +17,21 @@ from transformer.config import Config
 from transformer.config.locations import as_options, locations
 from transformer.errors import Stopped, UserError
 from transformer.files import Json, write_whole
+from transformer.model.parameters import Variables
+from transformer.runs.exhibits import read_exhibits, write_exhibits
 from transformer.runs.log import merit
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
 from transformer.runs.run import Run
 from transformer.runtime.console import Watch
-from transformer.runtime.hosts import is_main_process
+from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.journal import Journal, Pace, Track, untracked
 from transformer.trainer.profile import Profile, memory_profiled
-from transformer.trainer.signals import asked, stop_requests
+from transformer.trainer.signals import StopRequest, asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import Means, Params, TrainState, configured_step, init_state
@@ -208,8 +210,16 @@ class Loop:
         scores = {measure.name: found[measure.name], "merit": found["merit"]}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
+        if record["best"]:
+            self._exhibit(self.state.best_variables, self.step, self.stop_request)
         if is_main_process():
             write_report(self.run.path)
+
+    def _exhibit(self, variables: Variables, step: int, request: StopRequest) -> None:
+        """Writes the exhibits of a checkpoint, if its task has any."""
+        exhibits = self.evaluator.exhibits(variables, request)
+        if exhibits and is_main_process():
+            write_exhibits(self.run.path, step, exhibits)
 
     def _patience_is_over(self) -> bool:
         patience, scores = self.config.training.patience, list(map(merit, self.journal.evaluations))
@@ -222,6 +232,8 @@ class Loop:
         step = self.run.checkpoints.best()
         variables = self.run.checkpoints.variables(step, self.state.best_variables)
         split, records, scores = self.evaluator.test(variables)
+        if gathered(read_exhibits(self.run.path)[0])[0] != step:
+            self._exhibit(variables, step, StopRequest())
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():

@@ -42,7 +42,7 @@ def aligned(
     model: nn.Module,
     variables: Variables,
     source: Source,
-    target: Int[Array, "b t"],
+    target: Array,
 ) -> Float[Array, "b t s"]:
     return system.alignment(model, variables, source, target)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import DecodingConfig, Option
-from transformer.data.features.audio import HOP, RATE, features_of
+from transformer.data.features.audio import features_of
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.lanes import batch
 from transformer.decoding.scores import SearchResult
@@ -112,8 +112,7 @@ class Transcriber(Decoder[SpeechToText]):
     @property
     def frame(self) -> float:
         """Seconds from one column of an alignment to the next."""
-        model: Any = self.model
-        return float(HOP / RATE * 2**model.config.convolutions)
+        return self.task.stride
 
     def _attention(
         self, found: SearchResult, record: Recording, several: Sequence[Hypothesis], settings: DecodingConfig

@@ -251,3 +251,14 @@ def waveform(features: Float[Array, "t bands"], rounds: int = 60) -> Float[Array
     """The wave of log-mel features, by `griffin_lim`."""
     samples = HOP * (features.shape[0] - 1)
     return griffin_lim(magnitudes(jnp.exp(features)), samples, rounds)
+
+
+def sound_of(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, " samples"]:
+    """`waveform` from -1 to 1; no samples if there are no frames. One program computes all lengths within the
+    same second."""
+    if not len(features):
+        return np.zeros(0, np.float32)
+    silence = np.full((-len(features) % (RATE // HOP), features.shape[1]), math.log(FLOOR), np.float32)
+    found = np.asarray(waveform(jnp.asarray(np.concatenate([features, silence]))))
+    found = found[: HOP * (len(features) - 1)]
+    return found / max(1.0, float(np.abs(found).max(initial=0)))

@@ -19,23 +19,23 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
     """Lines against the step, in as many colours."""
     points = [point for line in lines.values() for point in line]
     most, high = max(x for x, _ in points), max(y for _, y in points)
-    ticks = _ticks(high)
-    left = 12 + LETTER * max(len(_short(tick)) for tick in ticks)
+    marks = ticks(high)
+    left = 12 + LETTER * max(len(_short(tick)) for tick in marks)
 
     def x(step: float) -> float:
         return left + (WIDTH - left - RIGHT) * step / max(most, 1)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / ticks[-1]
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
 
     parts = [
         f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
         f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
-        for tick in ticks
+        for tick in marks
     ]
     parts += [
         f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(tick)}</text>'
-        for tick in _ticks(most)
+        for tick in ticks(most)
         if tick <= most
     ]
     for index, (label, line) in enumerate(lines.items()):
@@ -94,7 +94,7 @@ def _short(tick: float) -> str:
     return f"{tick / 1e3:g}k" if tick < 1e6 else f"{tick / 1e6:g}M"
 
 
-def _ticks(high: float) -> list[float]:
+def ticks(high: float) -> list[float]:
     """Round numbers from 0 to the first that is not below `high`."""
     if not 1e-300 < high < 1e300:  # or a step between two ticks would be no number
         return [0.0, 1.0]

@@ -12,7 +12,7 @@ def document(title: str, parts: Iterable[str]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:\">"
         f"<title>{html.escape(title)}</title><style>{style}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )

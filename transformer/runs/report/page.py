@@ -1,4 +1,4 @@
-"""A run as a page, `report.html`: results, curves, translations over time, data, configuration."""
+"""A run as a page, `report.html`: results, curves, sounds, samples over time, data, configuration."""
 
 import html
 from pathlib import Path
@@ -7,6 +7,7 @@ from transformer.config import flatten
 from transformer.errors import UserError
 from transformer.files import Json, write_whole
 from transformer.runs.report.charts import bar_chart, line_chart
+from transformer.runs.report.exhibits import exhibits_of
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, facts, folded, table
 
@@ -32,6 +33,7 @@ def write_report(run_dir: Path | str) -> Path:
         facts(run.summary()),
         _curves(run),
         _scores(run),
+        exhibits_of(run.path),
         _translations(run.evaluations),
         _data(run.starts),
         _starts(run.starts),

@@ -1,0 +1,78 @@
+"""The exhibits of a run as JSON, in `exhibits.json`: the report is written from files alone, without the
+model."""
+
+import binascii
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.files import Json, MiB, parse_object, read_text, write_whole
+from transformer.runs.media import png_of, wav_of
+from transformer.tasks.exhibit import Exhibit
+
+EXHIBITS = "exhibits.json"
+LARGEST = 32 * MiB
+
+
+def exhibit_as_json(exhibit: Exhibit) -> Json:
+    """An exhibit, with its sounds as WAV and its pictures as PNG, in base64."""
+    return {
+        "title": exhibit.title,
+        "texts": dict(exhibit.texts),
+        "sounds": [{"caption": each.caption, "wav": _base64(wav_of(each.wave))} for each in exhibit.sounds],
+        "pictures": [
+            {
+                "caption": each.caption,
+                "png": _base64(png_of(each.values)),
+                **{
+                    name: {"title": axis.title, "labels": list(axis.labels), "extent": axis.extent}
+                    for name, axis in (("x", each.x), ("y", each.y))
+                },
+            }
+            for each in exhibit.pictures
+        ],
+    }
+
+
+def write_exhibits(folder: Path, step: int, exhibits: Sequence[Json]) -> None:
+    """Writes the exhibits of the checkpoint of a step. Raises OSError if they cannot be written."""
+    write_whole(folder / EXHIBITS, json.dumps({"step": step, "exhibits": list(exhibits)}))
+
+
+def read_exhibits(folder: Path) -> tuple[int, list[Json]]:
+    """The step and the exhibits that were written; none if there are none, or the file is damaged."""
+    try:
+        kept = parse_object(read_text(folder / EXHIBITS, LARGEST))
+        exhibits = kept["exhibits"]
+        for each in exhibits:
+            _check(each)
+        return int(kept["step"]), exhibits
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return 0, []
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode("ascii")
+
+
+def _check(exhibit: Any) -> None:
+    """Raises ValueError, TypeError, KeyError or AttributeError if this is not what `exhibit_as_json` makes: a
+    run directory may come from elsewhere."""
+    texts, sounds, pictures = exhibit["texts"], exhibit["sounds"], exhibit["pictures"]
+    strings = [exhibit["title"], *texts, *texts.values()]
+    strings += [each["caption"] for each in (*sounds, *pictures)]
+    for axis in (picture[name] for picture in pictures for name in "xy"):
+        strings += [axis["title"], *axis["labels"]]
+        if not isinstance(axis["labels"], list) or not math.isfinite(axis["extent"]):
+            raise ValueError("an axis must have a list of labels and a finite extent")
+    files = [each["wav"] for each in sounds] + [each["png"] for each in pictures]
+    if not all(isinstance(each, str) for each in (*strings, *files)):
+        raise ValueError("must be text")
+    for each in files:
+        try:
+            b64decode(each, validate=True)
+        except binascii.Error as error:
+            raise ValueError("must be base64") from error

@@ -1,0 +1,78 @@
+"""Exhibits on the page of a run: texts, players and pictures."""
+
+import html
+from pathlib import Path
+
+from transformer.files import Json
+from transformer.runs.exhibits import read_exhibits
+from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
+from transformer.runs.report.markup import table
+
+LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
+TALL = 140  # the height of a picture without labels of its rows
+
+
+def exhibits_of(folder: Path) -> str:
+    """The part of the page with the exhibits of a run; empty if it has none."""
+    step, exhibits = read_exhibits(folder)
+    if not exhibits:
+        return ""
+    return f"<h2>Examples</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
+
+
+def _exhibit(exhibit: Json) -> str:
+    sounds = "".join(
+        f"<figure><figcaption>{html.escape(each['caption'])}</figcaption>"
+        f'<audio controls preload="metadata" src="data:audio/wav;base64,{each["wav"]}"></audio></figure>'
+        for each in exhibit["sounds"]
+    )
+    pictures = "".join(map(_picture, exhibit["pictures"]))
+    texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
+    title = f"<h3>{html.escape(exhibit['title'])}</h3>"
+    return f'{title}{texts}<div class="charts">{sounds}</div><div class="charts">{pictures}</div>'
+
+
+def _picture(picture: Json) -> str:
+    """The matrix as an image, with its axes."""
+    x, y, caption = picture["x"], picture["y"], html.escape(picture["caption"])
+    rows = y["labels"]
+    left = min(WIDTH / 3, max(LEFT, 24 + LETTER * max(map(len, rows), default=0)))
+    wide, tall = WIDTH - left - RIGHT, max(TALL, LINE * len(rows))
+    parts = [
+        f'<image x="{left:.1f}" y="0" width="{wide:.1f}" height="{tall}" preserveAspectRatio="none" '
+        f'href="data:image/png;base64,{picture["png"]}"/>'
+    ]
+    for place, label in _labels(x, wide):
+        across = min(left + place, WIDTH - LETTER * len(label) / 2)
+        parts.append(_text(label, across, tall + 16, "middle"))
+    for place, label in _labels(y, tall, down=True):
+        parts.append(_text(label, left - 6, min(max(place + 4, 10), tall), "end"))
+    parts.append(_text(x["title"], left + wide / 2, tall + 36, "middle"))
+    parts.append(
+        f'<text transform="translate(12 {tall / 2:.1f}) rotate(-90)" text-anchor="middle">'
+        f"{html.escape(y['title'])}</text>"
+    )
+    shape = f'viewBox="0 0 {WIDTH} {tall + BELOW}" role="img" aria-label="{caption}"'
+    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(parts)}</svg></figure>"
+
+
+def _labels(axis: Json, size: float, down: bool = False) -> list[tuple[float, str]]:
+    """What is written along an axis of this size, as far as labels do not touch, and where."""
+    labels, extent = axis["labels"], axis["extent"]
+    if labels:
+        found, end = list[tuple[float, str]](), 0.0
+        for place, label in enumerate(labels):
+            middle, room = (
+                size * (place + 0.5) / len(labels),
+                LINE - 3 if down else LETTER * (len(label) + 0.5),
+            )
+            if not found or middle - room / 2 >= end:
+                found.append((middle, label))
+                end = middle + room / 2
+        return found
+    marks = [tick for tick in ticks(extent) if tick <= extent] if extent > 0 else []
+    return [(size * tick / extent, f"{tick:g}") for tick in marks]
+
+
+def _text(text: str, x: float, y: float, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'

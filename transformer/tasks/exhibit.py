@@ -1,0 +1,49 @@
+"""Examples of what a model does that are more than text: sounds and pictures, for the report of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a picture, with labels or with a scale; with neither, only its title is shown."""
+
+    title: str
+    labels: tuple[str, ...] = ()
+    """One for each row or column."""
+    extent: float = 0.0
+    """The end of a scale that begins at 0 with the first row or column."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A matrix to be drawn."""
+
+    caption: str
+    values: Float[np.ndarray, "rows columns"]
+    """From 0 to 1. The first row is at the top."""
+    x: Axis
+    y: Axis
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A waveform to be played."""
+
+    caption: str
+    wave: Float[np.ndarray, " samples"]
+    """From -1 to 1, at 16,000 samples a second."""
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a model makes of one record."""
+
+    title: str
+    texts: Mapping[str, str]
+    """Such as what is said and what is heard, by name."""
+    sounds: tuple[Sound, ...] = ()
+    pictures: tuple[Picture, ...] = ()

@@ -1,0 +1,36 @@
+"""The attention of a model to the source of an example, given its target."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer.data.batching import sides, stacked
+from transformer.data.plans import Example
+from transformer.model.encoder_decoder import EncoderDecoder
+from transformer.systems.registry import NO_ALIGNMENT
+from transformer.translator.decoder import Decoder
+from transformer.translator.given import aligned
+
+MULTIPLE = 32
+"""Of which lengths are, so that few programs are compiled."""
+
+
+def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarray, "t s"] | None:
+    """The cross-attention with teacher forcing, as its mean over layers and heads, without padding. None if
+    the system has no alignments.
+
+    Args:
+      decoder: the model.
+      example: its source and target.
+    """
+    system, model, fields = decoder.system, decoder.model, decoder.task.fields
+    if system.alignment is NO_ALIGNMENT or not isinstance(model, EncoderDecoder):
+        return None
+    lengths = [len(example[name]) + -len(example[name]) % MULTIPLE for name in sides(fields)]
+    batch = stacked([[example]], fields, lengths, 1)
+    source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
+    weights = np.asarray(aligned(system, model, decoder.variables, source, target))[0]
+    rows, columns = np.asarray(model.written(target))[0], np.asarray(model.words(source))[0]
+    return weights[rows][:, columns]
