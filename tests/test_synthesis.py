@@ -124,6 +124,53 @@ def test_guidance_counts_steps_and_not_frames():
     assert float(found.total) == pytest.approx(float(plain.total) + share * float(each.sum()), rel=1e-5)
 
 
+def test_training_reads_frames_of_its_own():
+    """All of them: as if the frames of a pass before were given, and the target is the same."""
+    model, variables = network(own_frames=1.0, prenet_dropout=0.0)
+    target = frames([7, 2, 10])
+    batch = {"source": SOURCE, "target": target}
+    context = Context(key=jax.random.key(1))
+    found = synthesis_objective(model, variables, batch, context)
+    first = Spoken(*model.apply(variables, SOURCE, target)).frames
+    own = jnp.where(jnp.isfinite(target), first, target)
+    again = Spoken(*model.apply(variables, SOURCE, own))
+    errors = [
+        sum(
+            float(np.abs(each[row, :n] - target[row, :n]).mean(axis=1).sum())
+            for row, n in enumerate((7, 2, 10))
+        )
+        for each in (again.frames, again.refined)
+    ]
+    assert float(found.metrics["mel"][0]) == pytest.approx(errors[1], rel=1e-5)
+    assert errors[1] != pytest.approx(float(plain_mel(model, variables, batch)), rel=1e-5)
+    none = dataclasses.replace(model.config, own_frames=0.0)
+    plain = synthesis_objective(Synthesiser(none), variables, batch, context)
+    assert float(plain.metrics["mel"][0]) == pytest.approx(plain_mel(model, variables, batch), rel=1e-5)
+    # the gradient does not go through the pass before
+    gradient = jax.grad(lambda v: synthesis_objective(model, v, batch, context).total)(variables)
+    given = jax.grad(lambda v: reading(model, v, own, batch))(variables)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, given)
+
+
+def plain_mel(model, variables, batch):
+    """The error with the frames of the recording, in evaluation."""
+    return float(synthesis_objective(model, variables, batch, Context()).metrics["mel"][0])
+
+
+def reading(model, variables, read, batch):
+    """The loss of a pass that reads these frames."""
+    c, target = model.config, batch["target"]
+    spoken = Spoken(*model.apply(variables, batch["source"], read))
+    there = jnp.isfinite(target)[..., 0]
+    steps = model.written(target)
+    last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
+    stop = jax.nn.softplus(jnp.where(last, -spoken.stop, spoken.stop))
+    stop = (stop * steps * jnp.where(last, c.stop_weight, 1.0)).sum()
+    wanted = jnp.where(there[..., None], target, 0)
+    errors = [(jnp.abs(each - wanted).mean(-1) * there).sum() for each in (spoken.frames, spoken.refined)]
+    return sum(errors) + c.reduction * stop
+
+
 def options(**changed):
     return SynthesisDecodingConfig(**{"max_length": 12, "prenet_dropout": 0.0, "buckets": (5,)} | changed)
 

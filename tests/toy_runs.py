@@ -93,7 +93,7 @@ def synthesis_config(folder: Path, layout: str, **training: int) -> Config:
     """The config of a small system that speaks one digit."""
     config, heard = PRESETS["synthesis"], speech_config(folder, layout, **training)
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
-    sizes |= {"prenet_width": 8, "prenet_dropout": 0.0, "postnet_width": 8}
+    sizes |= {"prenet_width": 8, "prenet_dropout": 0.0, "postnet_width": 8, "own_frames": 0.0}
     data = dataclasses.replace(heard.data, normalisation="corpus", max_text=8)
     decoding = dataclasses.replace(config.decoding, rows=8, buckets=(8,), max_length=40)
     model = dataclasses.replace(config.model, **sizes)
