@@ -2,12 +2,12 @@
 
 `python -m benchmarks.synthesis WORK` trains a recogniser on the built-in spoken digits, of any speaker, and
 synthesisers on those of one: that of the preset; without guided attention; without its own frames in
-training; and one that speaks all frames at once, with the durations of the first. The recogniser transcribes
-the test texts as the built-in speaker says them; the same after the way to features and back, which no
-synthesiser can do better than; and as each synthesiser says them, with the noise of the pre-net and without
-it, and all frames at once also twice as fast and half as fast. A second table has the test of repetitions:
-one word, 1 to 6 times, and how often as many are heard. A third has numbers, whose spelling in digits does
-not say how they sound: spoken from their digits, and in two stages, over phonemes.
+training; and a non-autoregressive one, with the durations of the first. The recogniser transcribes the test
+texts as the built-in speaker says them; the same after the way to features and back, which no synthesiser can
+do better than; and as each synthesiser speaks them, with the noise of the pre-net and without it, and the
+non-autoregressive one also twice and half as fast. A second table has the test of repetitions: one word, 1 to
+6 times, and how often as many are heard. A third has numbers, whose spelling in digits does not say how they
+sound: spoken from their digits, and in two stages, over phonemes.
 
 With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.digits`), and so is
 the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same command
@@ -53,10 +53,10 @@ TEMPO = {
     ", twice as long": {"length_scale": 2.0, "max_length": 1200},
 }
 VOICES = {
-    "frame by frame": NOISE,
+    "autoregressive": NOISE,
     "not guided": NOISE,
     "only teacher forcing": NOISE,
-    "all frames at once": TEMPO,
+    "non-autoregressive": TEMPO,
 }
 """The synthesisers of digits, each with the search options that are tried."""
 NUMBERS: dict[str, dict[str, str]] = {
@@ -93,10 +93,10 @@ class Plan:
             return PRESETS["pronunciation"]
         if name in RECOGNISERS:
             return PRESETS["speech"]
-        if name == "all frames at once":
-            config = PRESETS["parallel-synthesis"]
+        if name == "non-autoregressive":
+            config = PRESETS["nonautoregressive-synthesis"]
             model: Any = config.model
-            return replace(config, model=replace(model, teacher=self.path("frame by frame")))
+            return replace(config, model=replace(model, teacher=self.path("autoregressive")))
         config = PRESETS["synthesis"]
         model = config.model
         if name == "not guided":

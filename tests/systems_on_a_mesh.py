@@ -31,7 +31,7 @@ OPTIONS = {
     "nonautoregressive": {"decoder_input": "length"},  # without random masks
     "language-model": {"memory": 4},
     "synthesis": {"bands": 80, "prenet_dropout": 0.0},
-    "parallel-synthesis": {"bands": 80, "teacher": Path("untrained")},
+    "nonautoregressive-synthesis": {"bands": 80, "teacher": Path("untrained")},
 }
 DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
@@ -54,7 +54,7 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         model, system.objective(config, untrained_teacher(config)), optimizer, seed=0, gather=layout.gather
     )
     batch = {side: random.integers(4, 13, (32, 8)).astype(np.int32) for side in ("source", "target")}
-    if sound := {"speech": "source", "synthesis": "target", "parallel-synthesis": "target"}.get(
+    if sound := {"speech": "source", "synthesis": "target", "nonautoregressive-synthesis": "target"}.get(
         config.system
     ):
         batch[sound] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)

@@ -168,7 +168,7 @@ SMALL = (
     "language-model",
     "speech",
     "synthesis",
-    "parallel",
+    "nonautoregressive",
 )
 
 
@@ -176,7 +176,7 @@ SMALL = (
 def test_every_system_is_planned(system):
     config, place = small(system), machine("cpu:8")
     for what in ("step", "search"):
-        if (system, what) == ("parallel-synthesis", "step"):
+        if (system, what) == ("nonautoregressive-synthesis", "step"):
             with pytest.raises(UserError, match="--model.teacher RUN"):
                 compiled(what, config, place, Limits(5))
             continue

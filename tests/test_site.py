@@ -26,8 +26,8 @@ from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAut
 from transformer.config.presets import PRESETS
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.synthesis import (
-    ParallelSynthesisConfig,
-    ParallelSynthesisDecodingConfig,
+    NonAutoregressiveSynthesisConfig,
+    NonAutoregressiveSynthesisDecodingConfig,
     SynthesisConfig,
     SynthesisDecodingConfig,
 )
@@ -51,8 +51,8 @@ CONFIGS = [
         RecordingsConfig,
         SynthesisConfig,
         SynthesisDecodingConfig,
-        ParallelSynthesisConfig,
-        ParallelSynthesisDecodingConfig,
+        NonAutoregressiveSynthesisConfig,
+        NonAutoregressiveSynthesisDecodingConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
     ),

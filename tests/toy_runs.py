@@ -100,19 +100,19 @@ def synthesis_config(folder: Path, layout: str, **training: int) -> Config:
     return dataclasses.replace(heard, system="synthesis", model=model, data=data, decoding=decoding)
 
 
-def parallel_config(folder: Path, layout: str, **training: int) -> Config:
-    """The same, all frames at once, with the durations of what was trained on one device."""
-    config, taught = PRESETS["parallel-synthesis"], synthesis_config(folder, layout, **training)
+def nonautoregressive_config(folder: Path, layout: str, **training: int) -> Config:
+    """The same without autoregression, with the durations of what was trained on one device."""
+    config, taught = PRESETS["nonautoregressive-synthesis"], synthesis_config(folder, layout, **training)
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0, "postnet_width": 8}
     model = dataclasses.replace(config.model, **sizes, teacher=folder.parent / "synthesis" / "one-whole")
     decoding = dataclasses.replace(config.decoding, rows=8, buckets=(8,), max_length=40)
-    return dataclasses.replace(taught, system="parallel-synthesis", model=model, decoding=decoding)
+    return dataclasses.replace(taught, system="nonautoregressive-synthesis", model=model, decoding=decoding)
 
 
 RECORDINGS = {
     "speech": speech_config,
     "synthesis": synthesis_config,
-    "parallel-synthesis": parallel_config,
+    "nonautoregressive-synthesis": nonautoregressive_config,
 }
 
 

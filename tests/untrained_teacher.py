@@ -1,4 +1,4 @@
-"""A model that speaks frame by frame, with its initial parameters, as a teacher for tests."""
+"""An autoregressive synthesiser with its initial parameters, as a teacher for tests."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,7 +14,7 @@ from transformer.systems.synthesis.model import Synthesiser
 
 
 def untrained_teacher(config: Config) -> Callable[[Path], SimpleNamespace]:
-    """A loader of a teacher for a model of system parallel-synthesis."""
+    """A loader of a teacher for a model of system nonautoregressive-synthesis."""
 
     def load(_: Path) -> SimpleNamespace:
         known = {field.name for field in fields(VoiceConfig)}

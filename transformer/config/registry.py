@@ -18,8 +18,8 @@ from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.synthesis import (
-    ParallelSynthesisConfig,
-    ParallelSynthesisDecodingConfig,
+    NonAutoregressiveSynthesisConfig,
+    NonAutoregressiveSynthesisDecodingConfig,
     SynthesisConfig,
     SynthesisDecodingConfig,
 )
@@ -44,7 +44,9 @@ TYPES: dict[str, Types] = {
     "language-model": Types(LanguageModelConfig, data=StreamConfig),
     "speech": Types(SpeechConfig, data=RecordingsConfig),
     "synthesis": Types(SynthesisConfig, SynthesisDecodingConfig, RecordingsConfig),
-    "parallel-synthesis": Types(ParallelSynthesisConfig, ParallelSynthesisDecodingConfig, RecordingsConfig),
+    "nonautoregressive-synthesis": Types(
+        NonAutoregressiveSynthesisConfig, NonAutoregressiveSynthesisDecodingConfig, RecordingsConfig
+    ),
 }
 
 

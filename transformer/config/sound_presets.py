@@ -6,8 +6,8 @@ from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConf
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.config.synthesis import (
-    ParallelSynthesisConfig,
-    ParallelSynthesisDecodingConfig,
+    NonAutoregressiveSynthesisConfig,
+    NonAutoregressiveSynthesisDecodingConfig,
     SynthesisConfig,
     SynthesisDecodingConfig,
 )
@@ -56,26 +56,26 @@ def _synthesis() -> Config:
     )
 
 
-def _parallel_synthesis() -> Config:
-    """The same, all frames at once; it learns durations from a run of the one above."""
+def _nonautoregressive_synthesis() -> Config:
+    """The same without autoregression; it learns durations from a run of the one above."""
     taught = _synthesis()
     names = ("reduction", "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm")
     return replace(
         taught,
-        system="parallel-synthesis",
-        model=ParallelSynthesisConfig(**{name: getattr(taught.model, name) for name in names}),
+        system="nonautoregressive-synthesis",
+        model=NonAutoregressiveSynthesisConfig(**{name: getattr(taught.model, name) for name in names}),
         guidance=GuidanceConfig(),
-        decoding=ParallelSynthesisDecodingConfig(buckets=taught.decoding.buckets),
+        decoding=NonAutoregressiveSynthesisDecodingConfig(buckets=taught.decoding.buckets),
     )
 
 
 SOUND: dict[str, Config] = {
     "speech": _speech(),
     "synthesis": _synthesis(),
-    "parallel-synthesis": _parallel_synthesis(),
+    "nonautoregressive-synthesis": _nonautoregressive_synthesis(),
 }
 SOUND_DESCRIPTIONS: dict[str, str] = {
     "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
     "synthesis": "speaks; without recordings, like the same synthesiser",
-    "parallel-synthesis": "speaks all frames at once; learns durations from a run of the one above",
+    "nonautoregressive-synthesis": "predicts durations, then all frames in one pass; its teacher is a run of synthesis",
 }

@@ -45,7 +45,7 @@ class VoiceConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class SynthesisConfig(VoiceConfig):
-    """A Transformer that speaks frame by frame (Li et al. 2019)."""
+    """An autoregressive synthesiser (Li et al. 2019)."""
 
     prenet_width: int = 128
     """Width of the two layers that read the last frame before the decoder."""
@@ -70,8 +70,8 @@ class SynthesisConfig(VoiceConfig):
 
 
 @dataclass(frozen=True)
-class ParallelSynthesisConfig(VoiceConfig):
-    """A Transformer that speaks all frames at once (FastSpeech, Ren et al. 2019)."""
+class NonAutoregressiveSynthesisConfig(VoiceConfig):
+    """A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019)."""
 
     teacher: Path | None = None
     """Training only: run directory of a model of system synthesis for the same recordings, whose attention
@@ -110,7 +110,7 @@ class VoiceDecodingConfig(DecodingConfig):
 
 @dataclass(frozen=True)
 class SynthesisDecodingConfig(VoiceDecodingConfig):
-    """Speech frame by frame, until the model says that it ends."""
+    """Autoregressive synthesis, until the model predicts the end."""
 
     prenet_dropout: float = 0.5
     """Noise: dropout of the pre-net, which stays on, with masks by the seed and the line. 0: none."""
@@ -126,8 +126,8 @@ class SynthesisDecodingConfig(VoiceDecodingConfig):
 
 
 @dataclass(frozen=True)
-class ParallelSynthesisDecodingConfig(VoiceDecodingConfig):
-    """Speech, all frames at once."""
+class NonAutoregressiveSynthesisDecodingConfig(VoiceDecodingConfig):
+    """Non-autoregressive synthesis."""
 
     length_scale: float = 1.0
     """Factor on the predicted durations: 0.5 halves them, and so speaks twice as fast; 2.0 doubles them."""

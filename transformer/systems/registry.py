@@ -41,9 +41,9 @@ from transformer.systems.nonautoregressive.forced import nonautoregressive_atten
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.systems.nonautoregressive.objective import nonautoregressive_objective
 from transformer.systems.nonautoregressive.search import nonautoregressive_search
-from transformer.systems.parallel_synthesis.model import ParallelSynthesiser
-from transformer.systems.parallel_synthesis.objective import parallel_synthesis_objective
-from transformer.systems.parallel_synthesis.search import parallel_synthesis_search
+from transformer.systems.nonautoregressive_synthesis.model import NonAutoregressiveSynthesiser
+from transformer.systems.nonautoregressive_synthesis.objective import nonautoregressive_synthesis_objective
+from transformer.systems.nonautoregressive_synthesis.search import nonautoregressive_synthesis_search
 from transformer.systems.recurrent.hard_attention import recurrent_objective
 from transformer.systems.speech.model import SpeechTransformer, limits_of_frames
 from transformer.systems.synthesis.model import Synthesiser
@@ -176,10 +176,10 @@ SYSTEMS = {
         alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
         task=TextToSpeech,
     ),
-    "parallel-synthesis": System(
-        model=ParallelSynthesiser,
-        objective=parallel_synthesis_objective,
-        search=parallel_synthesis_search,
+    "nonautoregressive-synthesis": System(
+        model=NonAutoregressiveSynthesiser,
+        objective=nonautoregressive_synthesis_objective,
+        search=nonautoregressive_synthesis_search,
         attentions=cross_attention,
         alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
         task=TextToSpeech,

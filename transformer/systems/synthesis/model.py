@@ -52,7 +52,8 @@ class Prenet(Module):
 
 
 class Synthesiser(Voice):
-    """Speaks frame by frame: a step of the decoder reads the last frame and predicts `reduction` frames."""
+    """An autoregressive synthesiser: a step of the decoder reads the last frame and predicts `reduction`
+    frames."""
 
     config: SynthesisConfig
 

@@ -1,4 +1,4 @@
-"""Speech synthesis of all frames at once: durations, the model, its loss and its search."""
+"""Non-autoregressive speech synthesis: durations, the model, its loss and its search."""
 
 import dataclasses
 import itertools
@@ -9,16 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_run import quiet
-from toy_runs import parallel_config, synthesis_config
+from toy_runs import nonautoregressive_config, synthesis_config
 from untrained_teacher import untrained_teacher
 
 from transformer import PRESETS, Config, Synthesizer, UserError, train
-from transformer.config.synthesis import ParallelSynthesisConfig, ParallelSynthesisDecodingConfig
+from transformer.config.synthesis import (
+    NonAutoregressiveSynthesisConfig,
+    NonAutoregressiveSynthesisDecodingConfig,
+)
 from transformer.runs.exhibits import read_exhibits
-from transformer.systems.parallel_synthesis.durations import durations, teacher_durations
-from transformer.systems.parallel_synthesis.model import ParallelSynthesiser, Spoken, steps_of
-from transformer.systems.parallel_synthesis.objective import parallel_synthesis_objective
-from transformer.systems.parallel_synthesis.search import parallel_synthesis_search
+from transformer.systems.nonautoregressive_synthesis.durations import durations, teacher_durations
+from transformer.systems.nonautoregressive_synthesis.model import (
+    NonAutoregressiveSynthesiser,
+    Spoken,
+    steps_of,
+)
+from transformer.systems.nonautoregressive_synthesis.objective import nonautoregressive_synthesis_objective
+from transformer.systems.nonautoregressive_synthesis.search import nonautoregressive_synthesis_search
 from transformer.training.objective import Context
 
 SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "bands": 3}
@@ -28,7 +35,7 @@ TOKENS = SOURCE > 0
 
 
 def network(**options):
-    model = ParallelSynthesiser(ParallelSynthesisConfig(**SIZES | options))
+    model = NonAutoregressiveSynthesiser(NonAutoregressiveSynthesisConfig(**SIZES | options))
     return model, model.init(jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
 
 
@@ -41,7 +48,7 @@ def frames(lengths, size=None):
 
 
 def config_of(model):
-    return dataclasses.replace(PRESETS["parallel-synthesis"], model=model.config)
+    return dataclasses.replace(PRESETS["nonautoregressive-synthesis"], model=model.config)
 
 
 def test_durations_are_those_of_the_best_order_of_tokens():
@@ -87,7 +94,7 @@ def test_the_loss_is_that_of_its_parts():
     model, variables = network(duration_weight=0.5)
     config, target = config_of(model), frames([7, 2, 10])
     load = untrained_teacher(config)
-    loss = parallel_synthesis_objective(config, load)(
+    loss = nonautoregressive_synthesis_objective(config, load)(
         model, variables, {"source": SOURCE, "target": target}, Context()
     )
     given = teacher_durations(config, load)(SOURCE, target)
@@ -117,7 +124,7 @@ def test_a_teacher_with_other_steps_gives_the_same_times():
 
 
 def options(**changed):
-    return ParallelSynthesisDecodingConfig(**{"max_length": 40, "buckets": (5,)} | changed)
+    return NonAutoregressiveSynthesisDecodingConfig(**{"max_length": 40, "buckets": (5,)} | changed)
 
 
 def test_the_length_follows_the_scale_up_to_the_limit():
@@ -127,7 +134,7 @@ def test_the_length_follows_the_scale_up_to_the_limit():
     kernel = variables["params"]["duration_predictor"]["out"]["kernel"]
     variables["params"]["duration_predictor"]["out"]["kernel"] = jnp.zeros_like(kernel)
     spoken = {
-        scale: parallel_synthesis_search(
+        scale: nonautoregressive_synthesis_search(
             model, variables, {"source": SOURCE}, jnp.arange(3), options(length_scale=scale)
         )
         for scale in (0.5, 1.0, 2.0, 4.0)
@@ -138,15 +145,19 @@ def test_the_length_follows_the_scale_up_to_the_limit():
     assert spoken[2.0].stopped.all()
     assert spoken[4.0].lengths.tolist() == [40, 32, 40]
     assert spoken[4.0].stopped.tolist() == [False, True, False]
-    empty = parallel_synthesis_search(model, variables, {"source": SOURCE * 0}, jnp.arange(3), options())
+    empty = nonautoregressive_synthesis_search(
+        model, variables, {"source": SOURCE * 0}, jnp.arange(3), options()
+    )
     assert empty.lengths.tolist() == [0, 0, 0]
 
 
 def test_an_utterance_does_not_depend_on_the_size_of_the_program(monkeypatch):
     model, variables = network(reduction=1)
     inputs = {"source": SOURCE}
-    one = parallel_synthesis_search(model, variables, inputs, jnp.arange(3), options(max_length=40))
-    other = parallel_synthesis_search(model, variables, inputs, jnp.arange(3), options(max_length=500))
+    one = nonautoregressive_synthesis_search(model, variables, inputs, jnp.arange(3), options(max_length=40))
+    other = nonautoregressive_synthesis_search(
+        model, variables, inputs, jnp.arange(3), options(max_length=500)
+    )
     assert one.lengths.tolist() == other.lengths.tolist()
     for row, length in enumerate(one.lengths.tolist()):
         np.testing.assert_allclose(one.frames[row, :length], other.frames[row, :length], atol=1e-5)
@@ -161,9 +172,9 @@ def test_an_utterance_does_not_depend_on_the_size_of_the_program(monkeypatch):
 )
 def test_options_that_make_no_sense_are_refused(given, message):
     with pytest.raises(UserError, match=message):
-        ParallelSynthesisConfig(**given)
+        NonAutoregressiveSynthesisConfig(**given)
     with pytest.raises(UserError, match="--decoding.length-scale"):
-        ParallelSynthesisDecodingConfig(length_scale=0.0)
+        NonAutoregressiveSynthesisDecodingConfig(length_scale=0.0)
 
 
 def refused(config: Config, teacher: object, message: str) -> None:
@@ -181,8 +192,8 @@ def test_a_teacher_must_speak_the_same_recordings():
 
 def test_a_run_learns_from_another(tmp_path):
     train(synthesis_config(tmp_path, "one"), tmp_path / "synthesis" / "one-whole", watch=quiet())
-    (tmp_path / "parallel").mkdir()
-    config = parallel_config(tmp_path / "parallel", "one", samples=1)
+    (tmp_path / "student").mkdir()
+    config = nonautoregressive_config(tmp_path / "student", "one", samples=1)
     path = train(config, tmp_path / "run", watch=quiet())
     (exhibit,) = read_exhibits(path)[1]
     assert [len(exhibit[name]) for name in ("sounds", "pictures")] == [2, 2]
@@ -190,7 +201,7 @@ def test_a_run_learns_from_another(tmp_path):
     for scale in (1.0, 2.0):
         (said,) = voice.utterances(["one"], length_scale=scale, max_length=400)
         assert said.features.shape == (said.seconds * 100, 8)
-    config = parallel_config(tmp_path / "no" / "parallel", "one")
+    config = nonautoregressive_config(tmp_path / "no" / "student", "one")
     with pytest.raises(UserError, match="no such run directory"):
         train(config, tmp_path / "other", watch=quiet())
     assert not (tmp_path / "other").exists()

@@ -1,4 +1,4 @@
-"""Speaking all frames of a text at once."""
+"""The search of a non-autoregressive synthesiser."""
 
 import functools
 from typing import Any
@@ -9,36 +9,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from transformer.config import DecodingConfig
-from transformer.config.synthesis import ParallelSynthesisDecodingConfig
+from transformer.config.synthesis import NonAutoregressiveSynthesisDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.parameters import Variables
-from transformer.systems.parallel_synthesis.model import ParallelSynthesiser, steps_of
+from transformer.systems.nonautoregressive_synthesis.model import NonAutoregressiveSynthesiser, steps_of
 from transformer.systems.synthesis.search import Utterances, most_steps
 
 SIZES = (64, 128, 192)  # steps; each size is a part of the compiled program that runs only if needed
 
 
-def parallel_synthesis_search(
+def nonautoregressive_synthesis_search(
     model: nn.Module, variables: Variables, inputs: Inputs, lines: Int[Array, " b"], options: DecodingConfig
 ) -> Utterances:
     """Speaks a batch of texts.
 
     Args:
-      model: a `ParallelSynthesiser`.
+      model: a `NonAutoregressiveSynthesiser`.
       variables: its variables.
       inputs: `source`, ids `[rows, length]`.
       lines: unused: nothing is random.
-      options: a `ParallelSynthesisDecodingConfig`.
+      options: a `NonAutoregressiveSynthesisDecodingConfig`.
     """
-    assert isinstance(model, ParallelSynthesiser)
-    assert isinstance(options, ParallelSynthesisDecodingConfig)
+    assert isinstance(model, NonAutoregressiveSynthesiser)
+    assert isinstance(options, NonAutoregressiveSynthesisDecodingConfig)
     return _spoken(model, options.static(), variables, inputs["source"])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _spoken(
-    model: ParallelSynthesiser,
-    options: ParallelSynthesisDecodingConfig,
+    model: NonAutoregressiveSynthesiser,
+    options: NonAutoregressiveSynthesisDecodingConfig,
     variables: Variables,
     source: Int[Array, "b s"],
 ) -> Utterances:

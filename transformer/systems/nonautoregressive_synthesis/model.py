@@ -1,4 +1,4 @@
-"""A Transformer that speaks all frames at once (FastSpeech, Ren et al. 2019)."""
+"""A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019)."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.synthesis import ParallelSynthesisConfig
+from transformer.config.synthesis import NonAutoregressiveSynthesisConfig
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
@@ -33,7 +33,7 @@ class DurationPredictor(Module):
     """Two convolutions over the encoder's states, each with ReLU, LayerNorm and dropout (Ren et al. 2019,
     section 3.3)."""
 
-    config: ParallelSynthesisConfig
+    config: NonAutoregressiveSynthesisConfig
 
     @nn.compact
     def __call__(
@@ -47,12 +47,12 @@ class DurationPredictor(Module):
         return Affine(1, ("model", None), name="out")(x)[..., 0].astype(jnp.float32)
 
 
-class ParallelSynthesiser(Voice):
+class NonAutoregressiveSynthesiser(Voice):
     """Predicts how many steps each token takes, repeats the encoder's state of a token as often, and reads
     all of them at once. As in Gu et al. (2018), and not in FastSpeech, the decoder attends to the text
     too."""
 
-    config: ParallelSynthesisConfig
+    config: NonAutoregressiveSynthesisConfig
 
     def setup(self) -> None:
         super().setup()

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from transformer.config import Config
 from transformer.model.parameters import Variables
-from transformer.systems.parallel_synthesis.durations import teacher_durations
-from transformer.systems.parallel_synthesis.model import ParallelSynthesiser, Spoken
+from transformer.systems.nonautoregressive_synthesis.durations import teacher_durations
+from transformer.systems.nonautoregressive_synthesis.model import NonAutoregressiveSynthesiser, Spoken
 from transformer.systems.synthesis.objective import frames_error
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
 
-def parallel_synthesis_objective(config: Config, load_teacher: Callable[[Path], Any]) -> Objective:
+def nonautoregressive_synthesis_objective(config: Config, load_teacher: Callable[[Path], Any]) -> Objective:
     """The mean absolute error of the frames before and after the post-net, and the squared error of log(1 +
     steps) of each token (Ren et al. 2019).
 
@@ -28,7 +28,7 @@ def parallel_synthesis_objective(config: Config, load_teacher: Callable[[Path], 
     durations_of = teacher_durations(config, load_teacher)
 
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
-        assert isinstance(model, ParallelSynthesiser)
+        assert isinstance(model, NonAutoregressiveSynthesiser)
         c, source, target = model.config, batch["source"], batch["target"]
         durations = durations_of(source, target)
         found, sown = apply_training(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
-from transformer.config.synthesis import ParallelSynthesisConfig
+from transformer.config.synthesis import NonAutoregressiveSynthesisConfig
 from transformer.decoding.forced import sown_attention
 from transformer.errors import UserError
 from transformer.model.transformer import cross_attention
@@ -56,13 +56,13 @@ def teacher_durations(config: Config, load_teacher: Callable[[Path], Any]) -> Du
     over layers and heads.
 
     Raises:
-      UserError: there is no teacher, or it does not speak such recordings frame by frame.
+      UserError: there is no teacher, or it is no autoregressive synthesiser of such recordings.
     """
     c = config.model
-    assert isinstance(c, ParallelSynthesisConfig)
+    assert isinstance(c, NonAutoregressiveSynthesisConfig)
     if c.teacher is None:
         raise UserError(
-            "durations are learned from the attention of a model that speaks frame by frame: train one with "
+            "durations are learned from the attention of an autoregressive synthesiser: train one with "
             "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
         )
     teacher = load_teacher(c.teacher)
