@@ -77,5 +77,5 @@ SOUND: dict[str, Config] = {
 SOUND_DESCRIPTIONS: dict[str, str] = {
     "speech": "what is said in recordings; without any, in spoken digits of a synthesiser",
     "synthesis": "speaks; without recordings, like the same synthesiser",
-    "nonautoregressive-synthesis": "predicts durations, then all frames in one pass; its teacher is a run of synthesis",
+    "nonautoregressive-synthesis": "the same, all frames in one pass; its teacher is a run of synthesis",
 }
