@@ -345,8 +345,9 @@ def test_the_report_plays_the_first_texts_of_the_validation(run):
         with wave.open(io.BytesIO(b64decode(each["sounds"][1]["wav"]))) as file:
             assert file.getnframes() == (len(record.features) - 1) * audio.HOP
         _, attention = each["pictures"]
-        steps = -(-len(record.features) // 2)
-        assert attention["y"]["extent"] == pytest.approx(steps * 0.02)
+        reduction = run.config.model.reduction
+        steps = -(-len(record.features) // reduction)
+        assert attention["y"]["extent"] == pytest.approx(steps * reduction / 100)
         assert attention["x"]["labels"][-1] == "</s>"
         width, height = struct.unpack(">II", b64decode(attention["png"])[16:24])
         assert (width, height) == (len(attention["x"]["labels"]), steps)
@@ -408,12 +409,13 @@ def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode,
     page, options = tmp_path / "page.html", ("--max-length", 30, "--prenet-dropout", 0)
     assert decode(run.path, "--input", tmp_path / "in", "--explore", page, *options) == 0
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
-    assert data["stride"] == 0.02
+    assert data["stride"] == run.config.model.reduction / 100
     assert [each["title"] for each in data["records"]] == ["one", "six"]
     synthesizer = Synthesizer.load(run.path)
     (said,) = synthesizer.utterances(["one"], max_length=30, prenet_dropout=0.0)
     (output,) = data["records"][0]["outputs"]
-    steps, weights = -(-len(said.features) // 2), np.array(output["attention"]) / data["unit"]
+    steps = -(-len(said.features) // run.config.model.reduction)
+    weights = np.array(output["attention"]) / data["unit"]
     assert weights.shape == (len(output["tokens"]), steps)
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-3)
     with wave.open(io.BytesIO(b64decode(output["wav"]))) as file:

@@ -33,7 +33,8 @@ class Utterances(Outputs):
         refuse(given, ("ensemble",), f"{run_dir} speaks alone")
         refuse(given, (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH), f"{run_dir} speaks texts")
         if given.format != "text" or given.n_best not in (None, 1):
-            raise UserError(f"{run_dir} speaks texts: it writes one recording for each; leave out the format")
+            option = "--format" if given.format != "text" else "--n-best"
+            raise UserError(f"{option}: {run_dir} writes one recording for each text; leave it out")
         if not given.output:
             raise UserError(
                 "--output FILE is missing: recordings are written beside it, and it lists them, such as "
