@@ -88,8 +88,10 @@ class TextToSpeech(Recordings):
         """
         text = one_line(text)
         if not self.tokenizer.knows(text):
+            unknown = [brief(word) for word in dict.fromkeys(text.split()) if not self.tokenizer.knows(word)]
+            where = f", in {', '.join(unknown[:5])}" if unknown else ""
             raise UserError(
-                f"the text {brief(text)} has something that the training texts have not: leave it out"
+                f"the text {brief(text)} has something that the training texts have not{where}: leave it out"
             )
         return self.tokenizer.encode(text)
 
