@@ -173,7 +173,7 @@ SYSTEMS = {
         objective=lambda config, _: synthesis_objective,
         search=synthesis_search,
         attentions=cross_attention,
-        alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
+        alignment=partial(sown_attention, cross_attention),  # the model shifts the frames itself
         task=TextToSpeech,
     ),
     "nonautoregressive-synthesis": System(
@@ -181,7 +181,7 @@ SYSTEMS = {
         objective=nonautoregressive_synthesis_objective,
         search=nonautoregressive_synthesis_search,
         attentions=cross_attention,
-        alignment=partial(sown_attention, cross_attention),  # these models shift the frames themselves
+        alignment=partial(sown_attention, cross_attention),
         task=TextToSpeech,
     ),
 }

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -197,26 +198,26 @@ class Recordings(Task):
 
     # For the explorer
 
+    @abstractmethod
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The record that a line of a file names.
 
         Raises:
           UserError: it cannot be read; the message has the file and the line.
         """
-        raise NotImplementedError
 
     def as_read(self, record: Recording, longest: int) -> Recording:
         """A record without what is longer than the search reads."""
         return record
 
+    @abstractmethod
     def paired(self, record: Recording, output: Any) -> tuple[Recording, list[int]]:
         """The sound and the ids of the text that belong together: of a record and one of its outputs."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def stride(self) -> float:
         """Seconds from one position of the sound to the next, where the model attends."""
-        raise NotImplementedError
 
     def attention_picture(
         self, record: Recording, attention: Float[np.ndarray, "t s"] | None
