@@ -22,6 +22,6 @@ def untrained_teacher(config: Config) -> Callable[[Path], SimpleNamespace]:
         model = Synthesiser(SynthesisConfig(**given))
         example = jnp.full((1, 2), 2), jnp.zeros((1, 8, model.config.bands))
         variables = model.init(jax.random.key(0), *example)
-        return SimpleNamespace(model=model, variables=variables, config=SimpleNamespace(model=model.config))
+        return SimpleNamespace(model=model, variables=variables)
 
     return load

@@ -1,6 +1,7 @@
 """What was said in each recording that the input lists."""
 
 import json
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformer.translator.transcriber import Transcriber, Transcript
 
 FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
 FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
+log = logging.getLogger("transformer")
 
 
 class Transcriptions(Outputs):
@@ -43,7 +45,13 @@ class Transcriptions(Outputs):
         if not self.given.input:
             return None
         texts = [line.partition("\t")[2].strip() for line in lines_of(self.given)]
-        return texts if texts and all(texts) else None
+        if missing := sum(not text for text in texts):
+            if missing < len(texts):
+                log.warning(
+                    "no error rates: %d of %d lines of %s have no text", missing, len(texts), self.given.input
+                )
+            return None
+        return texts or None
 
     @property
     def job(self) -> list[str]:

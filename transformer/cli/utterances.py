@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from transformer.cli.outputs import (
     FOR_SPEECH,
     FOR_TEXT,
@@ -15,12 +17,14 @@ from transformer.cli.outputs import (
     Written,
     refuse,
 )
-from transformer.data.features.audio import write_audio
+from transformer.data.features.audio import RATE, write_audio
 from transformer.errors import UserError
 from transformer.tasks.text_to_speech import Utterance
 from transformer.translator.synthesizer import Synthesizer
 from transformer.translator.translator import Translator
 
+SILENCE = RATE // 10
+"""Samples for a line that says nothing: a file without any is not read by every program."""
 log = logging.getLogger("transformer")
 
 
@@ -62,7 +66,7 @@ class Utterances(Outputs):
                 yield given
 
         pronounced = self._pronounced(remembered())
-        records = (given and (given[0], task.record(given[1])) for given in pronounced)
+        records = (given and (given[0], task.written_for(*given[1])) for given in pronounced)
         for found in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
             if found is None:
                 yield None
@@ -72,25 +76,29 @@ class Utterances(Outputs):
             self._write(output.with_name(name), number, found[0])
             yield f"{name}\t{text}\n", ""
 
-    def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[Numbered]:
-        """The lines as the run of --pronunciation translates them."""
-        first, numbers = self.voice.pronunciation, deque[int]()
+    def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, tuple[str, str]] | None]:
+        """What is to be spoken, as the run of --pronunciation translates it, and the line."""
+        first, waiting = self.voice.pronunciation, deque[tuple[int, str]]()
         if first is None:
-            yield from lines
+            yield from (given and (given[0], (given[1], "")) for given in lines)
             return
 
         def records() -> Iterator[tuple[int, Any] | None]:
             for given in lines:
                 if given:
-                    numbers.append(given[0])
+                    waiting.append(given)
                 yield given and (given[0], first.task.record(given[1]))
 
         for found in first.outputs(records(), first.settings(1, {}), 1):
-            yield found and (numbers.popleft(), found[0].text)
+            if found is None:
+                yield None
+                continue
+            number, line = waiting.popleft()
+            yield number, (found[0].text, line)
 
     def _write(self, path: Path, number: int, said: Utterance) -> None:
         if not len(said.features):
-            log.warning("line %d is empty: nothing is said", number)
+            log.warning("line %d is empty: %.1f s of silence are written", number, SILENCE / RATE)
         elif not said.stopped:
-            log.warning("line %d: cut after %.1f s; see --max-length", number, said.seconds)
-        write_audio(path, said.wave)
+            log.warning("line %d: cut after %.2f s; see --max-length", number, said.seconds)
+        write_audio(path, said.wave if len(said.wave) else np.zeros(SILENCE, np.float32))

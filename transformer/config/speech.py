@@ -79,6 +79,9 @@ class RecordingsConfig(CorpusConfig):
     """TFDS datasets: samples a second, if the dataset does not say."""
     speaker: Literal["any", "one"] = "any"
     """Built-in recordings: another speaker in each, or one in all, as for synthesis."""
+    tempi: tuple[float, ...] = ()
+    """Built-in recordings: slowest and fastest tempo, of which each has its own. Default: 0.8 1.3, and 1 for
+    one speaker."""
     language: Literal["en", "de"] = "en"
     """Built-in recordings: language of the texts. They are spoken in English; de: to be translated."""
     writing: Literal["words", "digits", "phonemes"] = "words"
@@ -120,5 +123,7 @@ class RecordingsConfig(CorpusConfig):
         super().__post_init__()
         if not self.speeds or not all(0.2 <= speed <= 5 for speed in self.speeds):
             raise UserError("--data.speeds must be factors between 0.2 and 5, such as 0.9 1.0 1.1")
+        if self.tempi and not (len(self.tempi) == 2 and 0.2 <= self.tempi[0] <= self.tempi[1] <= 5):
+            raise UserError("--data.tempi must be two factors between 0.2 and 5, such as 0.5 2.0")
         if self.language == "de" and self.writing != "words":
             raise UserError(f"--data.language de: it is for words; leave out --data.writing {self.writing}")

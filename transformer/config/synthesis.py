@@ -100,9 +100,13 @@ class VoiceDecodingConfig(DecodingConfig):
     """greedy: each frame as predicted."""
     max_length: int | None = 600
     """Most frames of an utterance, of 10 ms. None: 60 for each token."""
+    length_scale: float = 1.0
+    """Factor on the length: 0.5 speaks twice as fast, 2.0 takes twice as long. The pitch stays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0.05 <= self.length_scale <= 20:
+            raise UserError("--decoding.length-scale must be from 0.05 to 20")
         if refused := self.steered + self.noisy:
             option = refused[0].replace("_", "-")
             raise UserError(f"--decoding.{option} is for tokens, and this model writes sound: leave it out")
@@ -128,11 +132,3 @@ class SynthesisDecodingConfig(VoiceDecodingConfig):
 @dataclass(frozen=True)
 class NonAutoregressiveSynthesisDecodingConfig(VoiceDecodingConfig):
     """Non-autoregressive synthesis."""
-
-    length_scale: float = 1.0
-    """Factor on the predicted durations: 0.5 halves them, and so speaks twice as fast; 2.0 doubles them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.05 <= self.length_scale <= 20:
-            raise UserError("--decoding.length-scale must be from 0.05 to 20")

@@ -24,7 +24,7 @@ def word_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     wrong = found.substitutions + found.deletions + found.insertions
     rate = 100 * wrong / max(said, 1)
     kinds = f"{found.substitutions} substituted, {found.deletions} deleted, {found.insertions} inserted"
-    detail = f"word error rate = {rate:.2f} ({kinds}, of {said})"
+    detail = f"word error rate = {rate:.2f} % ({kinds}, of {said})"
     return Score(rate, f"jiwer:{metadata.version('jiwer')}|words:{said}", detail)
 
 
@@ -34,4 +34,4 @@ def sentence_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Sco
     wrong = sum(ours.split() != theirs.split() for ours, theirs in pairs)
     rate = 100 * wrong / max(len(references), 1)
     signature = f"{wrong} of {len(references)} wrong"
-    return Score(rate, signature, f"sentence error rate = {rate:.2f} ({signature})")
+    return Score(rate, signature, f"sentence error rate = {rate:.2f} % ({signature})")

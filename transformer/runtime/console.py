@@ -15,6 +15,7 @@ from transformer.files import Json, discard_further
 
 COLUMNS = 80
 COMPILING = "compiling ..."
+SHOWN, TOLD = 0.1, 30.0  # seconds between updates of a bar, and between lines without a terminal
 
 
 class SteadyConsole(Console):
@@ -73,16 +74,17 @@ class Watch:
         """Yields the items with a progress bar, or without a terminal a line every 30 seconds. A last line
         has their number and the time."""
         start, count = time.monotonic(), 0
-        told = start
+        told = shown = start
         with self._make_bar(transient=True) as bar:
             task = bar.add_task(what, total=total, status="")
             for item in items:
                 yield item
-                count += 1
-                if count % 512 == 0:
+                count, now = count + 1, time.monotonic()
+                if now - shown > SHOWN:
+                    shown = now
                     bar.update(task, completed=count)
-                    if not self.console.is_terminal and time.monotonic() - told > 30:
-                        told = time.monotonic()
+                    if not self.console.is_terminal and now - told > TOLD:
+                        told = now
                         self.message(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
         self.message(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
 
@@ -98,6 +100,12 @@ class Watch:
             finally:
                 self._bar.update(self._task, status="")
                 self._bar = None
+
+    def advance(self, step: int) -> None:
+        """Moves the bar of the steps."""
+        if self._bar:
+            status = self._bar.tasks[0].fields["status"]
+            self._bar.update(self._task, completed=step, status="" if status == COMPILING else status)
 
     def step(self, step: int, total: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
         """Shows the progress of the loop."""

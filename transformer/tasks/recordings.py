@@ -69,6 +69,7 @@ class Recordings(Task):
     """
 
     unit = "recordings"
+    kept = "vocabulary or scale of the features"
     sound: ClassVar[str]
     """The field that has the frames: source or target."""
     text: ClassVar[str]
@@ -188,6 +189,13 @@ class Recordings(Task):
         ]
         return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
 
+    # From decoding
+
+    def shortened(self, name: str, size: int, longest: int) -> str:
+        """In seconds."""
+        before, after = (frames * HOP / RATE for frames in (size, longest))
+        return f"a recording of {before:.1f} s is cut to {after:.1f} s: see --decoding.buckets"
+
     # For the report
 
     def exhibited(self, records: Records, count: int) -> list[Recording]:
@@ -268,7 +276,9 @@ def _read_scale(path: Path, bands: int) -> Scale:
         kept = parse_object(read_text(path))
         mean, deviation = (np.array(kept[name], np.float32) for name in ("mean", "deviation"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: the scale of the features cannot be read: {error}") from error
+        raise UserError(
+            f"{path}: the scale of the features cannot be read: {error}; copy it from where the run was made"
+        ) from error
     if mean.shape != (bands,) or deviation.shape != (bands,) or not (deviation > 0).all():
         raise UserError(f"{path}: must have a mean and a positive deviation for each of {bands} bands")
     return Scale(mean, deviation)

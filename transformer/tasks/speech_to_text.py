@@ -143,7 +143,13 @@ class SpeechToText(Recordings):
         try:
             return recording(path, self.data.bands, text)
         except UserError as error:
+            if path == manifest:  # a recording itself, and not a list of them
+                raise
             raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def example_command(self, record: Recording, decode: str) -> str:
+        """With any recording: a corpus has no sound files."""
+        return f"{decode} --input RECORDING.wav"
 
     def as_read(self, record: Recording, longest: int) -> Recording:
         """The beginning of a long recording."""

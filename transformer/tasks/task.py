@@ -6,6 +6,7 @@ record, such as a translation.
 """
 
 import logging
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class Task(ABC):
     """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
     unit: ClassVar[str] = "examples"
     """What a corpus consists of, for messages."""
+    kept: ClassVar[str] = "vocabulary"
+    """What it learned from the corpus, for messages."""
     decodes: ClassVar[bool] = True
     """Whether scores need outputs, so that evaluation decodes."""
     fields: Fields
@@ -208,8 +211,12 @@ class Task(ABC):
                 if self.fields[name].padded and (size := len(example[name])) > longest:
                     example[name] = example[name][:longest]
                     if lines:
-                        log.warning("line %d: %s truncated from %d to %d", lines[index], name, size, longest)
+                        log.warning("line %d: %s", lines[index], self.shortened(name, size, longest))
         return list(found)
+
+    def shortened(self, name: str, size: int, longest: int) -> str:
+        """A warning that an array of an input was longer than the search reads."""
+        return f"{name} truncated from {size:,} to {longest:,}: see --decoding.buckets"
 
     def steering(self, records: Sequence[Record], lines: Sequence[int]) -> list[Steering]:
         """What is asked of the outputs of these records, such as how they begin.
@@ -335,6 +342,16 @@ class Task(ABC):
     def example_line(self, record: Record) -> str:
         """A record as a line of input, to try the model on; empty if it cannot be one."""
         return ""
+
+    def example_command(self, record: Record, decode: str) -> str:
+        """A command to try the model on a record; empty if there is none.
+
+        Args:
+          record: an example.
+          decode: the command that decodes with this run, without options.
+        """
+        line = self.example_line(record)
+        return f"echo {shlex.quote(line)} | {decode}" if line else ""
 
     def line(self, output: Output) -> str:
         """An output as a line of text."""

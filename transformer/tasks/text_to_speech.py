@@ -1,6 +1,7 @@
 """Speech synthesis: sentences in, sound out."""
 
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,9 +108,12 @@ class TextToSpeech(Recordings):
             try:
                 ids = self.ids(record.text)
             except UserError as error:
-                raise UserError(f"{where}{error}") from error
+                first = f", which --pronunciation wrote for {brief(record.name)}" if record.name else ""
+                raise UserError(f"{where}{error}{first}") from error
             if len(ids) >= longest:
-                raise UserError(f"{where}{len(ids)} tokens, more than --decoding.buckets allow: divide it")
+                raise UserError(
+                    f"{where}{len(ids)} tokens, and --decoding.buckets allow {longest - 1}: divide the text"
+                )
             found.append({"source": [*ids, self.special.eos]})
         return found
 
@@ -131,11 +135,12 @@ class TextToSpeech(Recordings):
         return [Utterance(record.text, features, bool(found.stopped))]
 
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
-        """The mean absolute error of the normalised features, given all frames before."""
+        """The mean absolute error of the normalised features, given all frames of the recording before, or
+        the durations in it."""
 
         def mel(given: Evaluation) -> Score:
             value = given.means["mel"]
-            return Score(value, f"bands:{self.data.bands}|teacher forcing", f"mel error = {value:.4f}")
+            return Score(value, f"bands:{self.data.bands}|given the recording", f"mel error = {value:.4f}")
 
         return {MEL: mel}
 
@@ -176,6 +181,14 @@ class TextToSpeech(Recordings):
     def record(self, line: str) -> Recording:
         """A text to speak."""
         return Recording("", np.zeros((0, self.data.bands), np.float32), line)
+
+    def written_for(self, text: str, line: str) -> Recording:
+        """A text to speak, such as phonemes, and the line that it was written for, if there is one."""
+        return replace(self.record(text), name=line)
+
+    def example_command(self, record: Recording, decode: str) -> str:
+        """Speaks the text of a recording."""
+        return f"echo {shlex.quote(record.text)} | {decode} --output spoken.tsv"
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The text."""

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -165,6 +164,7 @@ class Loop:
                 + (f"The checkpoint of step {kept[-1]} is untouched" if kept else "Nothing was saved yet")
             )
         pace.took(values["weight"])
+        self.watch.advance(step)
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
         tokens_per_second, seconds_left = pace.report(step)
@@ -260,11 +260,9 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
-        example = self.data.task.example_line(records[0])
+        example = self.data.task.example_command(records[0], f"{called('decode')} {self.run.name}")
         if example and find_system(self.config.system).search is not NO_SEARCH:
-            self.watch.message(
-                f"Try: echo {shlex.quote(example)} | {called('decode')} {self.run.name}", command=True
-            )
+            self.watch.message(f"Try: {example}", command=True)
 
     # Stopping
 

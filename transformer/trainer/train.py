@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,7 +24,7 @@ from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
 from transformer.trainer.journal import Track, untracked
 from transformer.trainer.loop import Loop
-from transformer.translator.decoder import Decoder
+from transformer.trainer.teacher import check_teacher, load_teacher
 
 CHANGEABLE = (
     "training.steps",
@@ -79,6 +80,7 @@ def train(
         config = _sized_like_parent(config, parent)
     system = find_system(config.system)
     system.task.check(config)
+    check_teacher(config)
     check_rows(jax.eval_shape(lambda: system.carry(config, False)), layout.shards, config.training.accumulate)
     if about:
         watch.message(about)
@@ -93,7 +95,7 @@ def train(
     check_task(config, task, corpus)
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
-    objective = objective_of(config, Decoder.load, task.spell)
+    objective = objective_of(config, partial(load_teacher, task), task.spell)
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():

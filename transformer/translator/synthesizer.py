@@ -41,6 +41,9 @@ class Synthesizer(Decoder[TextToSpeech]):
           texts: any number.
           options: as in `speak`.
         """
-        spelled = self.pronunciation.translate(texts) if self.pronunciation else texts
-        records = [self.task.record(text) for text in spelled]
+        if self.pronunciation:
+            pairs = zip(self.pronunciation.translate(texts), texts, strict=True)
+            records = [self.task.written_for(*pair) for pair in pairs]
+        else:
+            records = [self.task.record(text) for text in texts]
         return [found[0] for found in self.decode(records, **options)]

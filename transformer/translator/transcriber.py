@@ -87,7 +87,8 @@ class Transcriber(Decoder[SpeechToText]):
             return recording(Path(given), bands)
         wave = np.asarray(given, np.float32)
         if wave.ndim != 1 or not len(wave) or not np.isfinite(wave).all():
-            raise UserError(f"a waveform must have one axis of finite numbers, not the shape {wave.shape}")
+            what = f"the shape {wave.shape}" if wave.ndim != 1 or not len(wave) else "NaN or infinity in it"
+            raise UserError(f"a waveform must have one axis of finite numbers, not {what}")
         return Recording("waveform", features_of(wave, bands))
 
     def finished(  # type: ignore[override]

@@ -5,6 +5,7 @@ Waveforms are float32, mono, from -1 to 1, at 16,000 samples a second unless it 
 
 import functools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,32 @@ FLOOR = 1e-10
 EXTRA = "pip install '.[speech]'"
 LONGEST = 24 * 3600 * 48_000
 """The most samples of a file."""
+SLOWEST = 1_000
+"""The fewest samples a second."""
+CUT = re.compile(r"^data : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE)
+"""In libsndfile's log: a WAV file is shorter than its header says."""
+STREAMED = 2**31 - 2**16
+"""Bytes from which such a header was written before the length was known."""
 
 
 def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
     """The waveform of a WAV, FLAC or OGG file, with its channels averaged, at this rate.
 
     Raises:
-      UserError: the file is missing, is no audio, has no samples, or has samples that are not numbers; or
-        the libraries for audio are not installed.
+      UserError: the file is missing, is no audio, is cut off, has no samples, too few a second, or samples
+        that are not numbers; or the libraries for audio are not installed.
     """
     soundfile = library("soundfile")
     try:
         with soundfile.SoundFile(path) as file:
+            found, cut = file.samplerate, CUT.search(file.extra_info)
             if file.frames > LONGEST:
                 raise UserError(f"{path}: {file.frames:,} samples: cut it into shorter files")
-            samples, found = file.read(dtype="float32", always_2d=True), file.samplerate
+            if cut and int(cut["declared"]) < STREAMED:
+                raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
+            if found < SLOWEST:
+                raise UserError(f"{path}: {found:,} samples a second; speech needs at least {SLOWEST:,}")
+            samples = file.read(dtype="float32", always_2d=True)
     except (OSError, RuntimeError) as error:
         reason = "no such file" if not Path(path).exists() else str(error).rpartition(": ")[2].rstrip(".")
         raise UserError(f"{path}: cannot be read as audio: {reason}") from error

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -98,7 +98,7 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
-    kind = data.most_digits, data.bands, data.speeds, data.language, data.writing, data.speaker
+    kind = data.most_digits, data.bands, data.speeds, data.language, data.writing, data.speaker, data.tempi
     folder = corpus_folder(data.cache_dir, data.dataset, sizes, kind, code)
 
     made = BUILT_IN[data.dataset]
@@ -106,7 +106,7 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def spoken() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
+                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one", data.tempi)
                 yield from _versions(f"{name}-{index}", said.wave, written(said, data), name, data)
 
         return spoken
@@ -125,27 +125,30 @@ class Spoken(NamedTuple):
     """When each word begins and ends, in seconds."""
 
 
-def digits(split: int, index: int, most: int, one: bool = False) -> Spoken:
-    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings."""
+def digits(split: int, index: int, most: int, one: bool = False, tempi: Sequence[float] = ()) -> Spoken:
+    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings; with a tempo
+    between two others than usual."""
     random = np.random.default_rng((split, index))
-    return _said(random.choice(10, size=random.integers(1, most + 1)).tolist(), random, one)
+    return _said(random.choice(10, size=random.integers(1, most + 1)).tolist(), random, one, tempi)
 
 
-def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
+def numbers(split: int, index: int, most: int, one: bool = False, tempi: Sequence[float] = ()) -> Spoken:
     """A number of up to `most` digits, at most 4, by a speaker as above."""
     random = np.random.default_rng((split, index))
     chance = Random(int(random.integers(2**32)))
-    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one)
+    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one, tempi)
 
 
-BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
+BUILT_IN: dict[str, Callable[[int, int, int, bool, Sequence[float]], Spoken]] = {
     "spoken-digits": digits,
     "spoken-numbers": numbers,
 }
 
 
-def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
+def _said(values: list[int], random: np.random.Generator, one: bool, tempi: Sequence[float]) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
+    if tempi:
+        speaker = replace(speaker, tempo=random.uniform(tempi[0], tempi[1]))
     words = [word for value in values for word in pronunciation.words_of(value)]
     signs = spoken.phonemes(words)
     counts = spoken.durations(signs, speaker, random)
@@ -233,9 +236,12 @@ def read_manifest(path: Path) -> list[Listed]:
 def listed(name: str, manifest: Path, number: int) -> Path:
     """A file that a line names, relative to the folder of the manifest. Raises UserError if it is not
     there."""
-    path = Path(name) if Path(name).is_absolute() else manifest.parent / name
+    if not name.strip():
+        raise UserError(f"{manifest}, line {number}: must begin with the name of a recording")
+    path = manifest.parent / name
     if not path.is_file():
-        raise UserError(f"{manifest}, line {number}: {path}: no such file")
+        why = "is a folder; name a recording" if path.is_dir() else "no such file"
+        raise UserError(f"{manifest}, line {number}: {path}: {why}")
     return path
 
 

@@ -109,16 +109,13 @@ class NonAutoregressiveSynthesiser(Voice):
         return Mask(keys=target != self.config.special.pad, window=self.config.window)
 
 
-def steps_of(
-    predicted: Float[Array, "b s"], words: Bool[Array, "b s"], scale: float = 1.0
-) -> Int[Array, "b s"]:
-    """The steps of each token.
+def steps_of(predicted: Float[Array, "b s"], words: Bool[Array, "b s"]) -> Int[Array, "b s"]:
+    """The steps of each token, rounded so that their sum is what it should be.
 
     Args:
       predicted: log(1 + steps).
       words: False for padding.
-      scale: factor on all of them. They are rounded so that their sum is what it should be.
     """
-    durations = jnp.where(words, jnp.maximum(jnp.expm1(predicted), 0), 0) * scale
+    durations = jnp.where(words, jnp.maximum(jnp.expm1(predicted), 0), 0)
     ends = jnp.round(jnp.cumsum(durations, axis=1)).astype(jnp.int32)
     return jnp.diff(ends, axis=1, prepend=0)

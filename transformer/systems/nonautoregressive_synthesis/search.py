@@ -13,7 +13,7 @@ from transformer.config.synthesis import NonAutoregressiveSynthesisDecodingConfi
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.parameters import Variables
 from transformer.systems.nonautoregressive_synthesis.model import NonAutoregressiveSynthesiser, steps_of
-from transformer.systems.synthesis.search import Utterances, most_steps
+from transformer.systems.synthesis.search import Utterances, at_rate, most_steps
 
 SIZES = (64, 128, 192)  # steps; each size is a part of the compiled program that runs only if needed
 
@@ -45,7 +45,7 @@ def _spoken(
     c = model.config
     apply: Any = functools.partial(model.apply, as_variables(variables))
     memory = apply(source, method="encode")
-    durations = steps_of(apply(memory, method="predict_durations"), memory.mask, options.length_scale)
+    durations = steps_of(apply(memory, method="predict_durations"), memory.mask)
     wanted, most = durations.sum(axis=1), most_steps(model, options, source.shape[1])
     lengths = jnp.minimum(wanted, most)
 
@@ -59,4 +59,4 @@ def _spoken(
     sizes = (*(size for size in SIZES if size < most), most)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
     frames = jax.lax.switch(needed, [functools.partial(speak, size) for size in sizes])
-    return Utterances(frames, c.reduction * lengths, wanted <= most)
+    return at_rate(Utterances(frames, c.reduction * lengths, wanted <= most), options.length_scale)

@@ -1,6 +1,7 @@
 """Speaking: frames one after the other, until the model says that they end."""
 
 import functools
+import math
 
 import flax.linen as nn
 import jax
@@ -89,14 +90,29 @@ def _spoken(
     _, _, _, frames, lengths, done = jax.lax.while_loop(going, step, state)
     frames, lengths = frames.reshape(rows, -1, c.bands), lengths * c.reduction
     there = jnp.arange(frames.shape[1]) < lengths[:, None]
-    refined = model.apply(given, frames, there, method="refine")
-    return Utterances(refined, lengths, done)  # type: ignore[arg-type]
+    refined: Array = model.apply(given, frames, there, method="refine")  # type: ignore[assignment]
+    return at_rate(Utterances(refined, lengths, done), options.length_scale)
 
 
 def most_steps(model: Voice, options: VoiceDecodingConfig, tokens: int) -> int:
-    """The most steps of the decoder for texts of so many tokens."""
+    """The most steps of the decoder for texts of so many tokens, before `at_rate`."""
     limit = options.max_length or FRAMES * tokens
-    return -(-limit // model.config.reduction)
+    return math.ceil(limit / options.length_scale / model.config.reduction)
+
+
+def at_rate(found: Utterances, scale: float) -> Utterances:
+    """Utterances that take longer by a factor: their frames are interpolated, so that nothing is lost,
+    however short it is, and the pitch stays."""
+    if scale == 1:
+        return found
+    frames, lengths = found.frames, jnp.round(found.lengths * scale).astype(jnp.int32)
+    places = (jnp.arange(round(frames.shape[1] * scale)) + 0.5) / scale - 0.5
+    places = jnp.clip(places, 0, jnp.maximum(found.lengths[:, None] - 1, 0))
+    before = jnp.floor(places).astype(jnp.int32)
+    after = jnp.minimum(before + 1, jnp.maximum(found.lengths[:, None] - 1, 0))
+    share = (places - before)[..., None]
+    low, high = (jnp.take_along_axis(frames, index[..., None], axis=1) for index in (before, after))
+    return Utterances((1 - share) * low + share * high, lengths, found.stopped)
 
 
 def _kept(keys: Array, step: Array, width: int, rate: float) -> Float[Array, "2 b w"]:

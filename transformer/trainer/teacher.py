@@ -1,0 +1,43 @@
+"""The teacher of a run: another run, whose attention its model learns from."""
+
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config
+from transformer.errors import UserError
+from transformer.runs.run import Run
+from transformer.tasks.task import Task
+from transformer.translator.decoder import Decoder
+
+
+def check_teacher(config: Config) -> None:
+    """Raises UserError if --model.teacher is no run directory."""
+    if path := getattr(config.model, "teacher", None):
+        _named(path, Run)
+
+
+def load_teacher(task: Task, path: Path) -> Decoder[Any]:
+    """The run --model.teacher.
+
+    Args:
+      task: of the run that learns.
+      path: the run directory.
+
+    Raises:
+      UserError: it cannot be opened, or it has another vocabulary, or another scale of features.
+    """
+    teacher: Decoder[Any] = _named(path, Decoder.load)
+    if teacher.task.content() != task.content():
+        vocabulary = path / "source.model"
+        other = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
+        raise UserError(
+            f"--model.teacher {path}: it has another {task.kept}: train both on the same data{other}"
+        )
+    return teacher
+
+
+def _named(path: Path, open_run: Any) -> Any:
+    try:
+        return open_run(path)
+    except UserError as error:
+        raise UserError(f"--model.teacher {path}: {error}") from error
