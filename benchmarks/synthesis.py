@@ -3,11 +3,11 @@
 `python -m benchmarks.synthesis WORK` trains a recogniser on the built-in spoken digits, of any speaker, and
 synthesisers on those of one: that of the preset; without guided attention; without its own frames in
 training; and a non-autoregressive one, with the durations of the first. The recogniser transcribes the test
-texts as the built-in speaker says them; the same after the way to features and back, which no synthesiser can
-do better than; and as each synthesiser speaks them, with the noise of the pre-net and without it, and the
-non-autoregressive one also twice and half as fast. A second table has the test of repetitions: one word, 1 to
-6 times, and how often as many are heard. A third has numbers, whose spelling in digits does not say how they
-sound: spoken from their digits, and in two stages, over phonemes.
+texts as the built-in speaker says them; the same after the way to features and back, also half and twice as
+long, which no synthesiser can do better than; and as each synthesiser speaks them, with the noise of the
+pre-net and without it, and half and twice as long. Further columns have the test of repetitions: one word, 1
+to 6 times, and how often as many are heard. A second table has numbers, whose spelling in digits does not say
+how they sound: spoken from their digits, and in two stages, over phonemes.
 
 With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.digits`), and so is
 the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same command
@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.command import needs, positive, run
@@ -33,30 +32,27 @@ from benchmarks.measure import keep, machine
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
-from transformer.data.features.audio import features_of, read_audio, waveform
+from transformer.data.features.audio import features_of, read_audio, sound_of, stretched
 from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
-from transformer.data.sources.spoken import DIGITS
+from transformer.data.sources.spoken import DIGITS, ONE, phonemes, spoken
 from transformer.evaluation.words import word_errors
 from transformer.files import Json
 
-MOST = 5  # digits of an utterance
+MOST = 6  # digits of an utterance
 TEST = 2  # number of the test split
 REPEATS = range(1, 7)
 LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
-LONGER = (*LENGTHS, 1200)  # of those that are heard
-HEARD = (0.5, 0.7, 1.0, 1.4, 2.0)
-"""The speeds of the recogniser's training, so that it understands any tempo."""
+LONGER = (*LENGTHS, 1000)  # of those that are heard
+HEARD: dict[str, Any] = {"speeds": (0.9, 1.0, 1.1), "tempi": (0.4, 2.5), "max_text": 50}
+"""How the recogniser's training is spoken: it shall understand any tempo."""
+TEMPI = {", half as long": 0.5, ", twice as long": 2.0}
 NOISE: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
-TEMPO = {
-    "": {},
-    ", half as long": {"length_scale": 0.5},
-    ", twice as long": {"length_scale": 2.0, "max_length": 1200},
-}
-VOICES = {
-    "autoregressive": NOISE,
+RATES = {name: {"length_scale": scale, "max_length": LONGER[-1]} for name, scale in TEMPI.items()}
+VOICES: dict[str, dict[str, dict[str, float]]] = {
+    "autoregressive": NOISE | RATES,
     "not guided": NOISE,
     "only teacher forcing": NOISE,
-    "non-autoregressive": TEMPO,
+    "non-autoregressive": {"": {}} | RATES,
 }
 """The synthesisers of digits, each with the search options that are tried."""
 NUMBERS: dict[str, dict[str, str]] = {
@@ -67,6 +63,8 @@ NUMBERS: dict[str, dict[str, str]] = {
 }
 """The systems of numbers, and what their recordings differ in."""
 RECOGNISERS = ("recogniser", "number recogniser")
+LONGER_TRAINED = {"recogniser": 2, "number recogniser": 2, "pronunciation": 1}
+"""How many times the updates of the preset; the voices 1.5 times."""
 Wave = np.ndarray
 
 
@@ -107,12 +105,11 @@ class Plan:
     def data(self, base: Config, name: str) -> RecordingsConfig:
         """The recordings of the recogniser, or of a synthesiser."""
         assert isinstance(base.data, RecordingsConfig)
-        data = replace(base.data, most_digits=MOST, max_length=LENGTHS[-1], buckets=LENGTHS)
+        lengths = LONGER if name in RECOGNISERS else LENGTHS
+        data = replace(base.data, most_digits=MOST, max_length=lengths[-1], buckets=lengths)
         if self.small:
             data = replace(data, built_in_size=40)
-        # of several speeds, or letters instead of words
-        own: dict[str, Any] = {"speeds": HEARD} if name in RECOGNISERS else {"max_text": 60}
-        data = replace(data, **own)
+        data = replace(data, **(HEARD if name in RECOGNISERS else {"max_text": 60}))
         if name in NUMBERS:
             given: dict[str, Any] = NUMBERS[name]
             return replace(data, dataset="spoken-numbers", **given)
@@ -144,7 +141,7 @@ class Plan:
         path, config = self.path(name), self.base(name)
         if (path / "results.json").exists():
             return path
-        steps = self.updates or config.training.steps * (2 if name in RECOGNISERS else 1)
+        steps = self.updates or round(config.training.steps * LONGER_TRAINED.get(name, 1.5))
         changed: dict[str, Any] = {
             "training": replace(config.training, steps=steps, evaluate_every=max(1, steps // 6))
         }
@@ -163,9 +160,15 @@ class Plan:
         return path
 
 
-def there_and_back(wave: Wave) -> Wave:
-    """The wave of its own features."""
-    return np.asarray(waveform(jnp.asarray(features_of(wave))))
+def there_and_back(wave: Wave, factor: float = 1.0) -> Wave:
+    """The wave of its own features, which may take longer by a factor."""
+    return sound_of(stretched(features_of(wave), factor))
+
+
+def built_in_speaker(texts: list[str]) -> list[Wave]:
+    """What the speaker of the synthesisers' recordings says."""
+    random = np.random.default_rng(0)
+    return [spoken(phonemes(text.split()), ONE, random) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -189,13 +192,16 @@ class Ear:
         )
         return found
 
-    def floor(self) -> dict[str, Json]:
+    def floor(self, tempi: dict[str, float]) -> dict[str, Json]:
         """How well it hears the recordings, and what is left of them after the way to features and back."""
-        back = [there_and_back(wave) for wave in self.recordings]
-        return {
-            "recordings": {"errors": self.errors(self.recordings)},
-            "recordings, through features": {"errors": self.errors(back)},
-        }
+        through, found = (
+            "recordings, through features",
+            {"recordings": {"errors": self.errors(self.recordings)}},
+        )
+        for name, factor in {"": 1.0, **tempi}.items():
+            back = [there_and_back(wave, factor) for wave in self.recordings]
+            found[through + name] = {"errors": self.errors(back)}
+        return found
 
     def judged(self, speak: Callable[[list[str]], Any], texts: list[str]) -> Json:
         """What it hears of a synthesiser, how long that speaks compared with the recordings, and the CPU
@@ -209,12 +215,12 @@ class Ear:
         errors = self.errors([each.wave for each in said])
         return {"errors": errors, "length": seconds / real, "cost": taken / max(seconds, 0.01)}
 
-    def repeated(self, speak: Callable[[list[str]], Any]) -> list[float]:
+    def repeated(self, speak: Callable[[list[str]], list[Wave]]) -> list[float]:
         """The share of words that are heard exactly k times, of all words that are to be said k times."""
         shares = []
         for times in REPEATS:
             texts = [" ".join([word] * times) for word in DIGITS]
-            heard = self.heard([each.wave for each in speak(texts)])
+            heard = self.heard(speak(texts))
             shares.append(100 * sum(a == b for a, b in zip(heard, texts, strict=True)) / len(texts))
         return shares
 
@@ -231,13 +237,16 @@ def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
 def measured(plan: Plan) -> Json:
     """What the recogniser hears of digits."""
     ear = Ear(Transcriber.load(plan.train("recogniser")), *spoken_by_someone(plan))
-    found: Json = {"rows": ear.floor(), "curves": {}}
+    found: Json = {"rows": ear.floor(TEMPI), "curves": {}}
+    if not plan.recordings:
+        found["rows"]["recordings"]["repeats"] = ear.repeated(built_in_speaker)
     for name, settings in VOICES.items():
         path = plan.train(name)
         voice = Synthesizer.load(path)
         for what, options in settings.items():
             speak = functools.partial(voice.utterances, **options)
-            found["rows"][name + what] = {**ear.judged(speak, ear.texts), "repeats": ear.repeated(speak)}
+            waves = functools.partial(voice.speak, **options)
+            found["rows"][name + what] = {**ear.judged(speak, ear.texts), "repeats": ear.repeated(waves)}
         curve = [(record["step"], record["mel_error"]) for record in Run(path).log.records("evaluation")]
         found["curves"][name] = curve
     return found
@@ -252,18 +261,18 @@ def measured_numbers(plan: Plan) -> dict[str, Json]:
     voices = {"in one stage": Synthesizer.load(runs["from digits"])}
     voices["in two stages"] = Synthesizer.load(runs["from phonemes"])
     voices["in two stages"].pronunciation = Translator.load(runs["pronunciation"])
-    return ear.floor() | {name: ear.judged(voice.utterances, written) for name, voice in voices.items()}
+    return ear.floor({}) | {name: ear.judged(voice.utterances, written) for name, voice in voices.items()}
 
 
 def table(rows: dict[str, Json], repeats: bool) -> str:
     """Markdown."""
     times = [f"{k} times" for k in REPEATS] if repeats else []
-    lines = ["| | word errors | length | CPU s per s | " + "".join(f"{each} | " for each in times)]
+    lines = ["| | word errors | length | CPU ms per s | " + "".join(f"{each} | " for each in times)]
     lines.append("|---" * (4 + len(times)) + "|")
     for name, row in rows.items():
         cells = [f"{row['errors']:.1f} %", *("" for _ in range(2 + len(times)))]
         if "length" in row:
-            cells[1:3] = [f"{row['length']:.2f}", f"{row['cost']:.3f}"]
+            cells[1:3] = [f"{row['length']:.2f}", f"{1000 * row['cost']:.1f}"]
         if "repeats" in row:
             cells[3:] = [f"{share:.0f} %" for share in row["repeats"]]
         lines.append(f"| {name} | {' | '.join(cells)} |")

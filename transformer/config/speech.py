@@ -79,9 +79,6 @@ class RecordingsConfig(CorpusConfig):
     """TFDS datasets: samples a second, if the dataset does not say."""
     speaker: Literal["any", "one"] = "any"
     """Built-in recordings: another speaker in each, or one in all, as for synthesis."""
-    tempi: tuple[float, ...] = ()
-    """Built-in recordings: slowest and fastest tempo, of which each has its own. Default: 0.8 1.3, and 1 for
-    one speaker."""
     language: Literal["en", "de"] = "en"
     """Built-in recordings: language of the texts. They are spoken in English; de: to be translated."""
     writing: Literal["words", "digits", "phonemes"] = "words"
@@ -104,6 +101,9 @@ class RecordingsConfig(CorpusConfig):
     speeds: tuple[float, ...] = (1.0,)
     """Factors on the speed at which training recordings are heard; each adds a copy of all of them (Ko et al.
     2015). Often 0.9 1.0 1.1."""
+    tempi: tuple[float, ...] = ()
+    """The slowest and the fastest tempo: each training recording is stretched or shortened to one between
+    them, and its pitch stays (Ko et al. 2015). Such as 0.5 2.0."""
     tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
     """Of the texts."""
     vocab_size: int = 1_000

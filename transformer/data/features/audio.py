@@ -89,6 +89,15 @@ def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarr
     return wave if factor == 1 else resampled(wave, factor, 1.0)
 
 
+def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np.ndarray, "_ bands"]:
+    """Features that take longer by a factor, by interpolation: the pitch stays (tempo perturbation, Ko et al.
+    2015)."""
+    there = np.arange(len(features))
+    places = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
+    found: np.ndarray = np.stack([np.interp(places, there, band) for band in features.T], axis=1)
+    return found.astype(np.float32)
+
+
 def library(name: str) -> Any:
     """A library of the extra for speech. Raises UserError if it is not installed."""
     try:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def spoken() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one", data.tempi)
+                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
                 yield from _versions(f"{name}-{index}", said.wave, written(said, data), name, data)
 
         return spoken
@@ -125,30 +125,27 @@ class Spoken(NamedTuple):
     """When each word begins and ends, in seconds."""
 
 
-def digits(split: int, index: int, most: int, one: bool = False, tempi: Sequence[float] = ()) -> Spoken:
-    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings; with a tempo
-    between two others than usual."""
+def digits(split: int, index: int, most: int, one: bool = False) -> Spoken:
+    """Up to `most` digits by a speaker that is only heard here, or by the one of all recordings."""
     random = np.random.default_rng((split, index))
-    return _said(random.choice(10, size=random.integers(1, most + 1)).tolist(), random, one, tempi)
+    return _said(random.choice(10, size=random.integers(1, most + 1)).tolist(), random, one)
 
 
-def numbers(split: int, index: int, most: int, one: bool = False, tempi: Sequence[float] = ()) -> Spoken:
+def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
     """A number of up to `most` digits, at most 4, by a speaker as above."""
     random = np.random.default_rng((split, index))
     chance = Random(int(random.integers(2**32)))
-    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one, tempi)
+    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one)
 
 
-BUILT_IN: dict[str, Callable[[int, int, int, bool, Sequence[float]], Spoken]] = {
+BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
     "spoken-digits": digits,
     "spoken-numbers": numbers,
 }
 
 
-def _said(values: list[int], random: np.random.Generator, one: bool, tempi: Sequence[float]) -> Spoken:
+def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
-    if tempi:
-        speaker = replace(speaker, tempo=random.uniform(tempi[0], tempi[1]))
     words = [word for value in values for word in pronunciation.words_of(value)]
     signs = spoken.phonemes(words)
     counts = spoken.durations(signs, speaker, random)
@@ -168,9 +165,15 @@ def written(said: Spoken, data: RecordingsConfig) -> str:
 def _versions(
     name: str, wave: Float[np.ndarray, " samples"], text: str, split: str, data: RecordingsConfig
 ) -> Iterator[tuple[Any, ...]]:
-    """A recording as it is stored: in training at each speed."""
-    for speed in data.speeds if split == "train" else (1.0,):
+    """A recording as it is stored: in training at each speed, and with a tempo drawn by its name."""
+    if split != "train":
+        yield name, audio.features_of(wave, data.bands).astype(np.float16), text
+        return
+    random = Random(name)
+    for speed in data.speeds:
         features = audio.features_of(audio.faster(wave, speed), data.bands)
+        if data.tempi:
+            features = audio.stretched(features, 1 / random.uniform(*data.tempi))
         yield name, features.astype(np.float16), text
 
 
@@ -187,7 +190,7 @@ def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
             raise UserError(f"{data.dataset} has one recording, of which nothing can be held out")
         members |= {"train": ("train", range(kept))}
         members |= {"validation": ("train", range(kept, len(waves["train"])))}
-    folder = corpus_folder(data.cache_dir, "recordings", identity, data.bands, data.speeds)
+    folder = corpus_folder(data.cache_dir, "recordings", identity, data.bands, data.speeds, data.tempi)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
@@ -253,7 +256,7 @@ def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
         note = HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings")
         lists |= _parted(lists["train"])
     digests = {split: [(each.text, _digest(each.path)) for each in some] for split, some in lists.items()}
-    folder = corpus_folder(data.cache_dir, "recordings", digests, data.bands, data.speeds)
+    folder = corpus_folder(data.cache_dir, "recordings", digests, data.bands, data.speeds, data.tempi)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
