@@ -201,7 +201,10 @@ def test_a_run_learns_from_another(tmp_path):
     for scale in (1.0, 2.0):
         (said,) = voice.utterances(["one"], length_scale=scale, max_length=400)
         assert said.features.shape == (said.seconds * 100, 8)
+    louder = dataclasses.replace(config, data=dataclasses.replace(config.data, speeds=(0.5, 1.0)))
+    with pytest.raises(UserError, match=r"another vocabulary or scale of the features: train both"):
+        train(louder, tmp_path / "other", watch=quiet())
     config = nonautoregressive_config(tmp_path / "no" / "student", "one")
-    with pytest.raises(UserError, match="no such run directory"):
+    with pytest.raises(UserError, match="--model.teacher .*: no such run directory"):
         train(config, tmp_path / "other", watch=quiet())
     assert not (tmp_path / "other").exists()

@@ -1,6 +1,7 @@
 """Recordings and their texts: built-in ones, manifests, TFDS sets, and what a task learns from them."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 
@@ -72,6 +73,13 @@ def test_recordings_of_a_manifest(tmp_path):
     assert len(faster.splits["train"]) == 30
     assert lengths == [11, 21, 41]
     assert {len(each.features) for each in faster.splits["validation"]} == {21}
+    slower = open_recordings(dataclasses.replace(data, speeds=(1.0, 1.0), tempi=(0.4, 0.6)))
+    assert {len(each.features) for each in slower.splits["validation"]} == {21}
+    lengths = [len(each.features) for each in slower.splits["train"]]
+    assert 21 / 0.6 - 1 <= min(lengths) < max(lengths) <= 21 / 0.4 + 1
+    assert len(set(lengths)) > 8  # each copy has a tempo of its own
+    loudest = {each.features[3:-3].mean(axis=0).argmax() for each in slower.splits["train"]}
+    assert loudest == {each.features[3:-3].mean(axis=0).argmax() for each in train_split}  # the pitch stays
     soundfile.write(tmp_path / "3.wav", np.zeros(3200), audio.RATE)
     assert open_recordings(data).folder != corpus.folder
 
@@ -95,6 +103,10 @@ def test_recordings_of_a_manifest(tmp_path):
             lambda f: soundfile.write(f / "1.wav", np.array([0, np.nan]), 16000, subtype="FLOAT"),
             r"line 2: .*1.wav: sample 1 is not a number",
         ),
+        (lambda f: os.truncate(f / "1.wav", 1000), r"line 2: .*1.wav: 956 of 6400 bytes are there"),
+        (lambda f: soundfile.write(f / "1.wav", np.zeros(9), 9), r"line 2: .*1.wav: 9 samples a second"),
+        (lambda f: (f / "list.tsv").write_text("0.wav\tone\n\tone\n"), "line 2: must begin with the name"),
+        (lambda f: (f / "list.tsv").write_text("0.wav\tone\n.\tone\n"), "line 2: .* is a folder"),
         (lambda f: (f / "list.tsv").unlink(), "cannot read .*list.tsv"),
     ],
 )
@@ -104,6 +116,20 @@ def test_a_bad_manifest_is_named_with_its_line(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         open_recordings(RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache"))
     assert not list((tmp_path / "cache").glob("**/*.array_record*"))
+
+
+def test_a_file_written_before_its_length_was_known_is_read(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(3200), audio.RATE)
+    written = bytearray((tmp_path / "a.wav").read_bytes())
+    written[4:8] = written[40:44] = b"\xff" * 4
+    (tmp_path / "b.wav").write_bytes(written)
+    assert len(audio.read_audio(tmp_path / "b.wav")) == 3200
+
+
+@pytest.mark.parametrize("options", [{"tempi": (2.0, 0.5)}, {"tempi": (1.0,)}, {"speeds": ()}])
+def test_factors_that_make_no_sense_are_refused(options):
+    with pytest.raises(UserError, match=f"--data.{next(iter(options))} must be"):
+        RecordingsConfig(**options)
 
 
 def test_what_is_no_corpus_is_refused(tmp_path):

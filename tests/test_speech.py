@@ -308,11 +308,17 @@ def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
     assert len(kept.transcribe(paths, max_length=4)) == 2
 
 
-def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, capsys):
+def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, capsys, caplog):
     listing = spoken_files / "bad.tsv"
     listing.write_text("0.wav\nnone.wav\n")
     assert decode(run.path, "--input", listing) == 2
     assert "bad.tsv, line 2" in capsys.readouterr().err
+    listing.write_text("0.wav\tone\n1.wav\n")
+    assert decode(run.path, "--input", listing) == 0
+    assert "no error rates: 1 of 2 lines of" in caplog.text
+    (spoken_files / "noise.wav").write_text("noise")
+    assert decode(run.path, "--input", spoken_files / "noise.wav") == 2
+    assert "line 1" not in capsys.readouterr().err
 
 
 def data_of(page):

@@ -108,8 +108,8 @@ class TextToSpeech(Recordings):
             try:
                 ids = self.ids(record.text)
             except UserError as error:
-                first = f", which --pronunciation wrote for {brief(record.name)}" if record.name else ""
-                raise UserError(f"{where}{error}{first}") from error
+                first = f"what --pronunciation wrote for {brief(record.name)}: " if record.name else ""
+                raise UserError(f"{where}{first}{error}") from error
             if len(ids) >= longest:
                 raise UserError(
                     f"{where}{len(ids)} tokens, and --decoding.buckets allow {longest - 1}: divide the text"
