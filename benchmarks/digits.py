@@ -40,7 +40,7 @@ PAUSE = (0.02, 0.2)  # seconds between digits
 NAME = re.compile(r"(?P<digit>\d)_(?P<speaker>\w+)_(?P<number>\d+)\.wav")
 WORDS = list(DIGITS)
 AUGMENTED: dict[str, Any] = {"speeds": (0.9, 1.0, 1.1)}
-MASKED: dict[str, Any] = {"masks": 2, "mask_bands": 20, "mask_frames": 30}
+MASKED: dict[str, Any] = {"masks": 1, "mask_bands": 10, "mask_frames": 10}  # a digit has 30 to 50 frames
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "plain": ({}, {}, 0.0),
     "guided": ({}, {}, 2.0),

@@ -288,6 +288,8 @@ def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, deco
         (["--stream"], "--stream: .* hears sentences"),
         (["--tsv"], "--tsv: .* reads recordings"),
         (["--times"], "--times needs --format json"),
+        (["--length-scale", "2"], "--length-scale: it is for nonautoregressive, synthesis, nonauto"),
+        (["--iterations=2"], "--iterations: it is for nonautoregressive; leave it out"),
         (["--alignments"], "--alignments needs --format json"),
         (["--rescore", "RUN"], "hears alone"),
     ],

@@ -4,6 +4,8 @@ import re
 
 from transformer.config import DecodingConfig, changed_search
 from transformer.config.decoding import METHODS, check_option, methods_of, names_of
+from transformer.config.registry import TYPES
+from transformer.errors import UserError
 
 
 def with_method(current: DecodingConfig, arguments: list[str], prefix: str) -> DecodingConfig:
@@ -28,4 +30,12 @@ def with_method(current: DecodingConfig, arguments: list[str], prefix: str) -> D
         name = word.removeprefix(prefix).replace("-", "_")
         if word.startswith(prefix) and name in everything:
             check_option(methods_of(type(current)), current.method, name)
+        elif word.startswith(prefix) and name not in names_of(type(current)) and (others := _having(name)):
+            raise UserError(f"{word}: it is for {', '.join(others)}; leave it out")
     return current
+
+
+def _having(option: str) -> list[str]:
+    """The systems with a search option."""
+    kinds = {system: methods_of(types.decoding).values() for system, types in TYPES.items()}
+    return [system for system, each in kinds.items() if any(option in names_of(kind) for kind in each)]
