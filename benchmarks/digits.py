@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,14 @@ class Plan:
     updates: int | None
     small: bool
 
+    @property
+    def folder(self) -> Path:
+        """Where the strings are."""
+        return self.work / "strings"
+
     def config(self, name: str) -> Config:
         """The config of a run."""
-        base, strings = PRESETS["speech"], self.work / "strings"
+        base, strings = PRESETS["speech"], self.folder
         assert isinstance(base.data, RecordingsConfig)
         model, data, guidance = MODELS[name]
         files: dict[str, Any] = {split: strings / f"{split}.tsv" for split in ("train", "validation", "test")}
@@ -86,7 +91,7 @@ class Plan:
         if not about.exists():
             before = time.process_time()
             train(self.config(name), path)
-            save(str(about), measured(path, self.work / "strings") | {"cpu": time.process_time() - before})
+            save(str(about), measured(path, self.folder) | {"cpu": time.process_time() - before})
         found: Json = json.loads(about.read_text())
         return found
 
@@ -112,7 +117,7 @@ def measured(path: Path, strings: Path) -> Json:
 
 def make_strings(plan: Plan) -> None:
     """Writes the strings and their manifests, unless they are there."""
-    folder, sizes = plan.work / "strings", {k: v // 50 if plan.small else v for k, v in SIZES.items()}
+    folder, sizes = plan.folder, {k: v // 50 if plan.small else v for k, v in SIZES.items()}
     if (folder / "done").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,10 +130,7 @@ def make_strings(plan: Plan) -> None:
         random, lines = np.random.default_rng(place), []
         heard = [speaker for speaker in speakers if (speaker == plan.held_out) == (split == "unheard")]
         who[split] = heard
-        choices: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for speaker, digit, number in waves:
-            if split == "unheard" or split_of(number) == split:
-                choices[speaker, digit].append(number)
+        choices = choices_of(waves, split)
         for index in range(size):
             speaker = heard[index % len(heard)]
             said = random.integers(0, 10, random.integers(FEWEST, MOST + 1)).tolist()
@@ -149,6 +151,15 @@ def recordings_of(folder: Path) -> dict[tuple[str, int, int], Path]:
     }
     if not found:
         raise UserError(f"--recordings {folder}: there is no file such as 7_george_12.wav")
+    return found
+
+
+def choices_of(keys: Iterable[tuple[str, int, int]], split: str) -> dict[tuple[str, int], list[int]]:
+    """The numbers of the recordings for a split, by speaker and digit."""
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for speaker, digit, number in keys:
+        if split == "unheard" or split_of(number) == split:
+            found[speaker, digit].append(number)
     return found
 
 

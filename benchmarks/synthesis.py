@@ -1,13 +1,14 @@
 """What a recogniser hears in synthetic speech.
 
-`python -m benchmarks.synthesis WORK` trains a recogniser on the built-in spoken digits, of any speaker, and
-synthesisers on those of one: that of the preset; without guided attention; without its own frames in
-training; and a non-autoregressive one, with the durations of the first. The recogniser transcribes the test
-texts as the built-in speaker says them; the same after the way to features and back, also half and twice as
-long, which no synthesiser can do better than; and as each synthesiser speaks them, with the noise of the
-pre-net and without it, and half and twice as long. Further columns have the test of repetitions: one word, 1
-to 6 times, and how often as many are heard. A second table has numbers, whose spelling in digits does not say
-how they sound: spoken from their digits, and in two stages, over phonemes.
+`python -m benchmarks.synthesis WORK` trains a recogniser on the built-in spoken digits, of any speaker, also
+on single ones that are repeated, so that it can count; and synthesisers on those of one: that of the preset;
+without guided attention; without its own frames in training; and a non-autoregressive one, with the durations
+of the first. The recogniser transcribes the test texts as the built-in speaker says them; the same after the
+way to features and back, also half and twice as long, which no synthesiser can do better than; and as each
+synthesiser speaks them, with the noise of the pre-net and without it, and half and twice as long. Further
+columns have the test of repetitions: one word, 1 to 6 times, and how often as many are heard. A second table
+has numbers, whose spelling in digits does not say how they sound: spoken from their digits, and in two
+stages, over phonemes.
 
 With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.digits`), and so is
 the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same command
@@ -16,9 +17,10 @@ continues.
 
 import argparse
 import functools
+import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,16 @@ import numpy as np
 
 from benchmarks.command import needs, positive, run
 from benchmarks.digits import Plan as Digits
-from benchmarks.digits import make_strings
+from benchmarks.digits import choices_of, joined, make_strings, recordings_of
 from benchmarks.measure import keep, machine
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
-from transformer.data.features.audio import features_of, read_audio, sound_of, stretched
+from transformer.data.features.audio import features_of, read_audio, sound_of, stretched, write_audio
 from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
-from transformer.data.sources.spoken import DIGITS, ONE, phonemes, spoken
+from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
 from transformer.evaluation.words import word_errors
-from transformer.files import Json
+from transformer.files import Json, write_whole
 
 MOST = 6  # digits of an utterance
 TEST = 2  # number of the test split
@@ -113,13 +115,52 @@ class Plan:
         if name in NUMBERS:
             given: dict[str, Any] = NUMBERS[name]
             return replace(data, dataset="spoken-numbers", **given)
+        if name == "recogniser":
+            return replace(data, train=self.heard(data.built_in_size))
         if not self.recordings:
             return data
-        folder = self.work / "digits" / "strings"
-        lists = {split: folder / f"{split}.tsv" for split in ("train", "validation", "test")}
-        if name not in RECOGNISERS:
-            lists = {split: self.of_speaker(path) for split, path in lists.items()}
+        lists = {
+            split: self.of_speaker(self.strings.folder / f"{split}.tsv")
+            for split in ("train", "validation", "test")
+        }
         return replace(data, **lists)
+
+    def heard(self, size: int) -> Path:
+        """A manifest of what the recogniser learns from: digits, and words that are repeated, so that it can
+        count."""
+        folder, several = self.work / "heard", self.strings_of_all(size)
+        manifest, lines = folder / "train.tsv", list[str]()
+        if not manifest.exists():
+            folder.mkdir(exist_ok=True)
+            for index, (words, wave) in enumerate(itertools.chain(several, self.repeated(size // 4))):
+                write_audio(folder / f"{index}.wav", wave)
+                lines.append(f"{index}.wav\t{' '.join(words)}\n")
+            write_whole(manifest, "".join(lines))
+        return manifest
+
+    def strings_of_all(self, size: int) -> Iterator[tuple[Sequence[str], Wave]]:
+        """Strings of digits by all speakers."""
+        if not self.recordings:
+            yield from (digits(0, index, MOST)[:2] for index in range(size))
+            return
+        for each in read_manifest(self.strings.folder / "train.tsv"):
+            yield each.text.split(), read_audio(each.path)
+
+    def repeated(self, size: int) -> Iterator[tuple[Sequence[str], Wave]]:
+        """Words that are said two to six times."""
+        random, words = np.random.default_rng(0), list(DIGITS)
+        single = recordings_of(self.recordings) if self.recordings else {}
+        choices = choices_of(single, "train")
+        keys = [key for key in choices if key[0] != self.strings.held_out] if single else []
+        for _ in range(size):
+            times = int(random.integers(2, REPEATS[-1] + 1))
+            if not single:
+                word = words[random.integers(len(words))]
+                yield [word] * times, spoken(phonemes([word] * times), Speaker.drawn(random), random)
+                continue
+            speaker, digit = keys[random.integers(len(keys))]
+            taken = [single[speaker, digit, int(x)] for x in random.choice(choices[speaker, digit], times)]
+            yield [words[digit]] * times, joined([read_audio(path) for path in taken], random)
 
     def of_speaker(self, path: Path) -> Path:
         """A manifest with the strings of the speaker; they are written in turns."""
@@ -230,7 +271,7 @@ def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
     if not plan.recordings:
         made = [digits(TEST, index, MOST, one=True) for index in range(plan.count)]
         return [" ".join(each.words) for each in made], [each.wave for each in made]
-    listed: list[Listed] = read_manifest(plan.of_speaker(plan.work / "digits/strings/test.tsv"))[: plan.count]
+    listed: list[Listed] = read_manifest(plan.of_speaker(plan.strings.folder / "test.tsv"))[: plan.count]
     return [each.text for each in listed], [read_audio(each.path) for each in listed]
 
 
