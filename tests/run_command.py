@@ -1,5 +1,6 @@
 """Commands of the repository in separate processes, and what they leave in a folder."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,12 @@ def command(*words: object, shell: str = "", **options: object) -> subprocess.Co
     return subprocess.run(
         ["bash", "-c", f"{quoted} {shell}"], cwd=ROOT, text=True, capture_output=True, timeout=240, **options
     )
+
+
+def on_devices(count: int) -> dict[str, str]:
+    """The environment of a process that has so many devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    return {**os.environ, "XLA_FLAGS": flags}
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_command import on_devices
 
 from transformer import (
     BeamConfig,
@@ -385,9 +386,8 @@ def test_two_devices_translate_like_one(run_dir):
         text = "".join(f"{'w ' * (1 + index % 7)}\n" for index in range(lines))
         found = []
         for devices in (1, 2):
-            flags = f"--xla_force_host_platform_device_count={devices}"
             command = [sys.executable, ROOT / "decode.py", run_dir]
-            environment = {**os.environ, "XLA_FLAGS": flags}
+            environment = on_devices(devices)
             ended = subprocess.run(command, input=text, capture_output=True, text=True, env=environment)
             assert ended.returncode == 0, ended.stderr
             found.append(ended.stdout)

@@ -5,7 +5,6 @@ also elsewhere; accumulate gradients; evaluate, decode and report.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_command import on_devices
 from toy_runs import LAYOUTS, RESUMED
 from toys import TOYS, TRAINED, register_toys
 from toys.forbidden import FORBIDDEN
@@ -46,10 +46,9 @@ def everywhere(folder: Path) -> Path:
 def trained_on(place: Path, layout: str) -> None:
     """Trains the toys in a layout, and resumes those of one device there."""
     devices, *_ = LAYOUTS[layout]
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     ran = subprocess.run(
         [sys.executable, TESTS / "toy_runs.py", place, layout, *(["one"] if layout != "one" else [])],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env=on_devices(devices),
         capture_output=True,
         text=True,
     )

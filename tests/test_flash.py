@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_command import on_devices
 
 from transformer.model import flash
 from transformer.model.attention import attention_weights
@@ -134,8 +135,7 @@ for heads in (2, 1):  # which two devices divide, or not
 def test_heads_on_a_mesh():
     tests = Path(__file__).parent
     environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        **on_devices(2),
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
     subprocess.run([sys.executable, "-c", MESH], env=environment, check=True)

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from run_command import on_devices
 from small_translator import small_translator, stored
 
 from transformer import Config
@@ -46,11 +47,10 @@ def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
     after = one[one.index("run.checkpoints.store_model") :]
     again = "assert metrics['weight'] > 64 and metrics['loss'] < 3, metrics\n"
     text = before + several.replace(", 64)", ", 60)") + after + again
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     ran = subprocess.run(
         [sys.executable, "-c", text],
         cwd=tmp_path,
-        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(DOCS.parent)},
+        env={**on_devices(8), "PYTHONPATH": str(DOCS.parent)},
         capture_output=True,
         text=True,
     )

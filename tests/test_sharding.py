@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
+from run_command import on_devices
 from small_run import small_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, UserError
@@ -55,9 +56,8 @@ def trained(layout: Layout, folder: Path) -> Found:
     processes, devices, cuts = layout
     tests = Path(__file__).parent
     environment = {
-        **os.environ,
+        **on_devices(devices),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
     given: Found = {"cuts": cuts}
@@ -162,11 +162,8 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
             training = replace(small.training, steps=steps)
             config = replace(small, training=training, mesh=MeshConfig(*cuts))
             (tmp_path / "config.json").write_text(to_json(config))
-            flags = f"--xla_force_host_platform_device_count={devices}"
             command = [sys.executable, "-c", TRAIN, str(tmp_path / "config.json"), str(tmp_path / name)]
-            done = subprocess.run(
-                command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True
-            )
+            done = subprocess.run(command, env=on_devices(devices), capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
     records = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -183,10 +180,9 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_system_has_the_same_gradients_on_a_mesh() -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     ran = subprocess.run(
         [sys.executable, Path(__file__).parent / "systems_on_a_mesh.py"],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env=on_devices(8),
         capture_output=True,
         text=True,
     )

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_command import on_devices
 from small_run import WORDS, small_config
 from small_translator import small_translator
 
@@ -108,7 +108,7 @@ def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
         "assert jax.device_count() == 2\n"
         f"train(from_json(Path({str(tmp_path / 'config.json')!r}).read_text()), {str(tmp_path / 'run')!r})"
     )
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = on_devices(2)
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True
     )
