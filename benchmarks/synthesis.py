@@ -48,8 +48,10 @@ LONGER = (*LENGTHS, 1000)  # of those that are heard
 HEARD: dict[str, Any] = {"speeds": (0.9, 1.0, 1.1), "tempi": (0.4, 2.5), "max_text": 50}
 """How the recogniser's training is spoken: it shall understand any tempo."""
 TEMPI = {", half as long": 0.5, ", twice as long": 2.0}
+RATES: dict[str, dict[str, float]] = {
+    name: {"length_scale": scale, "max_length": round(LENGTHS[-1] * scale)} for name, scale in TEMPI.items()
+}
 NOISE: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
-RATES = {name: {"length_scale": scale, "max_length": LONGER[-1]} for name, scale in TEMPI.items()}
 VOICES: dict[str, dict[str, dict[str, float]]] = {
     "autoregressive": NOISE | RATES,
     "not guided": NOISE,
