@@ -126,6 +126,7 @@ def test_speed_changes_length_and_pitch():
         (b"this is text", "cannot be read as audio"),
         ([], "has no samples"),
         ([0.0, float("nan"), 0.0], "sample 1 is not a number"),
+        ([0.0, 0.0, 1e30], "sample 2 is not a number from -1 to 1"),
     ],
 )
 def test_files_that_are_no_audio(tmp_path, content, message):
@@ -136,6 +137,20 @@ def test_files_that_are_no_audio(tmp_path, content, message):
         soundfile.write(path, np.array(content), RATE, subtype="FLOAT")
     with pytest.raises(UserError, match=message):
         audio.read_audio(path)
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (9, "9 samples a second; there"),
+        (2**31 - 1, "2,147,483,647 samples a"),
+        (10**6, "10 samples, at 1,000,"),
+    ],
+)
+def test_rates_that_are_none_of_speech(tmp_path, rate, message):
+    soundfile.write(tmp_path / "file.wav", np.zeros(10), rate)
+    with pytest.raises(UserError, match=message):
+        audio.read_audio(tmp_path / "file.wav")
 
 
 # The synthesiser

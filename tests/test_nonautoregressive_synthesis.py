@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_run import quiet
-from toy_runs import nonautoregressive_config, synthesis_config
+from toy_runs import nonautoregressive_config, speech_config, synthesis_config
 from untrained_teacher import untrained_teacher
 
 from transformer import PRESETS, Synthesizer, UserError, train
@@ -204,6 +204,10 @@ def test_a_run_learns_from_another(tmp_path):
     louder = dataclasses.replace(config, data=dataclasses.replace(config.data, speeds=(0.5, 1.0)))
     with pytest.raises(UserError, match=r"another vocabulary or scale of the features: train both"):
         train(louder, tmp_path / "other", watch=quiet())
+    heard = train(speech_config(tmp_path, "one"), tmp_path / "heard", watch=quiet())
+    wrong = dataclasses.replace(config, model=dataclasses.replace(config.model, teacher=heard))
+    with pytest.raises(UserError, match=r"nonautoregressive-synthesis cannot learn from speech"):
+        train(wrong, tmp_path / "other", watch=quiet())
     config = nonautoregressive_config(tmp_path / "no" / "student", "one")
     with pytest.raises(UserError, match="--model.teacher .*: no such run directory"):
         train(config, tmp_path / "other", watch=quiet())

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -249,8 +250,8 @@ def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
         assert all(0 <= word.start < word.end <= length / 100 + 0.04 for word in each.words)
         assert each.alignment.shape == (len(each.ids), -(-length // 4))
         np.testing.assert_allclose(each.alignment.sum(axis=1), 1, atol=1e-5)
-    for bad in (np.zeros((2, 3)), np.zeros(0), np.array([np.nan])):
-        with pytest.raises(UserError, match="a waveform must have one axis of finite numbers"):
+    for bad in (np.zeros((2, 3)), np.zeros(0), np.array([np.nan]), np.full(9, 1e30)):
+        with pytest.raises(UserError, match="a waveform must have"):
             transcriber.transcribe(bad)
     with pytest.raises(UserError, match="no such file"):
         transcriber.transcribe(spoken_files / "none.wav")
@@ -321,6 +322,21 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     (spoken_files / "noise.wav").write_text("noise")
     assert decode(run.path, "--input", spoken_files / "noise.wav") == 2
     assert "line 1" not in capsys.readouterr().err
+    listing.write_text("0.wav\tone\ttwo\n")
+    assert decode(run.path, "--input", listing) == 2
+    assert "line 1: must be a file name, and perhaps a tab" in capsys.readouterr().err
+    shutil.copy(spoken_files / "0.wav", spoken_files / "sound")
+    assert decode(run.path, "--input", spoken_files / "sound") == 2
+    assert "the name of a recording must end in .wav or .flac or .ogg" in capsys.readouterr().err
+    assert decode(run.path, "--input", spoken_files / "0.wav", "--output", spoken_files / "1.wav") == 2
+    assert "1.wav: text is written to it" in capsys.readouterr().err
+    assert audio.read_audio(spoken_files / "1.wav").any()
+
+
+def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp_path, caplog):
+    soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
+    assert decode(run.path, "--input", tmp_path / "long.wav") == 0
+    assert re.search(r"line 1: a recording of 100.0 s is cut to .* s: see --buckets", caplog.text)
 
 
 def data_of(page):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
-from transformer.config.speech import AUDIO, RecordingsConfig
+from transformer.config.speech import AUDIO, SOUNDS, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
-from transformer.files import address, shown
+from transformer.files import address, open_regular, shown
+
+log = logging.getLogger("transformer")
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,21 @@ class DecodeArguments:
 @contextlib.contextmanager
 def short_options() -> Iterator[None]:
     """Replaces option names in messages by the shorter names of these commands."""
+
+    def short(text: str) -> str:
+        return text.replace("--decoding.", "--")
+
+    def shortened(record: logging.LogRecord) -> bool:
+        record.msg, record.args = short(record.getMessage()), ()
+        return True
+
+    log.addFilter(shortened)
     try:
         yield
     except UserError as error:
-        raise UserError(str(error).replace("--decoding.", "--")) from error
+        raise UserError(short(str(error))) from error
+    finally:
+        log.removeFilter(shortened)
 
 
 def parse_decode(arguments: list[str]) -> DecodeArguments:
@@ -171,6 +185,11 @@ def lines_of(given: DecodeArguments) -> Iterator[str]:
     if given.input.suffix.lower() in AUDIO:
         yield given.input.name
         return
+    with contextlib.suppress(OSError), open_regular(given.input) as file:
+        if file.read(4) in SOUNDS:
+            raise UserError(
+                f"--input {given.input}: the name of a recording must end in {' or '.join(AUDIO)}"
+            )
     for number, line in enumerate(read_lines(given.input), 1):
         if given.tsv:
             columns_of(number, line)
@@ -200,6 +219,8 @@ def check_files(given: DecodeArguments) -> int | None:
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
     if output and address(output):
         raise UserError(f"{option} {shown(output)}: write to a file here, and copy it there")
+    if output and output.suffix.lower() in AUDIO:
+        raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
     if output and not is_device(output):
         if output.is_dir() or not output.name:
             raise UserError(f"{option} {output} is a folder: name a file")

@@ -10,6 +10,8 @@ from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
 from transformer.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg")
+SOUNDS = (b"RIFF", b"fLaC", b"OggS", b"FORM", b"ID3\x03", b"ID3\x04")
+"""The first bytes of audio files, these and others."""
 """Names of recordings end so."""
 
 
@@ -114,7 +116,7 @@ class RecordingsConfig(CorpusConfig):
         "max_text": (2, LONGEST),
         "built_in_size": (20, COUNTS),
         "most_digits": (1, 100),
-        "bands": (1, LARGEST),
+        "bands": (1, 200),  # the spectrum has as many frequencies
         "sample_rate": (1_000, 1_000_000),
         "vocab_size": (1, LARGEST),
     }

@@ -139,6 +139,8 @@ class SpeechToText(Recordings):
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The recording that a line names, relative to the folder of the file."""
         name, _, text = line.partition("\t")
+        if "\t" in text:
+            raise UserError(f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text")
         path = listed(name, manifest, number)
         try:
             return recording(path, self.data.bands, text)

@@ -6,14 +6,18 @@ from typing import Any
 from transformer.config import Config
 from transformer.errors import UserError
 from transformer.runs.run import Run
+from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 from transformer.translator.decoder import Decoder
 
 
 def check_teacher(config: Config) -> None:
-    """Raises UserError if --model.teacher is no run directory."""
+    """Raises UserError if --model.teacher is no trained run with the same task."""
     if path := getattr(config.model, "teacher", None):
-        _named(path, Run)
+        run: Run = _named(path, Run)
+        if find_system(run.config.system).task is not find_system(config.system).task:
+            raise UserError(f"--model.teacher {path}: {config.system} cannot learn from {run.config.system}")
+        _named(path, lambda _: run.checkpoints.best())
 
 
 def load_teacher(task: Task, path: Path) -> Decoder[Any]:

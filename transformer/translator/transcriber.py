@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import DecodingConfig, Option
-from transformer.data.features.audio import features_of
+from transformer.data.features.audio import features_of, is_sound
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.lanes import batch
 from transformer.decoding.scores import SearchResult
@@ -72,6 +72,8 @@ class Transcriber(Decoder[SpeechToText]):
           alignments: whether to return the cross-attention of each token: a column for every 40 ms.
           options: as in `transcribe`.
         """
+        if isinstance(recordings, Path | str):
+            raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         settings = self.settings(n_best, options)
         records = enumerate(map(self.heard, recordings), 1)
         return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))
@@ -86,9 +88,10 @@ class Transcriber(Decoder[SpeechToText]):
         if isinstance(given, Path | str):
             return recording(Path(given), bands)
         wave = np.asarray(given, np.float32)
-        if wave.ndim != 1 or not len(wave) or not np.isfinite(wave).all():
-            what = f"the shape {wave.shape}" if wave.ndim != 1 or not len(wave) else "NaN or infinity in it"
-            raise UserError(f"a waveform must have one axis of finite numbers, not {what}")
+        if wave.ndim != 1 or not len(wave):
+            raise UserError(f"a waveform must have one axis of samples, not the shape {wave.shape}")
+        if not is_sound(wave).all():
+            raise UserError("a waveform must have numbers from -1 to 1")
         return Recording("waveform", features_of(wave, bands))
 
     def finished(  # type: ignore[override]

@@ -4,6 +4,7 @@ Waveforms are float32, mono, from -1 to 1, at 16,000 samples a second unless it 
 """
 
 import functools
+import io
 import math
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.errors import UserError
 from transformer.files import open_whole
@@ -27,8 +28,10 @@ FLOOR = 1e-10
 EXTRA = "pip install '.[speech]'"
 LONGEST = 24 * 3600 * 48_000
 """The most samples of a file."""
-SLOWEST = 1_000
-"""The fewest samples a second."""
+RATES = 1_000, 1_000_000
+"""Samples a second of a file."""
+LOUDEST = 2.0**31
+"""Of a sample: some programs write whole numbers as floating-point ones."""
 CUT = re.compile(r"^data : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE)
 """In libsndfile's log: a WAV file is shorter than its header says."""
 STREAMED = 2**31 - 2**16
@@ -50,19 +53,30 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
                 raise UserError(f"{path}: {file.frames:,} samples: cut it into shorter files")
             if cut and int(cut["declared"]) < STREAMED:
                 raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
-            if found < SLOWEST:
-                raise UserError(f"{path}: {found:,} samples a second; speech needs at least {SLOWEST:,}")
+            if not RATES[0] <= found <= RATES[1]:
+                raise UserError(
+                    f"{path}: {found:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
+                )
             samples = file.read(dtype="float32", always_2d=True)
     except (OSError, RuntimeError) as error:
         reason = "no such file" if not Path(path).exists() else str(error).rpartition(": ")[2].rstrip(".")
         raise UserError(f"{path}: cannot be read as audio: {reason}") from error
     if not len(samples):
         raise UserError(f"{path}: it has no samples")
-    if not np.isfinite(samples).all():
-        place = int(np.flatnonzero(~np.isfinite(samples).all(axis=1))[0])
-        raise UserError(f"{path}: sample {place} is not a number; write the file again")
+    if not (right := is_sound(samples)).all():
+        place = int(np.flatnonzero(~right.all(axis=1))[0])
+        raise UserError(f"{path}: sample {place} is not a number from -1 to 1; write the file again")
     wave = samples.mean(axis=1)
-    return wave if found == rate else resampled(wave, found, rate)
+    wave = wave if found == rate else resampled(wave, found, rate)
+    if not len(wave):
+        raise UserError(f"{path}: {len(samples)} samples, at {found:,} a second, are too few")
+    return wave
+
+
+def is_sound(samples: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
+    """Which of the samples are numbers, and not beyond `LOUDEST`."""
+    with np.errstate(invalid="ignore"):
+        return np.abs(samples) <= LOUDEST
 
 
 def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE) -> None:
@@ -71,9 +85,11 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
     Raises:
       UserError: it cannot be written.
     """
+    written = io.BytesIO()
+    library("soundfile").write(written, wave, rate, format="WAV", subtype="PCM_16")
     try:
         with open_whole(path) as file:
-            library("soundfile").write(file, wave, rate, format="WAV", subtype="PCM_16")
+            file.write(written.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.speech import RecordingsConfig
+from transformer.config.speech import AUDIO, RecordingsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
@@ -225,6 +225,8 @@ def read_manifest(path: Path) -> list[Listed]:
     Raises:
       UserError: it is empty, a line is not a file name, a tab and a text, or a file is missing.
     """
+    if path.suffix.lower() in AUDIO:
+        raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
     found = []
     for place, line in enumerate(read_lines(path), 1):
         name, tab, text = line.partition("\t")
