@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from transformer.commands import called
 from transformer.config import Config, ModelConfig, check_beam, differences
 from transformer.config.locations import NOT_OPENED, locations
 from transformer.data.corpus import Corpus
@@ -139,8 +140,8 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
-            f"{run.name} was made with another config: " + "; ".join(changed) + ". Leave these options "
-            "out to resume it, or choose another --run-dir"
+            f"{run.name} was made with another config: " + "; ".join(changed) + ". To resume it, leave the "
+            f"preset and these options out: {called('train')} --run-dir {run.name}. Or choose another --run-dir"
         )
     return run
 
