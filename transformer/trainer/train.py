@@ -141,7 +141,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     if changed:
         raise UserError(
             f"{run.name} was made with another config: " + "; ".join(changed) + ". To resume it, leave the "
-            f"preset and these options out: {called('train')} --run-dir {run.name}. Or choose another --run-dir"
+            f"preset and these options out: {called('train')} --run-dir {run.name}; or name another directory"
         )
     return run
 
