@@ -36,6 +36,16 @@ class NonAutoregressiveConfig(TransformerConfig):
         **dict.fromkeys(("bos_length", "length_span", "max_fertility"), (1, LONGEST)),
     }
 
+    @property
+    def untaught(self) -> str:
+        """What is missing in training, if it is."""
+        if self.teacher or self.decoder_input != "fertility":
+            return ""
+        return (
+            "fertilities are learned from an autoregressive teacher: give its run directory as "
+            "--model.teacher RUN, and its vocabulary as --data.source-tokenizer RUN/source.model"
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length_weight < 0 or self.fertility_weight < 0:

@@ -84,6 +84,18 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "duration_kernel": (1, 99)}
     ADAPTABLE = (*VoiceConfig.ADAPTABLE, "teacher", "duration_weight")
 
+    @property
+    def untaught(self) -> str:
+        """What is missing in training, if it is."""
+        return (
+            ""
+            if self.teacher
+            else (
+                "durations are learned from the attention of an autoregressive synthesiser: train one with "
+                "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
+            )
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.duration_kernel % 2 == 0:

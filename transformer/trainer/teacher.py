@@ -12,7 +12,9 @@ from transformer.translator.decoder import Decoder
 
 
 def check_teacher(config: Config) -> None:
-    """Raises UserError if --model.teacher is no trained run with the same task."""
+    """Raises UserError if --model.teacher is missing, or no trained run with the same task."""
+    if missing := getattr(config.model, "untaught", ""):
+        raise UserError(missing)
     if path := getattr(config.model, "teacher", None):
         run: Run = _named(path, Run)
         if find_system(run.config.system).task is not find_system(config.system).task:

@@ -113,10 +113,7 @@ def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | No
     c = config.model
     assert isinstance(c, NonAutoregressiveConfig)
     if c.teacher is None or load_teacher is None:
-        raise UserError(
-            "fertilities are learned from an autoregressive teacher: give its run directory as "
-            "--model.teacher RUN, and its vocabulary as --data.source-tokenizer RUN/source.model"
-        )
+        raise UserError(c.untaught)
     teacher = load_teacher(c.teacher)
     variables = jax.device_get(teacher.variables)  # on the host, so that each layout places its own copy
 

@@ -61,10 +61,7 @@ def teacher_durations(config: Config, load_teacher: Callable[[Path], Any]) -> Du
     c = config.model
     assert isinstance(c, NonAutoregressiveSynthesisConfig)
     if c.teacher is None:
-        raise UserError(
-            "durations are learned from the attention of an autoregressive synthesiser: train one with "
-            "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
-        )
+        raise UserError(c.untaught)
     teacher = load_teacher(c.teacher)
     model = teacher.model
     if not isinstance(model, Synthesiser):
