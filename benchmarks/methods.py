@@ -94,7 +94,11 @@ class Plan:
     def build(self, name: str, seed: int) -> Json:
         """Trains a run, unless it is there, and translates the test set with its last checkpoint."""
         path, about = self.path(name, seed), self.path(name, seed).with_suffix(".json")
-        if not about.exists():
+        if about.exists():
+            there, wanted = (each.training.steps for each in (Run(path).config, self.config(name, seed)))
+            if there != wanted:
+                raise UserError(f"{path} has {there:,} updates, not {wanted:,}: name another WORK")
+        else:
             if METHODS[name].continues:
                 self.build(PLAIN, seed)
             start = time.monotonic()

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,6 +37,14 @@ def test_the_table_of_methods():
     lines = methods.table([row | {"name": "plain"}, row | {"name": "rdrop", "spread": 0.25, "seeds": 3}])
     assert lines.splitlines()[2] == "| plain | `--x 1` | 30.00 ± 1.50 |  |  | 1 | 1.10 | 1.00 | 0.90 |"
     assert "| +0.50 ± 0.25 | 0.040 | 3 |" in lines
+
+
+def test_a_folder_with_other_updates_is_refused(finished, tmp_path):
+    plan = methods.Plan(tmp_path, None, 7, 1)
+    shutil.copytree(finished, plan.path(methods.PLAIN, 0))
+    (tmp_path / "plain-0.json").write_text('{"translations": []}')
+    with pytest.raises(UserError, match="plain-0 has .* updates, not 7: name another WORK"):
+        plan.build(methods.PLAIN, 0)
 
 
 def test_updates_go_through_the_batches(config):
