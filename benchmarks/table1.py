@@ -26,7 +26,7 @@ from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
 from transformer.config import TransformerConfig
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.model.attention import MultiHeadAttention
+from transformer.model.attention import self_attention
 from transformer.model.masks import Mask
 from transformer.systems.convolutional.model import GatedConvolution, reach
 from transformer.systems.recurrent.model import make_cell
@@ -56,7 +56,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        layer = MultiHeadAttention(self.config)
+        layer = self_attention(self.config)
         keys_values = layer.keys_values(x, jnp.arange(x.shape[1]))
         return layer(x, keys_values, Mask(window=self.config.window))[0]
 

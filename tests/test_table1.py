@@ -34,6 +34,14 @@ def test_sequential_operations(kind, steps):
     assert table1.sequential_operations(jax.make_jaxpr(model.apply)(shapes, x).jaxpr) == steps
 
 
+def test_each_kind_of_attention_is_another():
+    """With the same parameters, these layers differ."""
+    x = jax.random.normal(jax.random.key(1), (1, 24, 32))
+    variables = table1.layer("self-attention", 32).init(jax.random.key(0), x)
+    full, *others = (table1.layer(kind, 32).apply(variables, x) for kind in table1.ORDER[:3])
+    assert all(float(jnp.abs(full - other).max()) > 1e-2 for other in others)
+
+
 def test_it_writes_a_table_and_plots(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table1, "measure", lambda lengths, widths, repeats: costs)
     costs = [
