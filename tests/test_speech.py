@@ -328,6 +328,9 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     shutil.copy(spoken_files / "0.wav", spoken_files / "sound")
     assert decode(run.path, "--input", spoken_files / "sound") == 2
     assert "the name of a recording must end in .wav or .flac or .ogg" in capsys.readouterr().err
+    listing.write_text("FORM.wav\n")  # as AIFF begins, and yet a list
+    assert decode(run.path, "--input", listing) == 2
+    assert "bad.tsv, line 1" in capsys.readouterr().err
     assert decode(run.path, "--input", spoken_files / "0.wav", "--output", spoken_files / "1.wav") == 2
     assert "1.wav: text is written to it" in capsys.readouterr().err
     assert audio.read_audio(spoken_files / "1.wav").any()

@@ -16,7 +16,7 @@ from transformer.cli.output import is_device
 from transformer.commands import called, program
 from transformer.config import Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
-from transformer.config.speech import AUDIO, SOUNDS, RecordingsConfig
+from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
@@ -186,7 +186,7 @@ def lines_of(given: DecodeArguments) -> Iterator[str]:
         yield given.input.name
         return
     with contextlib.suppress(OSError), open_regular(given.input) as file:
-        if file.read(4) in SOUNDS:
+        if SOUND.match(file.read(12)):
             raise UserError(
                 f"--input {given.input}: the name of a recording must end in {' or '.join(AUDIO)}"
             )

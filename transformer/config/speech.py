@@ -1,5 +1,6 @@
 """Options of speech recognition, and of recordings."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -10,8 +11,8 @@ from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
 from transformer.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg")
-SOUNDS = (b"RIFF", b"fLaC", b"OggS", b"FORM", b"ID3\x03", b"ID3\x04")
-"""The first bytes of audio files, these and others."""
+SOUND = re.compile(rb"OggS\0|fLaC\0|ID3[\3\4]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL)
+"""How the content of audio files begins, these and others."""
 """Names of recordings end so."""
 
 

@@ -87,13 +87,11 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     @property
     def untaught(self) -> str:
         """What is missing in training, if it is."""
+        if self.teacher:
+            return ""
         return (
-            ""
-            if self.teacher
-            else (
-                "durations are learned from the attention of an autoregressive synthesiser: train one with "
-                "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
-            )
+            "durations are learned from the attention of an autoregressive synthesiser: train one with "
+            "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
         )
 
     def __post_init__(self) -> None:

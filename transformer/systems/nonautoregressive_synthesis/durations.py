@@ -72,9 +72,7 @@ def teacher_durations(config: Config, load_teacher: Callable[[Path], Any]) -> Du
         traced = jax.tree.map(jnp.asarray, variables)
         attention = sown_attention(cross_attention, model, traced, source, target)
         steps = jnp.isfinite(target[..., 0])[:, :: c.reduction]
-        heard = (
-            jnp.arange(steps.shape[1]) * c.reduction // model.config.reduction
-        )  # the teacher's step at each
-        return durations(attention[:, heard], steps, source != c.special.pad)
+        theirs = jnp.arange(steps.shape[1]) * c.reduction // model.config.reduction  # the teacher's steps
+        return durations(attention[:, theirs], steps, source != c.special.pad)
 
     return found
