@@ -17,6 +17,7 @@ from transformer.config.methods import GuidanceConfig, RDropConfig, ScheduledCon
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.methods import scheduled
 from transformer.methods.guidance import off_diagonal
+from transformer.methods.rdrop import compared_passes
 from transformer.methods.registry import objective_of
 from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
@@ -171,6 +172,28 @@ def test_rdrop_is_the_divergence_of_two_passes(system):
     assert float(loss.metrics["divergence"][0]) == pytest.approx(apart, rel=1e-3)
     in_evaluation = loss_of(config, context=Context())
     assert float(in_evaluation.total) == float(loss_of(config_of(system), context=Context()).total)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradient_of_rdrop(smoothing):
+    """By JAX, of the equations."""
+    keys = jax.random.split(jax.random.key(4), 2)
+    logits = tuple(jax.random.normal(key, (2, 3, 7)) for key in keys)
+    targets, words = jnp.asarray([[1, 6, 2], [3, 0, 0]]), jnp.asarray([[1.0, 1, 1], [1, 0, 0]])
+
+    def loss(logits):
+        p, q = map(jax.nn.softmax, logits)
+        correct = jax.nn.one_hot(targets, 7)
+        wanted = correct * (1 - smoothing) + (1 - correct) * smoothing / 6
+        entropies = -(wanted * (jnp.log(p) + jnp.log(q)) / 2).sum(axis=-1)
+        apart = (p * jnp.log(p / q) + q * jnp.log(q / p)).sum(axis=-1) / 2
+        return ((entropies + 3.0 / 2 * apart) * words).sum()
+
+    sums, gradients = compared_passes(smoothing, 3.0, logits, targets, words)
+    expected, wanted = jax.value_and_grad(loss)(logits)
+    assert float(sums["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    for ours, theirs in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("system", LIKELIHOOD)

@@ -1,14 +1,14 @@
 """R-Drop (Liang et al. 2021): two passes with other dropout masks should predict the same."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from transformer.config import Config
 from transformer.model.parameters import Variables
-from transformer.model.products import logits
-from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
 from transformer.training.slices import sums_in_slices
 
@@ -19,21 +19,6 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
 
     The metrics are those of `plain` in the first pass, and `divergence`.
     """
-    alpha = config.rdrop.weight
-
-    def compare(table: Array, states: tuple[Array, Array], targets: Array, words: Array) -> dict[str, Array]:
-        """Sums over words."""
-        both = [logits(each, table) for each in states]
-        p, q = map(jax.nn.log_softmax, both)
-        apart = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(axis=-1) / 2
-        losses = [cross_entropy(each, targets, plain.smoothing) for each in both]
-        found = {
-            "loss": sum(losses[1:], losses[0]) / 2 + alpha / 2 * apart,
-            "nll": cross_entropy(both[0], targets),
-            "correct": (both[0].argmax(axis=-1) == targets).astype(jnp.float32),
-            "divergence": apart,
-        }
-        return {name: (values * words).sum() for name, values in found.items()}
 
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         if context.deterministic:
@@ -43,9 +28,54 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
         targets = batch["target"]
         words = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
         first, second = jnp.split(hidden, 2)
-        sums = sums_in_slices(compare, table, (first, second), targets, words)
+        compared = functools.partial(compared_passes, plain.smoothing, config.rdrop.weight)
+        sums = sums_in_slices(compared, table, (first, second), targets, words)
         total, weight = sums.pop("loss"), words.sum()
         metrics = {name: (jax.lax.stop_gradient(value), weight) for name, value in sums.items()}
         return Loss(total, weight, metrics, **sown)
 
     return objective
+
+
+def compared_passes(
+    smoothing: float,
+    alpha: float,
+    logits: tuple[Float[Array, "b t v"], ...],
+    targets: Int[Array, "b t"],
+    words: Float[Array, "b t"],
+) -> tuple[dict[str, Array], tuple[Float[Array, "b t v"], ...]]:
+    """Sums over words, and the gradients of the loss with respect to the logits of the two passes."""
+    (p, log_p), (q, log_q) = map(_softmax, logits)
+    ratio = log_p - log_q
+    from_p, from_q = (p * ratio).sum(axis=-1), -(q * ratio).sum(axis=-1)  # KL(p || q), KL(q || p)
+    divergence = (from_p + from_q) / 2
+
+    others = smoothing / (p.shape[-1] - 1)
+    first, second = (jnp.take_along_axis(x, targets[..., None], axis=-1)[..., 0] for x in (log_p, log_q))
+    every = (log_p + log_q).sum(axis=-1) if smoothing else 0.0
+    loss = -((1 - smoothing - others) * (first + second) + others * every) / 2
+    sums = {
+        "loss": loss + alpha / 2 * divergence,
+        "nll": -first,
+        "correct": (first >= log_p.max(axis=-1)).astype(jnp.float32),
+        "divergence": divergence,
+    }
+
+    weight, apart = words[..., None] / 2, alpha / 4 * words[..., None]
+    at_target = (*jnp.indices(targets.shape), targets)
+    excess = (1 - smoothing - others) * words / 2
+
+    def gradient(p: Array, q: Array, ratio: Array, divergence: Array) -> Array:
+        smoothed = (p - others) * weight + (p * (1 + ratio - divergence[..., None]) - q) * apart
+        return smoothed.at[at_target].add(-excess)
+
+    gradients = gradient(p, q, ratio, from_p), gradient(q, p, -ratio, from_q)
+    return {name: (values * words).sum() for name, values in sums.items()}, gradients
+
+
+def _softmax(logits: Float[Array, "b t v"]) -> tuple[Float[Array, "b t v"], Float[Array, "b t v"]]:
+    """Probabilities and their logarithms, with one exponential for both."""
+    highest = logits.max(axis=-1, keepdims=True)
+    exponentials = jnp.exp(logits - highest)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    return exponentials / total, logits - highest - jnp.log(total)

@@ -46,58 +46,58 @@ def _join(x: Array) -> Array:
     return x.reshape(len(x), -1, *x.shape[3:])
 
 
+Compared = Callable[..., tuple[dict[str, Array], tuple[Array, ...]]]
+"""From logits `[b, t, v]`, one for each state, and other arrays `[b, t, ...]`: sums over the tokens, by name,
+with `loss` among them, and the gradients of `loss` with respect to the logits."""
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def sums_in_slices(
-    function: Callable[..., dict[str, Array]],
+    compared: Compared,
     table: Float[Array, "v m"],
     states: tuple[Float[Array, "b t m"], ...],
     *arrays: Array,
 ) -> dict[str, Float[Array, ""]]:
-    """The sums over slices of the time axis of `function(table, states, *arrays)`.
+    """The sums over slices of the time axis of `compared(logits, *arrays)`.
 
     The gradient of a slice is computed together with its logits, so nothing is computed twice. Only `loss`
     has a gradient, with respect to the table and the states.
 
     Args:
-      function: returns sums over the tokens of a slice, by name, with `loss` among them. Tokens that fill up
-        the last slice are zeros.
+      compared: of the logits and arrays of a slice. Tokens that fill up the last slice are zeros.
       table: the output embeddings.
       states: hidden states whose products with the table are logits.
       arrays: `[b, t, ...]`, without gradients.
     """
-    slices = _cut((*states, *arrays), len(table))
-
-    def sums(given: tuple[Array, ...]) -> dict[str, Array]:
-        return function(table, given[: len(states)], *given[len(states) :])
-
-    return jax.tree.map(jnp.sum, jax.lax.map(sums, slices))
+    return _sums_and_gradients(compared, table, states, *arrays)[0]
 
 
 def _sums_and_gradients(
-    function: Callable[..., dict[str, Array]], table: Array, states: tuple[Array, ...], *arrays: Array
+    compared: Compared, table: Array, states: tuple[Array, ...], *arrays: Array
 ) -> tuple[dict[str, Array], tuple[Any, ...]]:
-    def loss(table: Array, states: tuple[Array, ...], *arrays: Array) -> tuple[Array, dict[str, Array]]:
-        sums = function(table, states, *arrays)
-        return sums["loss"], sums
+    exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    near = table.astype(states[0].dtype)
 
     def add(before: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        slices = given[: len(states)], *given[len(states) :]
-        (of_table, of_states), sums = jax.grad(loss, argnums=(0, 1), has_aux=True)(table, *slices)
-        return before + of_table, (of_states, sums)
+        states_, arrays_ = given[: len(states)], given[len(states) :]
+        sums, found = compared(tuple(exact("btm,vm->btv", x, near) for x in states_), *arrays_)
+        gradients = [gradient.astype(near.dtype) for gradient in found]
+        # the longer axis last, so that a CPU has to transpose the smaller operand
+        of_table = [exact("btm,btv->mv", *both) for both in zip(states_, gradients, strict=True)]
+        return sum(of_table, before), (tuple(exact("btv,vm->btm", x, near) for x in gradients), sums)
 
-    slices = _cut((*states, *arrays), len(table))
-    of_table, (of_states, sums) = jax.lax.scan(add, jnp.zeros_like(table), slices)
+    # gradients take as much memory as their logits
+    slices = _cut((*states, *arrays), 2 * len(states) * len(table))
+    of_table, (of_states, sums) = jax.lax.scan(add, jnp.zeros(table.T.shape, jnp.float32), slices)
     time = states[0].shape[1]
-    gradients = of_table, tuple(_join(x)[:, :time] for x in of_states)
+    gradients = of_table.T, tuple(_join(x)[:, :time] for x in of_states)
     return jax.tree.map(jnp.sum, sums), (*gradients, len(arrays))
 
 
-def _scaled(
-    function: Callable[..., dict[str, Array]], found: tuple[Any, ...], cotangents: dict[str, Array]
-) -> tuple[Any, ...]:
-    *gradients, others = found
+def _scaled(compared: Compared, found: tuple[Any, ...], cotangents: dict[str, Array]) -> tuple[Any, ...]:
+    of_table, of_states, others = found
     scale = cotangents["loss"]
-    return (*jax.tree.map(lambda x: (x * scale).astype(x.dtype), tuple(gradients)), *(None,) * others)
+    return of_table * scale, tuple(x * scale for x in of_states), *(None,) * others
 
 
 sums_in_slices.defvjp(_sums_and_gradients, _scaled)
