@@ -19,16 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bootstrap import Comparison, compare, test_set
 from benchmarks.command import positive, run
 from benchmarks.measure import Contestant, machine, save, side_by_side
 from benchmarks.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
 from transformer.config.variants import VARIANTS, Variant
-from transformer.data.sources.corpora import open_corpus
 from transformer.errors import UserError
 from transformer.files import Json
-from transformer.translator.translator import translation_of
 
 PLAIN, FURTHER = "plain", "plain, further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
@@ -104,8 +103,7 @@ class Plan:
             start = time.monotonic()
             train(self.config(name, seed), path)
             seconds = time.monotonic() - start
-            test = list(open_corpus(text_data(self.config(name, seed))).splits["test"])
-            translated = Translator.load(path, "last").translate([source for source, _ in test])
+            translated = Translator.load(path, "last").translate([source for source, _ in test_set(path)])
             save(str(about), {"seconds": seconds, "translations": translated})
         found: Json = json.loads(about.read_text())
         return found
@@ -114,48 +112,30 @@ class Plan:
 # Quality
 
 
-def compared(plan: Plan, name: str, seed: int) -> dict[str, float]:
-    """BLEU of a run, half the width of its 95 % interval, its difference from the plain run with that seed,
-    and the p of a paired bootstrap test (Koehn 2004)."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.significance import PairedTest
-
+def compared(plan: Plan, name: str, seed: int) -> Comparison:
+    """A run, compared with the plain run with that seed."""
     against = FURTHER if METHODS[name].continues else PLAIN
-    runs = [(each, plan.build(each, seed)["translations"]) for each in dict.fromkeys((against, name))]
-    tokenize = plan.config(PLAIN, seed).training.bleu_tokenize
-    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
-    tokenizer = translation_of(Run(plan.path(PLAIN, seed))).tokenizers[1]
-    test = open_corpus(text_data(plan.config(PLAIN, seed))).splits["test"]
-    references = [tokenizer.plain(target) for _, target in test]
-    if name == against:
-        runs.append((f"{name} again", runs[0][1]))
-    _, scores = PairedTest(runs, {"BLEU": metric}, [references], test_type="bs")()
-    plain, ours = scores["BLEU"]
-    return {
-        "bleu": ours.score,
-        "interval": ours.ci,
-        "difference": ours.score - plain.score,
-        "p": 1.0 if name == against else ours.p_value,
-    }
+    both = (plan.build(each, seed)["translations"] for each in (against, name))
+    return compare(plan.path(PLAIN, seed), *both)
 
 
 def quality(plan: Plan, name: str) -> dict[str, Any]:
     """The comparisons of a method: with one seed, or with all if it is not certainly different."""
     found = [compared(plan, name, 0)]
     baseline = name in (PLAIN, FURTHER)
-    if found[0]["p"] > UNCERTAIN and not baseline:
+    if found[0].p > UNCERTAIN and not baseline:
         found += [compared(plan, name, seed) for seed in range(1, plan.seeds)]
-    differences = [each["difference"] for each in found]
+    differences = [each.difference for each in found]
     return {
         "name": name,
         "options": METHODS[name].options,
         "seeds": len(found),
-        "bleu": statistics.mean(each["bleu"] for each in found),
-        "interval": found[0]["interval"],
+        "bleu": statistics.mean(each.bleu for each in found),
+        "interval": found[0].interval,
         "difference": statistics.mean(differences),
         "spread": statistics.stdev(differences) if len(differences) > 1 else None,
-        "p": found[0]["p"],
-        "each": found,
+        "p": found[0].p,
+        "each": [dataclasses.asdict(each) for each in found],
     }
 
 
@@ -175,8 +155,7 @@ def update(config: Config) -> Callable[[], None]:
 def decoding(path: Path) -> Callable[[], None]:
     """Translation of some test sentences."""
     translator = Translator.load(path, "last")
-    test = open_corpus(text_data(Run(path).config)).splits["test"]
-    sources = [source for source, _ in list(test)[:SENTENCES]]
+    sources = [source for source, _ in test_set(path)[:SENTENCES]]
 
     def translate() -> None:
         translator.translate(sources)

@@ -10,11 +10,10 @@ import argparse
 import random
 from pathlib import Path
 
+from benchmarks.bootstrap import test_set
 from benchmarks.command import positive, run
 from benchmarks.measure import machine
 from transformer import Run, Translator
-from transformer.config import text_data
-from transformer.data.sources.corpora import open_corpus
 from transformer.errors import UserError
 from transformer.evaluation.scores import bleu
 
@@ -43,7 +42,7 @@ def row(path: Path, given: int, most: int) -> list[float]:
     """
     stored, translator = Run(path), Translator.load(path, "last")
     plain = translator.tokenizers[1].plain
-    test = [(source, plain(target).split()) for source, target in _test(stored)]
+    test = [(source, plain(target).split()) for source, target in test_set(path)]
     lines = [(source, words) for source, words in test if len(words) > given]
     others = sorted({word for _, words in test for word in words})
     if not lines or len(others) < 8:
@@ -56,10 +55,6 @@ def row(path: Path, given: int, most: int) -> list[float]:
         found = continued(translator, [source for source, _ in lines], [f"{prefix} " for prefix in prefixes])
         scores.append(bleu(found, references, stored.config.training.bleu_tokenize).value)
     return scores
-
-
-def _test(stored: Run) -> list[tuple[str, str]]:
-    return list(open_corpus(text_data(stored.config)).splits["test"])
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks of methods, tasks, normalisations, recurrent cells and wrong beginnings, at small sizes."""
+"""Benchmarks of methods, rewards, tasks, normalisations, recurrent cells, wrong beginnings: small runs."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import distance, methods, normalizations, robustness, tasks
+from benchmarks import bootstrap, distance, methods, normalizations, rewards, robustness, tasks
 from benchmarks.updates import updates
 from transformer import Config, UserError
 from transformer.config.variants import VARIANTS
@@ -45,6 +45,52 @@ def test_a_folder_with_other_updates_is_refused(finished, tmp_path):
     (tmp_path / "plain-0.json").write_text('{"translations": []}')
     with pytest.raises(UserError, match="plain-0 has .* updates, not 7: name another WORK"):
         plan.build(methods.PLAIN, 0)
+
+
+# Rewards
+
+
+def test_a_run_is_continued_with_and_without_a_reward(finished, tmp_path):
+    plan = rewards.Plan(finished, tmp_path, updates=20)
+    for name in rewards.METHODS:
+        config = plan.config(name, 1)
+        check_system(config)
+        assert config.training.init_from == finished
+        assert (config.training.steps, config.training.seed) == (20, 1)
+        assert (config.reward.share > 0) == (name != "cross-entropy")
+
+
+def test_the_table_of_rewards():
+    before = bootstrap.Comparison(40.0, 1.5, 0.0, 1.0)
+    each = [{"bleu": 40.0 + x, "difference": x, "p": 0.04} for x in (0.25, 0.75)]
+    row = {"name": "minimum risk", "each": each, "rewards": [[0.3, 0.35], [0.3, 0.36]]}
+    lines = rewards.table(before, [row]).splitlines()
+    assert lines[2] == "| before | 40.00 ± 1.50 | | | | |"
+    assert lines[3].startswith(
+        "| minimum risk | 40.50 | +0.25, +0.75 | +0.50 ± 0.35 | 0.040, 0.040 | 30.0 to"
+    )
+
+
+def test_translations_are_compared(finished):
+    references = [target for _, target in bootstrap.test_set(finished)]
+    first = ["wrong" for _ in references]
+    found = bootstrap.compare(finished, first, references)
+    assert (found.bleu, found.difference) == (pytest.approx(100), pytest.approx(100))
+    assert found.p < 0.05
+    assert bootstrap.compare(finished, references, references).p == 1
+
+
+@pytest.mark.slow
+def test_rewards_at_a_small_size(finished, tmp_path, capsys):
+    rewards.main([str(finished), str(tmp_path), "--updates", "4", "--seeds", "2"])
+    rows = json.loads((tmp_path / "rewards.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == list(rewards.METHODS)
+    assert [len(row["each"]) for row in rows] == [2, 2, 2]
+    with pytest.raises(UserError, match="has 4 updates, not 5: name another WORK"):
+        rewards.main([str(finished), str(tmp_path), "--updates", "5", "--seeds", "2"])
+
+
+# Batches
 
 
 def test_updates_go_through_the_batches(config):

@@ -1,0 +1,165 @@
+"""What training on rewards adds to a trained translation model.
+
+`python -m benchmarks.rewards RUN WORK` continues RUN, from its best checkpoint, by cross-entropy, minimum
+risk and REINFORCE, for the same updates each and with several seeds. Each run translates the test set of RUN,
+and a paired bootstrap test compares it with RUN's own translation. Everything is in WORK: if interrupted,
+the same command continues.
+"""
+
+import argparse
+import json
+import statistics
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bootstrap import Comparison, compare, test_set
+from benchmarks.command import positive, run
+from benchmarks.measure import machine, save
+from transformer import Config, Run, Translator, train
+from transformer.config.variants import VARIANTS, Variant
+from transformer.errors import UserError
+
+METHODS = {
+    "cross-entropy": Variant("as before"),
+    "minimum risk": VARIANTS["risk"],
+    "REINFORCE": VARIANTS["reinforce"],
+}
+SEEDS = 3
+UPDATES = 200
+PEAK = 2e-4  # learning rate, after a short warmup
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to continue, and how."""
+
+    start: Path
+    work: Path
+    updates: int = UPDATES
+    peak: float = PEAK
+
+    def path(self, name: str, seed: int) -> Path:
+        """The run directory of a method."""
+        return self.work / f"{name.replace(' ', '-')}-{seed}"
+
+    def config(self, name: str, seed: int) -> Config:
+        """The config of a run: cross-entropy without R-Drop, so that methods differ in the reward only.
+
+        Raises:
+          UserError: RUN is not of sentence pairs.
+        """
+        base = Run(self.start).config
+        if not hasattr(base.data, "batching"):
+            raise UserError(f"{self.start} is no translation model")
+        return METHODS[name].of(
+            replace(
+                base,
+                data=replace(base.data, batching="buckets", seed=seed),
+                rdrop=replace(base.rdrop, weight=0.0),
+                training=replace(
+                    base.training,
+                    seed=seed,
+                    steps=self.updates,
+                    init_from=self.start,
+                    log_every=max(1, self.updates // 10),
+                    evaluate_every=self.updates,
+                    keep_last=1,
+                ),
+                optimizer=replace(
+                    base.optimizer,
+                    schedule="cosine",
+                    peak=self.peak,
+                    warmup_steps=max(1, self.updates // 10),
+                ),
+            )
+        )
+
+    def build(self, name: str, seed: int) -> dict[str, Any]:
+        """Trains a run, unless it is there: its translations of the test set, and its log of training."""
+        path, about = self.path(name, seed), self.path(name, seed).with_suffix(".json")
+        config = self.config(name, seed)
+        if not about.exists():
+            train(config, path)
+            save(
+                str(about),
+                {"translations": translated(path, "last"), "log": Run(path).log.records("training")},
+            )
+        if (there := Run(path).config.training.steps) != self.updates:
+            raise UserError(f"{path} has {there:,} updates, not {self.updates:,}: name another WORK")
+        found: dict[str, Any] = json.loads(about.read_text())
+        return found
+
+    def before(self) -> list[str]:
+        """The translations of RUN."""
+        about = self.work / "before.json"
+        if not about.exists():
+            save(str(about), {"translations": translated(self.start, "best")})
+        found: list[str] = json.loads(about.read_text())["translations"]
+        return found
+
+    def row(self, name: str, seeds: int) -> dict[str, Any]:
+        """A method, compared with RUN."""
+        built = [self.build(name, seed) for seed in range(seeds)]
+        each = [compare(self.start, self.before(), run["translations"]) for run in built]
+        return {
+            "name": name,
+            "options": METHODS[name].options,
+            "each": [asdict(one) for one in each],
+            "rewards": [[one["reward"] for one in run["log"] if "reward" in one] for run in built],
+        }
+
+
+def translated(path: Path, checkpoint: str) -> list[str]:
+    """The test set in the translation of a run."""
+    return Translator.load(path, checkpoint).translate([source for source, _ in test_set(path)])
+
+
+HEADER = "| | BLEU | difference of each seed | mean | p | reward in training |"
+
+
+def table(before: Comparison, rows: list[dict[str, Any]]) -> str:
+    """Markdown. Rewards are those of the first and of the last tenth of the updates."""
+    lines = [
+        HEADER,
+        "|---" * (HEADER.count(" | ") + 1) + "|",
+        f"| before | {before.bleu:.2f} ± {before.interval:.2f} | | | | |",
+    ]
+    for row in rows:
+        differences = [each["difference"] for each in row["each"]]
+        spread = f" ± {statistics.stdev(differences):.2f}" if len(differences) > 1 else ""
+        rewards = [f"{100 * each[0]:.1f} to {100 * each[-1]:.1f} %" for each in row["rewards"] if each]
+        lines.append(
+            f"| {row['name']} | {statistics.mean(each['bleu'] for each in row['each']):.2f} | "
+            f"{', '.join(f'{x:+.2f}' for x in differences)} | {statistics.mean(differences):+.2f}{spread} | "
+            f"{', '.join(format(each['p'], '.3f') for each in row['each'])} | {', '.join(rewards)} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Trains what is missing, prints the table and writes WORK/rewards.json and rewards.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rewards", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a trained translation model")
+    parser.add_argument("work", type=Path, metavar="WORK", help="folder for runs and the table")
+    parser.add_argument("--updates", type=positive, default=UPDATES, help="of each method")
+    parser.add_argument("--peak", type=float, default=PEAK, help="learning rate")
+    parser.add_argument("--seeds", type=positive, default=SEEDS, help="of each method")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), help="these methods")
+    given = parser.parse_args(arguments)
+    given.work.mkdir(parents=True, exist_ok=True)
+    plan = Plan(given.run, given.work, given.updates, given.peak)
+    rows = [plan.row(name, given.seeds) for name in given.only]
+    before = compare(plan.start, plan.before(), plan.before())
+    text = table(before, rows)
+    settings = {"run": str(plan.start), "updates": plan.updates, "peak": plan.peak}
+    save(
+        str(given.work / "rewards.json"),
+        {"about": machine() | settings, "before": asdict(before), "rows": rows},
+    )
+    (given.work / "rewards.md").write_text(text + "\n")
+    print(f"{text}\n{machine()}\nwritten to {given.work / 'rewards.json'} and rewards.md")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run("benchmarks.rewards", main))
