@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.training import cross_entropy as module
+from transformer.training import slices
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
 
 
@@ -64,8 +64,8 @@ def problem(rows, time, classes=11, width=4):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logits_at_once", [1, 11 * 3 * 2, 10**6])
 def test_sliced_loss_and_gradients_are_those_of_the_whole(shape, smoothing, logits_at_once, monkeypatch):
-    for platform in module.SLICE:
-        monkeypatch.setitem(module.SLICE, platform, logits_at_once)
+    for platform in slices.SLICE:
+        monkeypatch.setitem(slices.SLICE, platform, logits_at_once)
     hidden, table, targets, weights = problem(*shape)
 
     def whole(hidden, table):
@@ -88,7 +88,7 @@ def test_sliced_loss_and_gradients_are_those_of_the_whole(shape, smoothing, logi
 
 
 def test_no_array_of_all_logits_exists(monkeypatch):
-    monkeypatch.setitem(module.SLICE, "cpu", 4 * 1000)
+    monkeypatch.setitem(slices.SLICE, "cpu", 4 * 1000)
     hidden, table, targets, weights = problem(4, 32, classes=1000)
 
     def loss(hidden, table):

@@ -15,15 +15,15 @@ from transformer.config.copying import CopyingConfig
 from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, ScheduledConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
-from transformer.methods import scheduled
+from transformer.methods import rdrop, scheduled
 from transformer.methods.guidance import off_diagonal
-from transformer.methods.rdrop import compared_passes
 from transformer.methods.registry import objective_of
 from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
 from transformer.systems.registry import SYSTEMS, find_system
 from transformer.tasks.translation import Translation
 from transformer.training.objective import TranslationObjective
+from transformer.training.slices import SLICE
 
 SIZES = {"vocab_size": 12, "num_layers": 2, "d_model": 8, "dropout": 0.0}
 LAYER = {"d_ff": 12, "num_heads": 2}
@@ -175,7 +175,8 @@ def test_rdrop_is_the_divergence_of_two_passes(system):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_gradient_of_rdrop(smoothing):
+@pytest.mark.parametrize("platform", SLICE)
+def test_the_gradient_of_rdrop(platform, smoothing):
     """By JAX, of the equations."""
     keys = jax.random.split(jax.random.key(4), 2)
     logits = tuple(jax.random.normal(key, (2, 3, 7)) for key in keys)
@@ -189,7 +190,7 @@ def test_the_gradient_of_rdrop(smoothing):
         apart = (p * jnp.log(p / q) + q * jnp.log(q / p)).sum(axis=-1) / 2
         return ((entropies + 3.0 / 2 * apart) * words).sum()
 
-    sums, gradients = compared_passes(smoothing, 3.0, logits, targets, words)
+    sums, gradients = rdrop.judge(smoothing, 3.0, platform, logits, targets, words)
     expected, wanted = jax.value_and_grad(loss)(logits)
     assert float(sums["loss"]) == pytest.approx(float(expected), rel=1e-5)
     for ours, theirs in zip(gradients, wanted, strict=True):

@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Config
 from transformer.model.parameters import Variables
+from transformer.training.cross_entropy import at_targets, less_at_targets
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
-from transformer.training.slices import sums_in_slices
+from transformer.training.slices import Sums, sums_in_slices
 
 
 def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
@@ -28,8 +29,8 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
         targets = batch["target"]
         words = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
         first, second = jnp.split(hidden, 2)
-        compared = functools.partial(compared_passes, plain.smoothing, config.rdrop.weight)
-        sums = sums_in_slices(compared, table, (first, second), targets, words)
+        judged = functools.partial(judge, plain.smoothing, config.rdrop.weight)
+        sums = sums_in_slices(judged, table, (first, second), targets, words)
         total, weight = sums.pop("loss"), words.sum()
         metrics = {name: (jax.lax.stop_gradient(value), weight) for name, value in sums.items()}
         return Loss(total, weight, metrics, **sown)
@@ -37,13 +38,14 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
     return objective
 
 
-def compared_passes(
+def judge(
     smoothing: float,
     alpha: float,
+    platform: str,
     logits: tuple[Float[Array, "b t v"], ...],
     targets: Int[Array, "b t"],
     words: Float[Array, "b t"],
-) -> tuple[dict[str, Array], tuple[Float[Array, "b t v"], ...]]:
+) -> tuple[Sums, tuple[Float[Array, "b t v"], ...]]:
     """Sums over words, and the gradients of the loss with respect to the logits of the two passes."""
     (p, log_p), (q, log_q) = map(_softmax, logits)
     ratio = log_p - log_q
@@ -51,9 +53,10 @@ def compared_passes(
     divergence = (from_p + from_q) / 2
 
     others = smoothing / (p.shape[-1] - 1)
-    first, second = (jnp.take_along_axis(x, targets[..., None], axis=-1)[..., 0] for x in (log_p, log_q))
-    every = (log_p + log_q).sum(axis=-1) if smoothing else 0.0
-    loss = -((1 - smoothing - others) * (first + second) + others * every) / 2
+    first, second = (at_targets(platform, x, targets) for x in (log_p, log_q))
+    loss = -(1 - smoothing - others) * (first + second) / 2
+    if smoothing:
+        loss -= others * (log_p + log_q).sum(axis=-1) / 2
     sums = {
         "loss": loss + alpha / 2 * divergence,
         "nll": -first,
@@ -61,13 +64,10 @@ def compared_passes(
         "divergence": divergence,
     }
 
-    weight, apart = words[..., None] / 2, alpha / 4 * words[..., None]
-    at_target = (*jnp.indices(targets.shape), targets)
-    excess = (1 - smoothing - others) * words / 2
-
     def gradient(p: Array, q: Array, ratio: Array, divergence: Array) -> Array:
-        smoothed = (p - others) * weight + (p * (1 + ratio - divergence[..., None]) - q) * apart
-        return smoothed.at[at_target].add(-excess)
+        entropy, apart = words[..., None] / 2, alpha / 4 * words[..., None]
+        found = (p - others) * entropy + (p * (1 + ratio - divergence[..., None]) - q) * apart
+        return less_at_targets(platform, found, targets, (1 - smoothing - others) * words / 2)
 
     gradients = gradient(p, q, ratio, from_p), gradient(q, p, -ratio, from_q)
     return {name: (values * words).sum() for name, values in sums.items()}, gradients

@@ -1,103 +1,166 @@
-"""Functions of the logits of a batch, which never exist as a whole."""
+"""Functions of the logits of a batch, which never exist as a whole.
+
+The logits, `[tokens, vocabulary]`, are the largest array of a training step. Writing and rereading them for
+the softmax, the loss and its gradient takes most of a small model's step on a CPU, so they are computed in
+slices of the time axis. If a mesh shards the rows (`p` shards), each shard sums its own gradient of the
+table, so nothing is communicated between slices.
+"""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-SLICE = 2**22
-"""Number of logits in memory at a time."""
+from transformer.model.placement import shards_of_rows
+
+SLICE = {"cpu": 2**21, "default": 2**25}
+"""Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
+T = TypeVar("T")
+Sums = dict[str, Float[Array, ""]]
+"""Sums over the tokens of a batch, by name, with `loss` among them."""
+Judge = Callable[..., tuple[Sums, tuple[Float[Array, "b t v"], ...]]]
+"""(platform, logits `[b, t, v]` of each state, arrays `[b, t, ...]`) -> the sums, and the gradients of `loss`
+with respect to the logits. The platform is one of `SLICE`."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def sums_in_slices(
+    judge: Judge, table: Float[Array, "v m"], states: tuple[Float[Array, "b t m"], ...], *arrays: Array
+) -> Sums:
+    """The sums over slices of `judge(platform, logits, *arrays)`.
+
+    The gradient of a slice is computed together with its logits, so nothing is computed twice. Only `loss`
+    has a gradient, with respect to the table and the states.
+
+    Args:
+      judge: of the logits and arrays of a slice. Tokens that fill up the last slice are zeros.
+      table: the output embeddings.
+      states: hidden states whose products with the table are logits.
+      arrays: `[b, t, ...]`, without gradients.
+    """
+
+    def on(platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]) -> Sums:
+        near = _at_hand(table, states[0])
+        slices = _cut((*states, *arrays), len(states) * len(table), platform)
+        _, sums = jax.lax.scan(
+            lambda none, given: (none, _judged(judge, platform, near, len(states), given)[0]), None, slices
+        )
+        return jax.tree.map(jnp.sum, sums)
+
+    return _by_platform(on, table, states, arrays)
+
+
+def _by_platform(on: Callable[..., T], *arrays: Any) -> T:
+    """`on(platform, *arrays)` for the platform that the program is compiled for, one of `SLICE`."""
+    variants = {platform: functools.partial(on, platform) for platform in SLICE}
+    found: T = jax.lax.platform_dependent(*arrays, **variants)
+    return found
+
+
+def _forward(
+    judge: Judge, table: Array, states: tuple[Array, ...], *arrays: Array
+) -> tuple[Sums, tuple[Array, tuple[Array, ...], int]]:
+    on = functools.partial(_sums_and_gradients, judge)
+    sums, (of_table, of_states) = _by_platform(on, table, states, arrays)
+    return sums, (of_table, of_states, len(arrays))
+
+
+def _sums_and_gradients(
+    judge: Judge, platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]
+) -> tuple[Sums, tuple[Array, tuple[Array, ...]]]:
+    near = _at_hand(table, states[0])
+
+    def add(of_table: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
+        sums, gradients = _judged(judge, platform, near, len(states), given)
+        gradients = tuple(gradient.astype(near.dtype) for gradient in gradients)
+        for state, gradient in zip(given[: len(states)], gradients, strict=True):
+            # the longer axis last, so that a CPU has to transpose the smaller operand
+            of_table += _exact("pbtm,pbtv->pmv", state, gradient)
+        return of_table, (sums, tuple(_exact("pbtv,vm->pbtm", gradient, near) for gradient in gradients))
+
+    slices = _cut((*states, *arrays), len(states) * len(table), platform)
+    zeros = nn.with_logical_constraint(
+        jnp.zeros((shards_of_rows(), *table.T.shape), jnp.float32), ("rows", None, "vocabulary")
+    )
+    of_table, (sums, of_states) = jax.lax.scan(add, zeros, slices)
+    time, dtype = states[0].shape[1], states[0].dtype
+    gradients = tuple(_join(_merged(x, 1))[:, :time].astype(dtype) for x in of_states)
+    # fused with this transpose, CPUs do not support the product in bfloat16 (JAX 0.12)
+    of_table = jax.lax.optimization_barrier(of_table.sum(axis=0)).T
+    return jax.tree.map(jnp.sum, sums), (of_table, gradients)
+
+
+def _backward(judge: Judge, found: tuple[Array, tuple[Array, ...], int], cotangents: Sums) -> tuple[Any, ...]:
+    of_table, of_states, others = found
+    scale = cotangents["loss"]
+    return of_table * scale, tuple((x * scale).astype(x.dtype) for x in of_states), *(None,) * others
+
+
+sums_in_slices.defvjp(_forward, _backward)
+
+_exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
+def _judged(
+    judge: Judge, platform: str, near: Array, states: int, given: tuple[Array, ...]
+) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
+    """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`."""
+    each = tuple(_exact("pbtm,vm->pbtv", state, near) for state in given[:states])
+    rows = tuple(_merged(x, 0) for x in (*each, *given[states:]))
+    sums, gradients = judge(platform, rows[:states], *rows[states:])
+    return sums, tuple(x.reshape(each[0].shape) for x in gradients)
+
+
+def _at_hand(table: Float[Array, "v m"], state: Array) -> Float[Array, "v m"]:
+    """The table in the dtype of the states, gathered once instead of for every slice."""
+    return nn.with_logical_constraint(table.astype(state.dtype), ("vocabulary", None))
+
+
+def _cut(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
+    """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one filled up with
+    zeros. A token has so many logits."""
+    (rows, time), places = arrays[0].shape[:2], shards_of_rows()
+    slices = math.ceil(time / max(1, SLICE[platform] // (rows // places * logits)))
+    width = math.ceil(time / slices)
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), (0, slices * width - time), *((0, 0),) * (x.ndim - 2)))
+        x = jnp.moveaxis(x.reshape(places, rows // places, slices, width, *x.shape[2:]), 2, 0)
+        return nn.with_logical_constraint(x, (None, "rows", *(None,) * (x.ndim - 2)))
+
+    return tuple(map(cut, arrays))
+
+
+def _merged(x: Array, axis: int) -> Array:
+    """An array `[..., p, b, ...]` as `[..., rows, ...]`."""
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def _join(x: Float[Array, "slices rows width ..."]) -> Float[Array, "rows time ..."]:
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(len(x), -1, *x.shape[3:])
 
 
 def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> Any:
-    """`function` of arrays `[b, t, ...]`, computed on slices of the time axis one after the other, and again
-    for their gradients.
+    """`function` of arrays `[b, t, ...]`, computed on slices one after the other, and again for their
+    gradients.
 
     Args:
       function: of slices of the arrays; returns a pytree of arrays `[b, t, ...]`.
       vocabulary: logits of each token.
       arrays: to cut.
     """
+
+    def of_slice(given: tuple[Array, ...]) -> Any:
+        return function(*(_merged(x, 0) for x in given))
+
+    def on(platform: str, *arrays: Array) -> Any:
+        return jax.lax.map(jax.checkpoint(of_slice), _cut(arrays, vocabulary, platform))
+
     time = arrays[0].shape[1]
-    each = jax.lax.map(jax.checkpoint(lambda given: function(*given)), _cut(arrays, vocabulary))
-    return jax.tree.map(lambda x: _join(x)[:, :time], each)
-
-
-def _cut(arrays: tuple[Array, ...], vocabulary: int) -> tuple[Array, ...]:
-    """The slices `[slices, b, width, ...]` of arrays `[b, t, ...]`, the last one filled up with zeros."""
-    rows, time = arrays[0].shape[:2]
-    slices = math.ceil(time / max(1, SLICE // (rows * vocabulary)))
-    width = math.ceil(time / slices)
-
-    def cut(x: Array) -> Array:
-        x = jnp.pad(x, ((0, 0), (0, slices * width - time), *((0, 0),) * (x.ndim - 2)))
-        return jnp.moveaxis(x.reshape(rows, slices, width, *x.shape[2:]), 1, 0)
-
-    return tuple(map(cut, arrays))
-
-
-def _join(x: Array) -> Array:
-    """The array `[b, t, ...]` of slices."""
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(len(x), -1, *x.shape[3:])
-
-
-Compared = Callable[..., tuple[dict[str, Array], tuple[Array, ...]]]
-"""From logits `[b, t, v]`, one for each state, and other arrays `[b, t, ...]`: sums over the tokens, by name,
-with `loss` among them, and the gradients of `loss` with respect to the logits."""
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def sums_in_slices(
-    compared: Compared,
-    table: Float[Array, "v m"],
-    states: tuple[Float[Array, "b t m"], ...],
-    *arrays: Array,
-) -> dict[str, Float[Array, ""]]:
-    """The sums over slices of the time axis of `compared(logits, *arrays)`.
-
-    The gradient of a slice is computed together with its logits, so nothing is computed twice. Only `loss`
-    has a gradient, with respect to the table and the states.
-
-    Args:
-      compared: of the logits and arrays of a slice. Tokens that fill up the last slice are zeros.
-      table: the output embeddings.
-      states: hidden states whose products with the table are logits.
-      arrays: `[b, t, ...]`, without gradients.
-    """
-    return _sums_and_gradients(compared, table, states, *arrays)[0]
-
-
-def _sums_and_gradients(
-    compared: Compared, table: Array, states: tuple[Array, ...], *arrays: Array
-) -> tuple[dict[str, Array], tuple[Any, ...]]:
-    exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    near = table.astype(states[0].dtype)
-
-    def add(before: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        states_, arrays_ = given[: len(states)], given[len(states) :]
-        sums, found = compared(tuple(exact("btm,vm->btv", x, near) for x in states_), *arrays_)
-        gradients = [gradient.astype(near.dtype) for gradient in found]
-        # the longer axis last, so that a CPU has to transpose the smaller operand
-        of_table = [exact("btm,btv->mv", *both) for both in zip(states_, gradients, strict=True)]
-        return sum(of_table, before), (tuple(exact("btv,vm->btm", x, near) for x in gradients), sums)
-
-    # gradients take as much memory as their logits
-    slices = _cut((*states, *arrays), 2 * len(states) * len(table))
-    of_table, (of_states, sums) = jax.lax.scan(add, jnp.zeros(table.T.shape, jnp.float32), slices)
-    time = states[0].shape[1]
-    gradients = of_table.T, tuple(_join(x)[:, :time] for x in of_states)
-    return jax.tree.map(jnp.sum, sums), (*gradients, len(arrays))
-
-
-def _scaled(compared: Compared, found: tuple[Any, ...], cotangents: dict[str, Array]) -> tuple[Any, ...]:
-    of_table, of_states, others = found
-    scale = cotangents["loss"]
-    return of_table * scale, tuple(x * scale for x in of_states), *(None,) * others
-
-
-sums_in_slices.defvjp(_sums_and_gradients, _scaled)
+    return jax.tree.map(lambda x: _join(x)[:, :time], _by_platform(on, *arrays))

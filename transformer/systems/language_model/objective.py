@@ -39,11 +39,11 @@ def language_model_objective(config: Config) -> Objective:
             hidden, after = model.advance(batch["source"], past, context.deterministic)
             return model.output_factors(hidden), after
 
-        (factors, after), sown = apply_training(
+        ((hidden, table), after), sown = apply_training(
             model, variables, context, rngs=context.rngs("dropout"), method=run
         )
         words = (batch["target"] != model.config.special.pad).astype(jnp.float32)
-        loss, nll, correct = output_cross_entropy(*factors, batch["target"], words, smoothing)
+        loss, nll, correct = output_cross_entropy(hidden, table, batch["target"], words, smoothing)
         weight = words.sum()
         metrics = {
             "nll": (nll, weight),

@@ -66,9 +66,9 @@ def nonautoregressive_objective(
             return model.output_factors(hidden[:, : target.shape[1]]), model.plan(memory)
 
         outputs, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
-        factors, plan = outputs
+        (hidden, table), plan = outputs
         weights = predicted.astype(jnp.float32)
-        loss, nll, correct = output_cross_entropy(*factors, target, weights, smoothing)
+        loss, nll, correct = output_cross_entropy(hidden, table, target, weights, smoothing)
         plan_loss = jnp.zeros(())
         if fertility is not None:
             is_source = (source != c.special.pad).astype(jnp.float32)
