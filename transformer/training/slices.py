@@ -141,7 +141,8 @@ def _merged(x: Array, axis: int) -> Array:
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def _join(x: Float[Array, "slices rows width ..."]) -> Float[Array, "rows time ..."]:
+def _join(x: Array) -> Array:
+    """The array `[rows, time, ...]` of slices `[slices, rows, width, ...]`."""
     x = jnp.moveaxis(x, 0, 1)
     return x.reshape(len(x), -1, *x.shape[3:])
 
