@@ -6,6 +6,7 @@ from pathlib import Path
 from transformer import Run
 from transformer.config import text_data
 from transformer.data.sources.corpora import open_corpus
+from transformer.errors import UserError
 from transformer.translator.translator import translation_of
 
 
@@ -23,8 +24,19 @@ class Comparison:
 
 
 def test_set(path: Path) -> list[tuple[str, str]]:
-    """The sources and references of a run's test set."""
-    return list(open_corpus(text_data(Run(path).config)).splits["test"])
+    """The sources and references of a run's test set.
+
+    Raises:
+      UserError: it is no run of sentence pairs, it has no test set, or its files are not there.
+    """
+    data = text_data(Run(path).config)
+    try:
+        splits = open_corpus(data).splits
+    except UserError as error:
+        raise UserError(f"{path}: {error}. Its files are found from where it was trained") from error
+    if "test" not in splits:
+        raise UserError(f"{path} was trained without a test set: give one in training (--data.test-source)")
+    return list(splits["test"])
 
 
 def compare(path: Path, first: list[str], second: list[str]) -> Comparison:

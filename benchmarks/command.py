@@ -41,6 +41,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def work_folder(text: str) -> Path:
+    """The folder of an option: one that exists, or a new one."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a file: name a folder")
+    return path
+
+
 def new_file(text: str) -> Path:
     """The file of an option, which can be written."""
     path = Path(text)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import needs, positive, run
+from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Run, Transcriber, train
 from transformer.config.methods import GuidanceConfig
@@ -209,7 +209,7 @@ def plot(found: dict[str, Json], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Trains and measures what is missing, prints the table and writes WORK/digits.json and .png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.digits", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for strings, runs, table and picture")
+    parser.add_argument("work", type=work_folder, help="folder for strings, runs, table and picture")
     parser.add_argument("--recordings", type=Path, required=True, help="folder of recorded digits")
     parser.add_argument("--held-out", default="theo", help="the speaker that is not heard in training (theo)")
     parser.add_argument("--updates", type=positive, help="of each training (twice those of the preset)")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from benchmarks.command import needs, positive, run
+from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, script
 from transformer.data.sources.built_in import pairs
 
@@ -130,7 +130,7 @@ def plot(found: list[Watched], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs both, prints their memory, writes WORK/endurance.json and WORK/endurance.png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for the run, the lines and the results")
+    parser.add_argument("work", type=work_folder, help="folder for the run, the lines and the results")
     parser.add_argument("--steps", type=positive, default=5000, help="updates")
     parser.add_argument("--lines", type=positive, default=1_000_000, help="lines to translate")
     given = parser.parse_args(arguments)

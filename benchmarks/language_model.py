@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.command import needs, positive, run
+from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Generator, Run, train
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
@@ -179,7 +179,7 @@ def plot(found: dict[str, list[Json]], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Trains and measures what is missing, prints the table and writes WORK/language_model.json and .png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.language_model", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs, table and picture")
+    parser.add_argument("work", type=work_folder, help="folder for runs, table and picture")
     parser.add_argument("--text", type=Path, required=True, help="text file, such as tiny Shakespeare")
     parser.add_argument("--seeds", type=positive, default=3, help="trainings of each model (3)")
     parser.add_argument("--updates", type=positive, help="of each training (those of the preset)")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bootstrap import Comparison, compare, test_set
-from benchmarks.command import positive, run
+from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, save, side_by_side
 from benchmarks.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
@@ -29,7 +29,7 @@ from transformer.config.variants import VARIANTS, Variant
 from transformer.errors import UserError
 from transformer.files import Json
 
-PLAIN, FURTHER = "plain", "plain, further"
+PLAIN, FURTHER = "plain", "further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
 SENTENCES = 200  # of each timed decoding
 TOGETHER = 4  # methods that are timed in turns
@@ -54,7 +54,7 @@ class Plan:
 
     def path(self, name: str, seed: int) -> Path:
         """The run directory of a method."""
-        return self.work / f"{name.replace(', ', '-')}-{seed}"
+        return self.work / f"{name}-{seed}"
 
     def config(self, name: str, seed: int) -> Config:
         """The config of a run."""
@@ -214,13 +214,13 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, measures, prints the table and writes WORK/methods.json and methods.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.methods", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs and the table")
+    parser.add_argument("work", type=work_folder, help="folder for runs and the table")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
-    parser.add_argument("--updates", type=positive, default=1200, help="of each training from scratch")
-    parser.add_argument("--seeds", type=positive, default=3, help="where one seed shows no difference")
+    parser.add_argument("--updates", type=positive, default=1200, help="of each training from scratch (1200)")
+    parser.add_argument("--seeds", type=positive, default=3, help="where one seed shows no difference (3)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these methods; plain is always needed")
     parser.add_argument("--train", action="store_true", help="train with one seed and stop")
-    parser.add_argument("--rounds", type=positive, default=9, help="timed updates of each method")
+    parser.add_argument("--rounds", type=positive, default=9, help="timed updates of each method (9)")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.only or ()) - set(METHODS)):
         raise UserError(f"--only {unknown[0]}: there is no such method; there are {', '.join(METHODS)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bootstrap import Comparison, compare, test_set
-from benchmarks.command import positive, run
+from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import Config, Run, Translator, train
 from transformer.config.variants import VARIANTS, Variant
@@ -115,6 +115,17 @@ def translated(path: Path, checkpoint: str) -> list[str]:
     return Translator.load(path, checkpoint).translate([source for source, _ in test_set(path)])
 
 
+def rate(text: str) -> float:
+    """The number of an option, above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0 and at most 1")
+    return value
+
+
 HEADER = "| | BLEU | difference of each seed | mean | p | reward in training |"
 
 
@@ -141,12 +152,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, prints the table and writes WORK/rewards.json and rewards.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rewards", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a trained translation model")
-    parser.add_argument("work", type=Path, metavar="WORK", help="folder for runs and the table")
-    parser.add_argument("--updates", type=positive, default=UPDATES, help="of each method")
-    parser.add_argument("--peak", type=float, default=PEAK, help="learning rate")
-    parser.add_argument("--seeds", type=positive, default=SEEDS, help="of each method")
+    parser.add_argument("work", type=work_folder, metavar="WORK", help="folder for runs and the table")
+    parser.add_argument("--updates", type=positive, default=UPDATES, help=f"of each method ({UPDATES})")
+    parser.add_argument("--peak", type=rate, default=PEAK, help=f"learning rate ({PEAK})")
+    parser.add_argument("--seeds", type=positive, default=SEEDS, help=f"of each method ({SEEDS})")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), help="these methods")
     given = parser.parse_args(arguments)
+    test_set(given.run)  # refuses what is no run, before anything is written
     given.work.mkdir(parents=True, exist_ok=True)
     plan = Plan(given.run, given.work, given.updates, given.peak)
     rows = [plan.row(name, given.seeds) for name in given.only]

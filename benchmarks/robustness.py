@@ -61,11 +61,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a row for each run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.robustness", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories")
-    parser.add_argument("--given", type=positive, default=GIVEN, help="words of the reference to begin with")
-    parser.add_argument("--most", type=positive, default=3, help="wrong words of them, at most")
+    parser.add_argument(
+        "--given", type=positive, default=GIVEN, help=f"words of the reference to begin with ({GIVEN})"
+    )
+    parser.add_argument("--most", type=positive, default=3, help="wrong words of them, at most (3)")
     given = parser.parse_args(arguments)
     if given.most > given.given:
         raise UserError(f"--most {given.most}: only {given.given} words are given (--given)")
+    for path in given.runs:
+        test_set(path)  # refuses what is no run, before anything is measured
     print("|  |", " | ".join(f"{wrong} wrong" for wrong in range(given.most + 1)), "|")
     print("|---" * (given.most + 2) + "|")
     for path in given.runs:

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.command import positive, run
+from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import PRESETS, DataConfig, Transcriber, Translator, train
 from transformer.config.speech import RecordingsConfig
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, measures both ways, prints the table and writes
     WORK/speech_translation.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speech_translation", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs and the table")
+    parser.add_argument("work", type=work_folder, help="folder for runs and the table")
     parser.add_argument("--updates", type=positive, help="of each training (those of the presets)")
     parser.add_argument("--size", type=positive, help="training recordings (those of the preset)")
     parser.add_argument("--count", type=positive, default=400, help="test recordings (400)")

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import needs, positive, run
+from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.digits import Plan as Digits
 from benchmarks.digits import choices_of, joined, make_strings, recordings_of
 from benchmarks.measure import keep, machine
@@ -339,7 +339,7 @@ def plot(found: Json, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, measures, prints the table and writes WORK/synthesis.json and .png."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.synthesis", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs, table and picture")
+    parser.add_argument("work", type=work_folder, help="folder for runs, table and picture")
     parser.add_argument("--recordings", type=Path, help="folder of recorded digits (the built-in speaker)")
     parser.add_argument("--speaker", default="george", help="whose voice to learn (george)")
     parser.add_argument("--updates", type=positive, help="of each training (those of the presets, or twice)")

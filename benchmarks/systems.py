@@ -22,7 +22,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.command import positive, run
+from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train
 from transformer.data.sources.corpora import open_corpus
@@ -198,7 +198,7 @@ def _size(run_dir: Path) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, decodes, prints the table and writes WORK/systems.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs, the distilled corpus and the table")
+    parser.add_argument("work", type=work_folder, help="folder for runs, the distilled corpus and the table")
     parser.add_argument("--corpus", type=Path, help="folder with train.en, train.de, validation.*, test.*")
     parser.add_argument("--updates", type=positive, default=3000, help="of the teacher and every baseline")
     parser.add_argument("--students", type=positive, help="of each parallel decoder (a third)")

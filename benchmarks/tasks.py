@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.command import positive, run
+from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
@@ -162,7 +162,7 @@ def table(task: str, rows: list[Json]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, and prints and writes the table of each task."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__)
-    parser.add_argument("work", type=Path, help="folder for runs and tables")
+    parser.add_argument("work", type=work_folder, help="folder for runs and tables")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which (all)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these models of each task")
     parser.add_argument("--updates", type=positive, help="of each training (those of the task's preset)")

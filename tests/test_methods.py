@@ -9,15 +9,15 @@ import pytest
 from reference_search import random_variables
 from tiers import combinations
 
-from transformer import PRESETS, Config, Context, TransformerConfig, UserError
+from transformer import PRESETS, Config, Context, TransformerConfig, UserError, train
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.fast_autoregressive import FastAutoregressiveConfig
-from transformer.config.methods import GuidanceConfig, RDropConfig, ScheduledConfig
+from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.methods import rdrop, scheduled
 from transformer.methods.guidance import off_diagonal
-from transformer.methods.registry import objective_of
+from transformer.methods.registry import check_methods, objective_of
 from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
 from transformer.systems.registry import SYSTEMS, find_system
@@ -307,3 +307,49 @@ def test_systems_with_other_objectives_refuse_what_replaces_cross_entropy(system
     both = config_of(rdrop=RDropConfig(weight=1.0), scheduled=ScheduledConfig(share=0.5))
     with pytest.raises(UserError, match="each replaces cross-entropy"):
         objective_of(both, no_teacher, str)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            {"guidance": GuidanceConfig(layers=(1,))},
+            "--guidance.layers: it has no effect without --guidance.weight",
+        ),
+        ({"scheduled": ScheduledConfig(tokens="sample")}, "--scheduled.tokens: it has no effect without"),
+        ({"scheduled": ScheduledConfig(share=0.5, top_k=9)}, "without --scheduled.tokens mixture"),
+        ({"reward": RewardConfig(samples=8)}, "--reward.samples: it has no effect without --reward.share"),
+        ({"reward": RewardConfig(share=0.5, baseline="mean")}, "without --reward.loss reinforce"),
+        ({"reward": RewardConfig(share=0.5, loss="reinforce", sharpness=1.0)}, "without --reward.loss risk"),
+        ({"guidance": GuidanceConfig(weight=1.0, layers=(1, 3))}, "--guidance.layers 3: there are 2"),
+        ({"guidance": GuidanceConfig(weight=1.0, heads=(4,))}, "--guidance.heads 4: there are 2"),
+        (
+            {"rdrop": RDropConfig(weight=1.0), "scheduled": ScheduledConfig(share=0.5)},
+            "leave one of them out",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path, method, message):
+    with pytest.raises(UserError, match=message):
+        train(config_of(**method), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_presets_go_together():
+    for config in PRESETS.values():
+        if not getattr(config.model, "untaught", ""):
+            check_methods(config)
+
+
+@pytest.mark.parametrize("system", MODELS)
+def test_the_attention_of_every_system_can_be_chosen(system):
+    model = {"attention": "additive"} if system == "recurrent" else {}
+    check_methods(config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(1,), heads=(1,))))
+    with pytest.raises(UserError, match="--guidance.layers 9: there are"):
+        check_methods(config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(9,))))
+
+
+def test_weights_have_a_limit():
+    for method in (GuidanceConfig, RDropConfig):
+        with pytest.raises(UserError, match="weight must be at least 0 and at most 1,000"):
+            method(weight=1e300)

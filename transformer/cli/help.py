@@ -120,16 +120,17 @@ def _value(value: object, name: str) -> str:
 
 
 def preset_table() -> str:
-    """Every preset: what it is, and its size."""
-    lines = [f"{'preset':22} {'layers x width':>14} {'updates':>8}  what"]
+    """Every preset: its size, layers x width, and what it is."""
+    widest = max(map(len, PRESETS))
+    lines = [f"{'preset':{widest + 2}} {'size':>8} {'updates':>7}  what (size: layers x width)"]
     for group, described in GROUPS.items():
         lines += ["", f"{group}:"]
         for name, what in described.items():
-            line = f"{name:20} {_sizes(PRESETS[name])}  {what}"
-            lines += textwrap.wrap(line, 80, initial_indent="  ", subsequent_indent=" " * 48)
+            line = f"{name:{widest}} {_sizes(PRESETS[name])}  {what}"
+            lines += textwrap.wrap(line, 80, initial_indent="  ", subsequent_indent=" " * (widest + 21))
     return "\n".join(lines)
 
 
 def _sizes(config: Config) -> str:
     size = f"{config.model.num_layers} x {config.model.d_model}"
-    return f"{size:>14} {config.training.steps:8,}"
+    return f"{size:>8} {config.training.steps:7,}"

@@ -2,10 +2,12 @@
 share is above 0."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
-from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, Ranges, check_ranges
+from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, check_ranges
 from transformer.errors import UserError
+
+HEAVIEST = (0, 1000)  # weights of losses that are added
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,8 @@ class GuidanceConfig:
     heads: tuple[int, ...] = ()
     """Heads to guide in each of them, from 1. None given: all."""
 
-    _RANGES: ClassVar[Ranges] = {"layers": (1, DEEPEST), "heads": (1, LARGEST)}
-
     def __post_init__(self) -> None:
-        check_ranges("guidance", self, self._RANGES)
-        if self.weight < 0:
-            raise UserError("--guidance.weight must not be negative")
+        check_ranges("guidance", self, {"weight": HEAVIEST, "layers": (1, DEEPEST), "heads": (1, LARGEST)})
         if self.width <= 0:
             raise UserError("--guidance.width must be positive")
 
@@ -37,12 +35,10 @@ class RDropConfig:
     """R-Drop: two passes with other dropout masks should predict the same (Liang et al. 2021)."""
 
     weight: float = 0.0
-    """alpha: weight of the divergence between the two predictions. 0: none. An update takes about twice the
-    time."""
+    """alpha: weight of the divergence between the two predictions, such as 3. 0: none."""
 
     def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise UserError("--rdrop.weight must not be negative")
+        check_ranges("rdrop", self, {"weight": HEAVIEST})
 
 
 @dataclass(frozen=True)
@@ -121,3 +117,28 @@ class RewardConfig:
             raise UserError("--reward.samples 1: nothing to compare a candidate with; give at least 2")
         if self.loss == "reinforce" and self.candidates == "beam":
             raise UserError("--reward.candidates beam: REINFORCE needs samples; use --reward.loss risk")
+
+
+ONLY_WITH = {
+    ("guidance", "weight"): ("layers", "heads", "width"),
+    ("scheduled", "share"): ("decay", "predictions", "tokens", "passes"),
+    ("scheduled", "tokens", "mixture"): ("top_k", "gradient"),
+    ("reward", "share"): ("loss", "candidates", "samples", "reward", "anneal", "extra_length"),
+    ("reward", "loss", "risk"): ("candidates", "sharpness"),
+    ("reward", "loss", "reinforce"): ("baseline",),
+}
+"""(part of the config, option): what is read only if that option is not 0; with a third, if it has that
+value."""
+
+
+def check_idle(config: Any) -> None:
+    """Raises UserError if an option has been changed that is not read, since its method is off."""
+    for (part, switch, *needed), idle in ONLY_WITH.items():
+        options = getattr(config, part)
+        value = getattr(options, switch)
+        if value in needed if needed else value:
+            continue
+        wanted = f"--{part}.{switch} {needed[0]}" if needed else f"--{part}.{switch}, which is 0"
+        for name in idle:
+            if getattr(options, name) != getattr(type(options)(), name):
+                raise UserError(f"--{part}.{name.replace('_', '-')}: it has no effect without {wanted}")

@@ -32,8 +32,8 @@ def guided(objective: Objective, attentions: Attentions, options: GuidanceConfig
     def with_guidance(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         loss = objective(model, variables, batch, replace(context, sows=True))
         weights = attentions(loss.intermediates)
-        chosen = _chosen(_chosen(weights, options.layers, 0, "layers"), options.heads, 2, "heads")
-        attention = chosen.mean(axis=(0, 2))
+        check_places(options, weights.shape)
+        attention = _chosen(_chosen(weights, options.layers, 0), options.heads, 2).mean(axis=(0, 2))
         target, source = (_segments(model, batch, side) for side in ("target", "source"))
         off, same = off_diagonal(target, source, options.width)
         each = (attention[:, : off.shape[1]] * off).sum(axis=-1)
@@ -80,10 +80,19 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
     return there.astype(jnp.int32)
 
 
-def _chosen(weights: Array, which: tuple[int, ...], axis: int, what: str) -> Array:
+def check_places(options: GuidanceConfig, attention: tuple[int, ...]) -> None:
+    """Raises UserError if the attention [layers, b, heads, t, s] has fewer layers or heads than are to be
+    guided."""
+    for what, which, there in (
+        ("layers", options.layers, attention[0]),
+        ("heads", options.heads, attention[2]),
+    ):
+        if max(which, default=0) > there:
+            raise UserError(f"--guidance.{what} {max(which)}: there are {there}, numbered from 1")
+
+
+def _chosen(weights: Array, which: tuple[int, ...], axis: int) -> Array:
     """Those of an axis with these numbers, from 1; none given: all."""
     if not which:
         return weights
-    if max(which) > weights.shape[axis]:
-        raise UserError(f"--guidance.{what} {max(which)}: there are {weights.shape[axis]} {what}")
     return jnp.take(weights, jnp.asarray(which) - 1, axis=axis)

@@ -5,13 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+from jaxtyping import Array
+
 from transformer.config import Config
+from transformer.config.methods import check_idle
 from transformer.errors import UserError
-from transformer.methods.guidance import guided
+from transformer.methods.guidance import check_places, guided
 from transformer.methods.rdrop import rdrop_objective
 from transformer.methods.reward import reward_objective
 from transformer.methods.rewards import Spell
 from transformer.methods.scheduled import scheduled_objective
+from transformer.model.statistics import INTERMEDIATES
 from transformer.systems.registry import NO_ATTENTION, find_system
 from transformer.training.objective import Objective, TranslationObjective
 
@@ -52,6 +57,30 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
             raise UserError(f"--guidance.weight: {config.system} has no attention to a source; leave it out")
         objective = guided(objective, system.attentions, config.guidance)
     return objective
+
+
+def check_methods(config: Config) -> None:
+    """Raises UserError if methods do not go together, or with the system; if an option is for a method that
+    is off; if attention that does not exist is to be guided. (It loads no teacher.)"""
+    check_idle(config)
+    if getattr(config.model, "teacher", None) is None:
+        objective_of(config, lambda path: None, str)
+    if config.guidance.layers or config.guidance.heads:
+        check_places(config.guidance, _shape_of_attention(config))
+
+
+def _shape_of_attention(config: Config) -> tuple[int, ...]:
+    """That of the attention to the source, [layers, b, heads, t, s]."""
+    system = find_system(config.system)
+    model = system.model(config.model)
+
+    def attention(*example: Any) -> Array:
+        variables = model.init(jax.random.key(0), *example)
+        _, sown = model.apply(variables, *example, mutable=[INTERMEDIATES])
+        return system.attentions(sown[INTERMEDIATES])
+
+    shape: tuple[int, ...] = jax.eval_shape(attention, *system.task.example(config)).shape
+    return shape
 
 
 def _chosen(config: Config, spell: Spell) -> dict[str, Maker]:

@@ -107,9 +107,12 @@ class Watch:
             status = self._bar.tasks[0].fields["status"]
             self._bar.update(self._task, completed=step, status="" if status == COMPILING else status)
 
-    def step(self, step: int, total: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
-        """Shows the progress of the loop."""
-        status = f"loss {loss:6.3f}  {tokens_per_second:7,.0f} tokens/s"
+    def step(
+        self, step: int, total: int, told: dict[str, float], tokens_per_second: float, seconds_left: float
+    ) -> None:
+        """Shows the progress of the loop, and the values of this step by name."""
+        values = "  ".join(f"{name} {value:6.3f}" for name, value in told.items())
+        status = f"{values}  {tokens_per_second:7,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
         if not self.console.is_terminal:

@@ -168,7 +168,8 @@ class Loop:
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
         tokens_per_second, seconds_left = pace.report(step)
-        self.watch.step(step, self.config.training.steps, values["loss"], tokens_per_second, seconds_left)
+        told = {name: values[name] for name in ("loss", "reward") if name in values}
+        self.watch.step(step, self.config.training.steps, told, tokens_per_second, seconds_left)
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
         self.journal.write(record | {"tokens_per_second": tokens_per_second})
 

@@ -13,7 +13,7 @@ from transformer.config.locations import NOT_OPENED, locations
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
 from transformer.errors import UserError
-from transformer.methods.registry import objective_of
+from transformer.methods.registry import check_methods, objective_of
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
@@ -82,6 +82,7 @@ def train(
     system = find_system(config.system)
     system.task.check(config)
     check_teacher(config)
+    check_methods(config)
     check_rows(jax.eval_shape(lambda: system.carry(config, False)), layout.shards, config.training.accumulate)
     if about:
         watch.message(about)
