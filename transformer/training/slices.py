@@ -161,7 +161,7 @@ def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> 
         return function(*(_merged(x, 0) for x in given))
 
     def on(platform: str, *arrays: Array) -> Any:
-        return jax.lax.map(jax.checkpoint(of_slice), _cut(arrays, vocabulary, platform))
+        slices = jax.lax.map(jax.checkpoint(of_slice), _cut(arrays, vocabulary, platform))
+        return jax.tree.map(lambda x: _join(x)[:, : arrays[0].shape[1]], slices)
 
-    time = arrays[0].shape[1]
-    return jax.tree.map(lambda x: _join(x)[:, :time], _by_platform(on, *arrays))
+    return _by_platform(on, *arrays)
