@@ -52,10 +52,11 @@ class Plan:
         base = Run(self.start).config
         if not hasattr(base.data, "batching"):
             raise UserError(f"{self.start} is no translation model")
+        buckets = base.data.buckets[::-3][::-1]  # each is a program, and a search takes long to compile
         return METHODS[name].of(
             replace(
                 base,
-                data=replace(base.data, batching="buckets", seed=seed),
+                data=replace(base.data, batching="buckets", buckets=buckets, seed=seed),
                 rdrop=replace(base.rdrop, weight=0.0),
                 training=replace(
                     base.training,
