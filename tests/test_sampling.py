@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from reference_search import MODEL, SOURCES, hypotheses, log_p_of, next_log_p, random_variables
 
+from transformer.decoding.draws import drawn
 from transformer.decoding.sampling import greedy_search, restrict, sample
+from transformer.decoding.scores import NEVER
 
 SPECIAL = MODEL.config.special
 LIMITS = {"max_length": None, "extra_length": 4, "length_penalty": 0.0}
@@ -138,3 +140,38 @@ def test_a_draw_depends_on_the_seed_and_the_line_alone() -> None:
         for score, tokens in found:
             assert score == pytest.approx(log_p_of(tokens, ask), abs=1e-4)
             assert len(tokens) <= (source != SPECIAL.pad).sum() + 4
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 10, 17])
+def test_draws_are_where_the_sum_of_probabilities_passes_the_random_number(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    logits = rng.normal(size=(2, 3, classes)).astype(np.float32) * 3
+    uniform = rng.uniform(size=(2, 3)).astype(np.float32)
+    p = np.exp(logits.astype(np.float64))
+    sums = (p / p.sum(axis=-1, keepdims=True)).cumsum(axis=-1)
+    expected = (sums <= uniform[..., None]).sum(axis=-1)
+    found = jax.jit(drawn)(jnp.asarray(uniform), jnp.asarray(logits))
+    assert (np.asarray(found) == expected).all()
+
+
+def test_what_has_no_probability_is_never_drawn() -> None:
+    """At both ends of the random numbers, and of the blocks."""
+    uniform = jnp.asarray([0, 0.25, 0.5, 0.75, 1 - 2**-24])
+    for classes in (4, 9, 50, 1000):
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            possible = rng.uniform(size=classes) < 0.1
+            possible[rng.integers(classes)] = True
+            logits = np.where(possible, rng.normal(size=classes), NEVER).astype(np.float32)
+            found = np.asarray(drawn(uniform, jnp.broadcast_to(jnp.asarray(logits), (5, classes))))
+            assert possible[found].all()
+            assert found[0] == possible.argmax()
+            assert found[-1] == classes - 1 - possible[::-1].argmax()
+
+
+def test_draws_are_as_frequent_as_their_probability() -> None:
+    logits = jax.random.normal(jax.random.key(5), (300,)) * 2
+    count = 2**17
+    uniform = (jnp.arange(count) + 0.5) / count
+    found = np.bincount(np.asarray(drawn(uniform, jnp.broadcast_to(logits, (count, 300)))), minlength=300)
+    np.testing.assert_allclose(found / count, jax.nn.softmax(logits), atol=2 / count)

@@ -10,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
 from transformer.decoding.calls import special_ids
+from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
 from transformer.decoding.slots import Extended, Finished, Slots, search_all
@@ -92,11 +93,11 @@ class Sampled:
         random: Randomness = slots.read
         restricted = restrict(logits, random.temperature[:, None, None], self.top_k, self.top_p)
 
-        def draw(key: Array, length: Array, logits: Array) -> Array:
+        def uniform(key: Array, length: Array) -> Array:
             wrapped = jax.random.wrap_key_data(key, impl=random.generator)
-            return jax.random.categorical(jax.random.fold_in(wrapped, length), logits)
+            return jax.random.uniform(jax.random.fold_in(wrapped, length), logits.shape[1:2])
 
-        tokens = jax.vmap(draw)(random.keys, slots.length, restricted)
+        tokens = drawn(jax.vmap(uniform)(random.keys, slots.length), restricted)
         return _extended(slots, tokens, logits - log_normaliser, self.penalty, eos)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
 from transformer.config.methods import ScheduledConfig
+from transformer.decoding.draws import drawn
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.model.products import logits
@@ -122,7 +123,7 @@ def _chosen(
     """What the model predicts with these logits."""
     possible = _possible(model, scores)
     if options.tokens == "sample":
-        possible += jax.random.gumbel(jax.random.fold_in(key, time), possible.shape)
+        return drawn(jax.random.uniform(jax.random.fold_in(key, time), possible.shape[:1]), possible)
     return possible.argmax(axis=-1)
 
 
@@ -141,8 +142,10 @@ def predictions(
             return ids, jax.nn.softmax(best)
         if options.tokens == "sample":
             keys = jax.vmap(lambda time: jax.random.fold_in(key, time))(times[0])
-            scores += jax.vmap(lambda key: jax.random.gumbel(key, scores[:, 0].shape), out_axes=1)(keys)
-        ids = scores.argmax(axis=-1)[..., None]
+            uniform = jax.vmap(lambda key: jax.random.uniform(key, scores.shape[:1]), out_axes=1)(keys)
+            ids = drawn(uniform, scores)[..., None]
+        else:
+            ids = scores.argmax(axis=-1)[..., None]
         return ids, jnp.ones(ids.shape, jnp.float32)
 
     found: tuple[Array, Array] = in_slices(choose, size, hidden, times)
