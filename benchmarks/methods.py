@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from benchmarks.bootstrap import Comparison, compare, test_set
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, save, side_by_side
@@ -105,6 +107,7 @@ class Plan:
             seconds = time.monotonic() - start
             translated = Translator.load(path, "last").translate([source for source, _ in test_set(path)])
             save(str(about), {"seconds": seconds, "translations": translated})
+            jax.clear_caches()  # Linux limits the memory maps of a process, of which each program has some
         found: Json = json.loads(about.read_text())
         return found
 

@@ -139,7 +139,7 @@ def test_language_models_have_no_source_to_be_guided_to_and_an_objective_of_thei
 
 
 def test_what_is_not_there_cannot_be_guided():
-    with pytest.raises(UserError, match="--guidance.layers 3: there are 2 layers"):
+    with pytest.raises(UserError, match="--guidance.layers 3: there are 2, numbered from 1"):
         loss_of(config_of(guidance=GuidanceConfig(weight=1.0, layers=(3,))))
     with pytest.raises(UserError, match="a fixed context has no attention"):
         loss_of(config_of("recurrent", {"attention": "fixed"}, guidance=GuidanceConfig(weight=1.0)))
