@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from benchmarks.bootstrap import Comparison, compare, test_set
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
@@ -86,6 +88,7 @@ class Plan:
                 str(about),
                 {"translations": translated(path, "last"), "log": Run(path).log.records("training")},
             )
+            jax.clear_caches()  # Linux limits the memory maps of a process, of which each program has some
         if (there := Run(path).config.training.steps) != self.updates:
             raise UserError(f"{path} has {there:,} updates, not {self.updates:,}: name another WORK")
         found: dict[str, Any] = json.loads(about.read_text())
