@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer import Run
+from transformer import Run, Translator
 from transformer.config import text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.errors import UserError
@@ -37,6 +37,11 @@ def test_set(path: Path) -> list[tuple[str, str]]:
     if "test" not in splits:
         raise UserError(f"{path} was trained without a test set: give one in training (--data.test-source)")
     return list(splits["test"])
+
+
+def translated(path: Path, checkpoint: str) -> list[str]:
+    """The test set in the translation of a run."""
+    return Translator.load(path, checkpoint).translate([source for source, _ in test_set(path)])
 
 
 def compare(path: Path, first: list[str], second: list[str]) -> Comparison:

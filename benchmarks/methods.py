@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.bootstrap import Comparison, compare, test_set
+from benchmarks.bootstrap import Comparison, compare, test_set, translated
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, save, side_by_side
 from benchmarks.updates import updates
@@ -106,8 +106,7 @@ class Plan:
             start = time.monotonic()
             train(self.config(name, seed), path)
             seconds = time.monotonic() - start
-            translated = Translator.load(path, "last").translate([source for source, _ in test_set(path)])
-            save(str(about), {"seconds": seconds, "translations": translated})
+            save(str(about), {"seconds": seconds, "translations": translated(path, "last")})
             jax.clear_caches()  # Linux limits the memory maps of a process, of which each program has some
         found: Json = json.loads(about.read_text())
         return found

@@ -15,10 +15,11 @@ from typing import Any
 
 import jax
 
-from benchmarks.bootstrap import Comparison, compare, test_set
+from benchmarks.bootstrap import Comparison, compare, test_set, translated
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
-from transformer import Config, Run, Translator, train
+from transformer import Config, Run, train
+from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.variants import VARIANTS, Variant
 from transformer.errors import UserError
 
@@ -46,20 +47,17 @@ class Plan:
         return self.work / f"{name.replace(' ', '-')}-{seed}"
 
     def config(self, name: str, seed: int) -> Config:
-        """The config of a run: cross-entropy without R-Drop, so that methods differ in the reward only.
-
-        Raises:
-          UserError: RUN is not of sentence pairs.
-        """
+        """The config of a run: of the methods that RUN was trained with, none but guidance is kept, so that
+        runs differ in the reward only."""
         base = Run(self.start).config
-        if not hasattr(base.data, "batching"):
-            raise UserError(f"{self.start} is no translation model")
         buckets = base.data.buckets[::-3][::-1]  # each is a program, and a search takes long to compile
         return METHODS[name].of(
             replace(
                 base,
                 data=replace(base.data, batching="buckets", buckets=buckets, seed=seed),
-                rdrop=replace(base.rdrop, weight=0.0),
+                rdrop=RDropConfig(),
+                scheduled=ScheduledConfig(),
+                reward=RewardConfig(),
                 training=replace(
                     base.training,
                     seed=seed,
@@ -112,11 +110,6 @@ class Plan:
             "each": [asdict(one) for one in each],
             "rewards": [[one["reward"] for one in run["log"] if "reward" in one] for run in built],
         }
-
-
-def translated(path: Path, checkpoint: str) -> list[str]:
-    """The test set in the translation of a run."""
-    return Translator.load(path, checkpoint).translate([source for source, _ in test_set(path)])
 
 
 def rate(text: str) -> float:

@@ -11,9 +11,9 @@ from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
 from transformer.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg")
+"""Names of recordings end so."""
 SOUND = re.compile(rb"OggS\0|fLaC\0|ID3[\3\4]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL)
 """How the content of audio files begins, these and others."""
-"""Names of recordings end so."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ def train(
     system = find_system(config.system)
     system.task.check(config)
     check_teacher(config)
-    check_methods(config)
+    if run is None:  # those of an older run may have options without effect
+        check_methods(config)
     check_rows(jax.eval_shape(lambda: system.carry(config, False)), layout.shards, config.training.accumulate)
     if about:
         watch.message(about)
