@@ -39,6 +39,11 @@ def restrict(
     return logits
 
 
+def draw_next(key: Array, length: Int[Array, ""] | int, logits: Float[Array, "n v"]) -> Int[Array, " n"]:
+    """The next token of each of n outputs of a sentence. Their length before is folded into its key."""
+    return drawn(jax.random.uniform(jax.random.fold_in(key, length), logits.shape[:1]), logits)
+
+
 @struct.dataclass
 class Randomness:
     """What sampling reads for each slot."""
@@ -91,13 +96,9 @@ class Sampled:
         self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
     ) -> Extended:
         random: Randomness = slots.read
+        keys = jax.random.wrap_key_data(random.keys, impl=random.generator)
         restricted = restrict(logits, random.temperature[:, None, None], self.top_k, self.top_p)
-
-        def uniform(key: Array, length: Array) -> Array:
-            wrapped = jax.random.wrap_key_data(key, impl=random.generator)
-            return jax.random.uniform(jax.random.fold_in(wrapped, length), logits.shape[1:2])
-
-        tokens = drawn(jax.vmap(uniform)(random.keys, slots.length), restricted)
+        tokens = jax.vmap(draw_next)(keys, slots.length, restricted)
         return _extended(slots, tokens, logits - log_normaliser, self.penalty, eos)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.calls import special_ids
-from transformer.decoding.sampling import restrict
+from transformer.decoding.sampling import draw_next, restrict
 from transformer.decoding.scores import NEVER
 from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
@@ -89,5 +89,5 @@ def _next(
         chosen = possible.argmax(axis=-1)
     else:
         possible = restrict(possible, temperature, draw.top_k, draw.top_p)
-        chosen = jax.random.categorical(jax.random.fold_in(key, begun), possible)
+        chosen = draw_next(key, begun, possible)
     return cache, chosen[None].astype(jnp.int32), log_p[0, chosen[0]]
