@@ -320,7 +320,7 @@ def test_systems_with_other_objectives_refuse_what_replaces_cross_entropy(system
         ({"scheduled": ScheduledConfig(tokens="sample")}, "--scheduled.tokens: it has no effect without"),
         ({"scheduled": ScheduledConfig(share=0.5, top_k=9)}, "without --scheduled.tokens mixture"),
         ({"reward": RewardConfig(samples=8)}, "--reward.samples: it has no effect without --reward.share"),
-        ({"reward": RewardConfig(share=0.5, baseline="mean")}, "without --reward.loss reinforce"),
+        ({"reward": RewardConfig(share=0.5, baseline="greedy")}, "without --reward.loss reinforce"),
         ({"reward": RewardConfig(share=0.5, loss="reinforce", sharpness=1.0)}, "without --reward.loss risk"),
         ({"guidance": GuidanceConfig(weight=1.0, layers=(1, 3))}, "--guidance.layers 3: there are 2"),
         ({"guidance": GuidanceConfig(weight=1.0, heads=(4,))}, "--guidance.heads 4: there are 2"),

@@ -96,11 +96,12 @@ class RewardConfig:
     reward: Literal["gleu", "bleu", "text-bleu", "text-chrf"] = "gleu"
     """gleu (Wu et al. 2016), bleu: of n-grams of subwords, computed on the accelerator; text-bleu, text-chrf:
     sacreBLEU's scores of sentences of text, computed by the host."""
-    baseline: Literal["greedy", "mean", "none"] = "greedy"
-    """reinforce: what rewards are compared with. greedy: the reward of greedy search (Rennie et al. 2017);
-    mean: the mean reward of the sentence's other samples."""
-    sharpness: float = 0.005
-    """risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016."""
+    baseline: Literal["mean", "greedy", "none"] = "mean"
+    """reinforce: what rewards are compared with. mean: the mean reward of the sentence's other samples;
+    greedy: the reward of greedy search (Rennie et al. 2017)."""
+    sharpness: float = 0.1
+    """risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016. (Theirs,
+    0.005, is for risk alone: the gradient grows with it, and beside cross-entropy it is too small.)"""
     anneal: int = 0
     """Updates over which the weight rises from 0 to its share (Ranzato et al. 2016). 0: none."""
     extra_length: int = 10

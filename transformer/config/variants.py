@@ -77,9 +77,9 @@ VARIANTS: dict[str, Variant] = {
         "scheduled sampling in two passes (Duckworth et al. 2019)",
         {"scheduled": {"share": 0.5, "tokens": "sample", "passes": 2}},
     ),
-    "risk": Variant("minimum risk (Shen et al. 2016)", {"reward": {"share": 0.7}}, continues=True),
+    "risk": Variant("minimum risk (Shen et al. 2016)", {"reward": {"share": 0.9}}, continues=True),
     "reinforce": Variant(
-        "REINFORCE (Ranzato et al. 2016)", {"reward": {"share": 0.7, "loss": "reinforce"}}, continues=True
+        "REINFORCE (Ranzato et al. 2016)", {"reward": {"share": 0.9, "loss": "reinforce"}}, continues=True
     ),
 }
 """By name. `tiny-NAME` is a preset."""
