@@ -7,9 +7,6 @@ the context, or in a window of the context that moves on by one token and is com
 section 4.7). The networks are untrained.
 """
 
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from rich.progress import track
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
+from benchmarks.programs import Program, compiled, medians
 from transformer import PRESETS, Config
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.systems.language_model.model import LanguageModel, Past
@@ -44,8 +42,8 @@ def config_of(segment: int, memory: int, small: bool) -> Config:
     )
 
 
-def update(segment: int, memory: int, small: bool) -> tuple[Callable[[], Any], int]:
-    """An update on random tokens, and the bytes that it needs for results in between."""
+def update(segment: int, memory: int, small: bool) -> Program:
+    """An update on random tokens."""
     config = config_of(segment, memory, small)
     system = find_system(config.system)
     model, optimizer = system.model(config.model), make_optimizer(config)
@@ -56,12 +54,10 @@ def update(segment: int, memory: int, small: bool) -> tuple[Callable[[], Any], i
     batch = {"source": ids, "target": ids, "characters": ones, "words": ones}
     objective = system.objective(config, lambda path: None)
     step = configured_step(config.training, model, objective, optimizer, lambda params: params)
-    compiled = jax.jit(step).lower(state, batch).compile()
-    about = compiled.memory_analysis()
-    return lambda: compiled(state, batch), 0 if about is None else about.temp_size_in_bytes
+    return compiled(step, state, batch)
 
 
-def reading(context: int, memory: int, tokens: int, small: bool) -> Callable[[], Any]:
+def reading(context: int, memory: int, tokens: int, small: bool) -> Program:
     """A pass over so many tokens with a memory."""
     config = config_of(context, memory, small).model
     assert isinstance(config, LanguageModelConfig)
@@ -70,23 +66,7 @@ def reading(context: int, memory: int, tokens: int, small: bool) -> Callable[[],
     past = Past.empty(config, 1, memory)
     past = replace(past, documents=jnp.ones_like(past.documents))
     variables = jax.jit(model.init)(jax.random.key(0), ids, ids)
-    compiled = (
-        jax.jit(lambda v, i, p: model.apply(v, i, p, method="advance")).lower(variables, ids, past).compile()
-    )
-    return lambda: compiled(variables, ids, past)
-
-
-def medians(programs: list[Callable[[], Any]], rounds: int, what: str) -> list[float]:
-    """Seconds of each program, in turns."""
-    for program in programs:
-        jax.block_until_ready(program())
-    each: list[list[float]] = [[] for _ in programs]
-    for _ in track(range(rounds), what):
-        for index, program in enumerate(programs):
-            start = time.perf_counter()
-            jax.block_until_ready(program())
-            each[index].append(time.perf_counter() - start)
-    return [statistics.median(times) for times in each]
+    return compiled(lambda v, i, p: model.apply(v, i, p, method="advance"), variables, ids, past)
 
 
 def updates(rounds: int, small: bool) -> list[Point]:
@@ -95,10 +75,10 @@ def updates(rounds: int, small: bool) -> list[Point]:
         (s, m) for s in (SEGMENTS[:2] if small else SEGMENTS) for m in (MEMORIES[:2] if small else MEMORIES)
     ]
     made = [update(segment, memory, small) for segment, memory in track(sizes, "compiling updates")]
-    times = medians([program for program, _ in made], rounds, "updates")
+    times = medians(made, rounds, "updates")
     return [
-        {"segment": segment, "memory": memory, "seconds": seconds, "bytes": bytes_}
-        for (segment, memory), (_, bytes_), seconds in zip(sizes, made, times, strict=True)
+        {"segment": segment, "memory": memory, "seconds": seconds, "bytes": program.bytes}
+        for (segment, memory), program, seconds in zip(sizes, made, times, strict=True)
     ]
 
 

@@ -6,8 +6,6 @@ finds the longest path between two positions with gradients. It writes a table a
 """
 
 import functools
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
+from benchmarks.programs import compiled, medians
 from transformer.config import TransformerConfig
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.model.attention import self_attention
@@ -128,16 +127,10 @@ def cost(kind: str, length: int, width: int, repeats: int) -> Cost:
     model = layer(kind, width)
     x = jax.random.normal(jax.random.key(0), (ROWS, length, width))
     variables = model.init(jax.random.key(1), x)
-    program = jax.jit(model.apply).lower(variables, x).compile()
-    memory = program.memory_analysis().temp_size_in_bytes / 2**20
-    jax.block_until_ready(program(variables, x))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(program(variables, x))
-        times.append(1e3 * (time.perf_counter() - start))
+    program = compiled(model.apply, variables, x)
+    (seconds,) = medians([program], repeats)
     sequential = sequential_operations(jax.make_jaxpr(model.apply)(variables, x).jaxpr)
-    return Cost(kind, length, width, statistics.median(times), memory, sequential)
+    return Cost(kind, length, width, 1e3 * seconds, program.bytes / 2**20, sequential)
 
 
 def sequential_operations(program: Any) -> int:

@@ -113,13 +113,12 @@ def initial_params(case: Case) -> Any:
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def jax_step(case: Case) -> Callable[[], float]:
-    """The step that `train.py` runs; returns its loss per token."""
+def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
+    """The step that `train.py` runs, for one device, and its first state."""
     import jax
 
     from transformer import Transformer
     from transformer.config import Config, OptimizerConfig
-    from transformer.runtime.sharding import Replicas
     from transformer.tasks.translation import Translation
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
@@ -131,12 +130,16 @@ def jax_step(case: Case) -> Callable[[], float]:
     )
     optimizer = make_optimizer(config)
     variables = {"params": jax.tree.map(jax.numpy.asarray, initial_params(case))}
-    state = Replicas().place(
-        init_state(model, optimizer, 0, Translation.example(Config()), variables=variables)
-    )
-    step = Replicas().spread(
-        make_train_step(model, translation_objective(SMOOTHING), optimizer, seed=0), donate_state=True
-    )
+    state = init_state(model, optimizer, 0, Translation.example(Config()), variables=variables)
+    return make_train_step(model, translation_objective(SMOOTHING), optimizer, seed=0), state
+
+
+def jax_step(case: Case) -> Callable[[], float]:
+    """An update as `train.py` runs it; returns its loss per token."""
+    from transformer.runtime.sharding import Replicas
+
+    step, state = jax_update(case)
+    step, state = Replicas().spread(step, donate_state=True), Replicas().place(state)
     batch = next(iter(Replicas().batches([batch_of(case)])))
 
     def run() -> float:

@@ -87,8 +87,9 @@ def test_rows_of_several_sentences_end_in_each_of_them():
 def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
     growth.main(["--quick", "--repeats", "1", "--output", str(tmp_path / "growth")])
     points = json.loads((tmp_path / "growth.json").read_text())["points"]
-    assert {panel for panel, *_ in points} == {"length", "beam", "rows", "training"}
-    assert all(seconds > 0 for *_, seconds in points)
+    assert {point["panel"] for point in points} == {"length", "beam", "rows", "training"}
+    assert len({point["line"] for point in points}) == 3
+    assert all(point["seconds"] > 0 and point["bytes"] > 0 for point in points)
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
