@@ -47,16 +47,19 @@ def spelling() -> dict[str, Config]:
 
 def dialogue() -> dict[str, Config]:
     """Models that spell names by their letters, and models that copy whole words."""
-    copying, plain = PRESETS["dialogue-en"], PRESETS["dialogue-en-plain"]
+    plain = PRESETS["dialogue-en-plain"]
     letters = replace(text_data(plain), tokenizer="char", vocab_size=320, max_length=64, buckets=(48, 64))
     search = replace(plain.decoding, buckets=(48, 64))
     base = replace(plain, data=replace(letters, batch_tokens=2048), decoding=search)
     names = ("at", "fat", "fat-tanh", "fat-hybrid")
-    copynet = replace(copying, model=replace(copying.model, output="copynet"))  # type: ignore[call-arg]
     return (
         {PLAIN: base}
         | {name: VARIANTS[name].of(base) for name in names}
-        | {"pointer-generator, words": copying, "CopyNet, words": copynet, "plain, words": plain}
+        | {
+            "pointer-generator, words": PRESETS["dialogue-en"],
+            "CopyNet, words": PRESETS["dialogue-en-copynet"],
+            "plain, words": plain,
+        }
     )
 
 

@@ -90,10 +90,8 @@ def _baseline(system: str, model: ModelConfig) -> Config:
     return replace(tiny, system=system, model=model, decoding=decoding)
 
 
-def _recurrent(attention: Any) -> Config:
-    return _baseline(
-        "recurrent", RecurrentConfig(d_model=170, num_layers=2, dropout=0.2, attention=attention)
-    )
+def _recurrent(**options: Any) -> Config:
+    return _baseline("recurrent", RecurrentConfig(d_model=170, num_layers=2, dropout=0.2, **options))
 
 
 def _nonautoregressive(base: Config, decoder_input: Any) -> Config:
@@ -119,12 +117,14 @@ _NONAUTOREGRESSIVE = {
 }
 
 
-def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
-    """Replies to introductions. Names are not in the vocabulary, so a model must copy them."""
+def _dialogue(language: str, vocab_size: int, output: Any) -> Config:
+    """Replies to introductions. Names are not in the vocabulary, so a model must copy them; without `output`
+    it cannot."""
+    copying = bool(output)
     sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     return Config(
         system="copying" if copying else "transformer",
-        model=(CopyingConfig if copying else TransformerConfig)(**sizes),
+        model=CopyingConfig(**sizes, output=output) if copying else TransformerConfig(**sizes),
         data=DataConfig(
             dataset=f"dialogue-{language}",
             source_language=language,
@@ -149,9 +149,9 @@ def _dialogue(language: str, vocab_size: int, copying: bool) -> Config:
 
 
 _DIALOGUES = {
-    f"dialogue-{language}{'' if copying else '-plain'}": _dialogue(language, vocab_size, copying)
+    f"dialogue-{language}{suffix}": _dialogue(language, vocab_size, output)
     for language, vocab_size in {"en": 67, "zh": 71}.items()
-    for copying in (True, False)
+    for suffix, output in {"": "mixture", "-copynet": "copynet", "-plain": None}.items()
 }
 
 
@@ -289,10 +289,11 @@ PRESETS: dict[str, Config] = {
     "tiny-convolutional": _baseline(
         "convolutional", ConvolutionalConfig(d_model=144, num_layers=4, kernel_width=3, dropout=0.2)
     ),
-    "tiny-recurrent": _recurrent("additive"),
-    "tiny-recurrent-dot": _recurrent("dot"),
-    "tiny-recurrent-hard": _recurrent("hard"),
-    "tiny-recurrent-fixed": _recurrent("fixed"),
+    "tiny-recurrent": _recurrent(),
+    "tiny-recurrent-dot": _recurrent(attention="dot"),
+    "tiny-recurrent-hard": _recurrent(attention="hard"),
+    "tiny-recurrent-fixed": _recurrent(attention="fixed"),
+    "tiny-recurrent-rnn": _recurrent(cell="rnn"),
     "fine-tune": _FINE_TUNE,  # with --init-from, which determines the sizes
     **{f"tiny-{name}": _varied(variant) for name, variant in VARIANTS.items()},
     **_NONAUTOREGRESSIVE,
@@ -344,6 +345,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny-recurrent-dot": "with scaled dot-product attention",
         "tiny-recurrent-hard": "with hard attention, trained with REINFORCE (Xu et al. 2015)",
         "tiny-recurrent-fixed": "with a fixed context vector (Sutskever et al. 2014)",
+        "tiny-recurrent-rnn": "tanh RNN without gates (Elman 1990), additive attention",
     },
     "attention and training methods, as tiny": {
         f"tiny-{name}": variant.about + (", with --init-from" if variant.continues else "")
@@ -363,7 +365,11 @@ GROUPS: dict[str, dict[str, str]] = {
         **{
             f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
             for language, name in (("en", "English"), ("zh", "Chinese"))
-            for suffix, what in (("", "pointer-generator"), ("-plain", "no pointer"))
+            for suffix, what in (
+                ("", "pointer-generator"),
+                ("-copynet", "CopyNet (Gu et al. 2016)"),
+                ("-plain", "no pointer"),
+            )
         },
         **{
             f"{task}{suffix}": f"{what}, {how}"
