@@ -32,7 +32,8 @@ Point = dict[str, Any]
 
 def config_of(segment: int, memory: int, small: bool) -> Config:
     """The preset with another segment and memory."""
-    base, sizes = PRESETS["shakespeare-xl"], {"d_model": 16, "d_ff": 32} if small else {}
+    base = PRESETS["shakespeare-xl"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32} if small else {}
     assert isinstance(base.data, StreamConfig)
     options: dict[str, Any] = {"vocab_size": VOCABULARY, "memory": memory, **sizes}
     return replace(
