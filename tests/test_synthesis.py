@@ -1,44 +1,22 @@
-"""Speech synthesis: the model, its loss, its search and its commands."""
+"""Speech synthesis: the model, its loss and its search."""
 
 import dataclasses
-import io
-import json
-import re
-import shutil
-import struct
-import wave
-from base64 import b64decode
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_run import quiet
-from toy_runs import synthesis_config
 
-from transformer import PRESETS, Run, Synthesizer, UserError, train
-from transformer.cli import decode_main
+from transformer import UserError
 from transformer.config.methods import GuidanceConfig
 from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
-from transformer.data.features import audio
-from transformer.data.sources.recordings import Recording
 from transformer.decoding.forced import sown_attention
-from transformer.inspection import explore_sounds
 from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
-from transformer.runs.exhibits import read_exhibits
-from transformer.runs.report import write_report
-from transformer.runtime.sharding import layout_of
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.search import synthesis_search
-from transformer.tasks.text_to_speech import TextToSpeech, Utterance
-from transformer.trainer.evaluator import Evaluator
-from transformer.trainer.signals import StopRequest
 from transformer.training.objective import Context
-from transformer.translator.attention import forced_attention
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "bands": 3}
@@ -245,191 +223,3 @@ def test_noise_belongs_to_the_line():
 def test_options_that_make_no_sense_are_refused(kind, given, message):
     with pytest.raises(UserError, match=message):
         kind(**given)
-
-
-# A run
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Run:
-    folder = tmp_path_factory.mktemp("synthesis")
-    train(synthesis_config(folder, "one", samples=2), folder / "run", watch=quiet())
-    return Run(folder / "run")
-
-
-@pytest.fixture
-def decode(monkeypatch):
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
-        return decode_main()
-
-    return run
-
-
-def test_texts_are_spoken(run):
-    synthesizer = Synthesizer.load(run.path)
-    both = synthesizer.utterances(["one", "two"], max_length=40)
-    for said in both:
-        assert said.features.shape[1] == 8
-        assert said.seconds == len(said.features) / 100
-        assert len(said.wave) == max(0, len(said.features) - 1) * audio.HOP
-        assert np.abs(said.wave).max() <= 1
-    sound = synthesizer.speak("one", max_length=40)
-    np.testing.assert_allclose(sound, both[0].wave, atol=1e-3)
-    assert len(synthesizer.speak(["one"], max_length=40)) == 1
-    with pytest.raises(UserError, match="something that the training texts have not, in 'ünx': leave"):
-        synthesizer.speak("one ünx two ünx")
-
-
-def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog):
-    (tmp_path / "in").write_text("one\n\ntwo\n")
-    output = tmp_path / "list.tsv"
-    assert decode(run.path, "--input", tmp_path / "in", "--output", output, "--max-length", 20) == 0
-    assert output.read_text() == "list-0001.wav\tone\nlist-0002.wav\t\nlist-0003.wav\ttwo\n"
-    about = [soundfile.info(tmp_path / f"list-000{number}.wav") for number in (1, 2, 3)]
-    assert {each.samplerate for each in about} == {audio.RATE}
-    assert about[1].frames == 1_600  # silence
-    assert "line 2 is empty" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--output FILE is missing"),
-        (["--output", "OUT", "--format", "json"], "one recording for each"),
-        (["--output", "OUT", "--stream"], "speaks texts"),
-        (["--output", "OUT", "--reference", "IN"], "speaks texts"),
-    ],
-)
-def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, message):
-    (tmp_path / "in").write_text("one\n")
-    names = {"OUT": tmp_path / "out", "IN": tmp_path / "in"}
-    given = [names.get(each, each) for each in arguments]
-    assert decode(run.path, "--input", tmp_path / "in", *given) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys):
-    (tmp_path / "in").write_text("one\nü\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
-    assert "line 2: the text 'ü'" in capsys.readouterr().err
-
-
-def test_sound_needs_the_scale_of_the_corpus(tmp_path):
-    config = synthesis_config(tmp_path, "one")
-    wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, normalisation="recording"))
-    with pytest.raises(UserError, match="--data.normalisation recording"):
-        train(wrong, tmp_path / "run", watch=quiet())
-    wrong = dataclasses.replace(config, model=dataclasses.replace(config.model, bands=9))
-    with pytest.raises(UserError, match="--model.bands 9"):
-        train(wrong, tmp_path / "run", watch=quiet())
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_scores_its_features(run):
-    (record, *_) = run.log.records("evaluation")
-    assert record["measure"]["name"] == "mel_error"
-    assert json.loads((run.path / "scale.json").read_text())["mean"]
-    assert PRESETS["synthesis"].data.speaker == "one"
-
-
-def test_the_report_plays_the_first_texts_of_the_validation(run):
-    step, exhibits = read_exhibits(run.path)
-    assert step == run.checkpoints.best()
-    said = [each["title"] for each in exhibits]
-    records = list(run.task.open_corpus(run.config).splits["validation"])
-    assert said == [record.text for record in records[:2]]
-    for record, each in zip(records, exhibits, strict=False):
-        assert [sound["caption"].split(",")[0] for sound in each["sounds"]] == ["synthetic", "recording"]
-        with wave.open(io.BytesIO(b64decode(each["sounds"][1]["wav"]))) as file:
-            assert file.getnframes() == (len(record.features) - 1) * audio.HOP
-        _, attention = each["pictures"]
-        reduction = run.config.model.reduction
-        steps = -(-len(record.features) // reduction)
-        assert attention["y"]["extent"] == pytest.approx(steps * reduction / 100)
-        assert attention["x"]["labels"][-1] == "</s>"
-        width, height = struct.unpack(">II", b64decode(attention["png"])[16:24])
-        assert (width, height) == (len(attention["x"]["labels"]), steps)
-    page = (run.path / "report.html").read_text()
-    assert page.count("<audio ") == 4
-    assert all(f"<h3>{text}</h3>" in page for text in said)
-
-
-def test_attention_given_the_frames_does_not_depend_on_padding(run):
-    synthesizer = Synthesizer.load(run.path)
-    (record, *_) = run.task.open_corpus(run.config).splits["validation"]
-    (example,) = run.task.examples([record])
-    found = forced_attention(synthesizer, example)
-    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
-    source, target = (jnp.asarray(example[name])[None] for name in ("source", "target"))
-    alone = synthesizer.system.alignment(synthesizer.model, synthesizer.variables, source, target)
-    np.testing.assert_allclose(found, alone[0], atol=1e-5)
-
-
-def test_a_text_that_cannot_be_spoken_is_not_in_the_report(run):
-    frames = np.zeros((9, 8), np.float32)
-    records = [Recording(text, frames, text) for text in ("ü", "", "one", "one" * 20, "two", "six")]
-    assert [each.text for each in run.task.exhibited(records, 2)] == ["one", "two"]
-    long = Recording("long", np.zeros((161, 8), np.float32), "one")
-    assert run.task.exhibited([long], 2) == []
-
-
-def test_a_finished_run_without_exhibits_gets_them_when_it_is_tested_again(run, tmp_path):
-    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
-    (copy / "exhibits.json").unlink()
-    assert "<audio" not in write_report(copy).read_text()  # of the files alone
-    train(run.config, copy, watch=quiet())
-    assert read_exhibits(copy) == read_exhibits(run.path)
-    assert (copy / "report.html").read_text().count("<audio ") == 4
-
-
-def test_a_request_to_stop_ends_the_exhibits(run):
-    data = SimpleNamespace(task=run.task, corpus=run.task.open_corpus(run.config))
-    evaluator = Evaluator(run.config, synthesis_objective, data, layout_of(run.config.mesh))
-    variables, request = Synthesizer.load(run.path).variables, StopRequest()
-    request.signal = 15
-    assert evaluator.exhibits(variables, request) == []
-
-
-def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
-    def fails(*_):
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(TextToSpeech, "exhibit", fails)
-    train(synthesis_config(tmp_path, "one", samples=1), tmp_path / "run", watch=quiet())
-    assert "the report has no examples: RuntimeError: no room" in caplog.text
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert page.endswith("</html>\n")
-    assert "<audio" not in page
-
-
-def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode, tmp_path, capsys):
-    (tmp_path / "in").write_text("one\n\nsix\n")
-    page, options = tmp_path / "page.html", ("--max-length", 30, "--prenet-dropout", 0)
-    assert decode(run.path, "--input", tmp_path / "in", "--explore", page, *options) == 0
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
-    assert data["stride"] == run.config.model.reduction / 100
-    assert [each["title"] for each in data["records"]] == ["one", "six"]
-    synthesizer = Synthesizer.load(run.path)
-    (said,) = synthesizer.utterances(["one"], max_length=30, prenet_dropout=0.0)
-    (output,) = data["records"][0]["outputs"]
-    steps = -(-len(said.features) // run.config.model.reduction)
-    weights = np.array(output["attention"]) / data["unit"]
-    assert weights.shape == (len(output["tokens"]), steps)
-    np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-3)
-    with wave.open(io.BytesIO(b64decode(output["wav"]))) as file:
-        assert file.getnframes() == len(said.wave)
-    (tmp_path / "in").write_text("one\nü\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--explore", tmp_path / "no.html") == 2
-    assert "in, line 2: the text 'ü'" in capsys.readouterr().err
-    assert not (tmp_path / "no.html").exists()
-
-
-def test_the_explorer_shows_an_utterance_without_sound(run, monkeypatch):
-    empty = Utterance("one", np.zeros((0, 8), np.float32))
-    monkeypatch.setattr(TextToSpeech, "outputs", lambda *_: [empty])
-    page = explore_sounds(Synthesizer.load(run.path), [run.task.record("one")], max_length=8)
-    assert '"spans":[],"seconds":0.0' in page.html
-    with pytest.raises(UserError, match="nothing to explore"):
-        explore_sounds(Synthesizer.load(run.path), [])
