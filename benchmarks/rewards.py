@@ -2,26 +2,29 @@
 
 `python -m benchmarks.rewards RUN WORK` continues RUN, from its best checkpoint, by cross-entropy, minimum
 risk and REINFORCE, for the same updates each and with several seeds. Each run translates the test set of RUN,
-and a paired bootstrap test compares it with RUN's own translation. Everything is in WORK: if interrupted,
-the same command continues.
+and a paired bootstrap test compares it with RUN's own translation. The expected reward is estimated by a
+sample for each sentence of the test set. Everything is in WORK: if interrupted, the same command continues.
 """
 
 import argparse
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from benchmarks.bootstrap import Comparison, compare, test_set, translated
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
-from transformer import Config, Run, train
+from transformer import Config, Run, Translator, train
 from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.variants import VARIANTS, Variant
 from transformer.errors import UserError
+from transformer.methods.rewards import reward_of
 
 METHODS = {
     "cross-entropy": Variant("as before"),
@@ -82,34 +85,51 @@ class Plan:
         config = self.config(name, seed)
         if not about.exists():
             train(config, path)
-            save(
-                str(about),
-                {"translations": translated(path, "last"), "log": Run(path).log.records("training")},
-            )
+            save(str(about), {"translations": translated(path, "last"), "reward": expected(path, "last")})
             jax.clear_caches()  # Linux limits the memory maps of a process, of which each program has some
         if (there := Run(path).config.training.steps) != self.updates:
             raise UserError(f"{path} has {there:,} updates, not {self.updates:,}: name another WORK")
         found: dict[str, Any] = json.loads(about.read_text())
         return found
 
-    def before(self) -> list[str]:
-        """The translations of RUN."""
+    def before(self) -> dict[str, Any]:
+        """The translations of RUN, and its reward."""
         about = self.work / "before.json"
         if not about.exists():
-            save(str(about), {"translations": translated(self.start, "best")})
-        found: list[str] = json.loads(about.read_text())["translations"]
+            start = self.start
+            save(str(about), {"translations": translated(start, "best"), "reward": expected(start, "best")})
+        found: dict[str, Any] = json.loads(about.read_text())
         return found
 
     def row(self, name: str, seeds: int) -> dict[str, Any]:
         """A method, compared with RUN."""
         built = [self.build(name, seed) for seed in range(seeds)]
-        each = [compare(self.start, self.before(), run["translations"]) for run in built]
+        before = self.before()["translations"]
+        each = [compare(self.start, before, run["translations"]) for run in built]
         return {
             "name": name,
             "options": METHODS[name].options,
             "each": [asdict(one) for one in each],
-            "rewards": [[one["reward"] for one in run["log"] if "reward" in one] for run in built],
+            "rewards": [run["reward"] for run in built],
         }
+
+
+def expected(path: Path, checkpoint: str) -> float:
+    """The mean GLEU of subwords of a sample for each sentence of a run's test set, the reward of training by
+    default."""
+    translator = Translator.load(path, checkpoint)
+    pairs = test_set(path)
+    samples = translator.search([source for source, _ in pairs], method="sample", n_best=1)
+    special, spell = translator.task.special, translator.task.spell
+    found = [best.ids for best, *_ in samples]
+    references = [example["target"] for example in translator.task.examples(pairs)]
+    longest = max(map(len, [*found, *references]))
+
+    def padded(some: Sequence[Sequence[int]]) -> Any:
+        return np.array([[*ids, *[special.pad] * (longest - len(ids))] for ids in some], np.int32)
+
+    reward = reward_of(RewardConfig().reward, special, spell)
+    return float(reward(padded(found)[:, None], padded(references)).mean())
 
 
 def rate(text: str) -> float:
@@ -123,24 +143,24 @@ def rate(text: str) -> float:
     return value
 
 
-HEADER = "| | BLEU | difference of each seed | mean | p | reward in training |"
+HEADER = "| | BLEU | difference of each seed | mean | p | expected reward |"
 
 
-def table(before: Comparison, rows: list[dict[str, Any]]) -> str:
-    """Markdown. Rewards are those of the first and of the last tenth of the updates."""
+def table(before: Comparison, reward: float, rows: list[dict[str, Any]]) -> str:
+    """Markdown, with the BLEU and the reward before."""
     lines = [
         HEADER,
         "|---" * (HEADER.count(" | ") + 1) + "|",
-        f"| before | {before.bleu:.2f} ± {before.interval:.2f} | | | | |",
+        f"| before | {before.bleu:.2f} ± {before.interval:.2f} | | | | {100 * reward:.1f} % |",
     ]
     for row in rows:
         differences = [each["difference"] for each in row["each"]]
         spread = f" ± {statistics.stdev(differences):.2f}" if len(differences) > 1 else ""
-        rewards = [f"{100 * each[0]:.1f} to {100 * each[-1]:.1f} %" for each in row["rewards"] if each]
         lines.append(
             f"| {row['name']} | {statistics.mean(each['bleu'] for each in row['each']):.2f} | "
             f"{', '.join(f'{x:+.2f}' for x in differences)} | {statistics.mean(differences):+.2f}{spread} | "
-            f"{', '.join(format(each['p'], '.3f') for each in row['each'])} | {', '.join(rewards)} |"
+            f"{', '.join(format(each['p'], '.3f') for each in row['each'])} | "
+            f"{', '.join(format(100 * x, '.1f') for x in row['rewards'])} % |"
         )
     return "\n".join(lines)
 
@@ -159,12 +179,13 @@ def main(arguments: list[str] | None = None) -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     plan = Plan(given.run, given.work, given.updates, given.peak)
     rows = [plan.row(name, given.seeds) for name in given.only]
-    before = compare(plan.start, plan.before(), plan.before())
-    text = table(before, rows)
+    start = plan.before()
+    before = compare(plan.start, start["translations"], start["translations"])
+    text = table(before, start["reward"], rows)
     settings = {"run": str(plan.start), "updates": plan.updates, "peak": plan.peak}
     save(
         str(given.work / "rewards.json"),
-        {"about": machine() | settings, "before": asdict(before), "rows": rows},
+        {"about": machine() | settings, "before": asdict(before) | {"reward": start["reward"]}, "rows": rows},
     )
     (given.work / "rewards.md").write_text(text + "\n")
     print(f"{text}\n{machine()}\nwritten to {given.work / 'rewards.json'} and rewards.md")

@@ -63,12 +63,14 @@ def test_a_run_is_continued_with_and_without_a_reward(finished, tmp_path):
 def test_the_table_of_rewards():
     before = bootstrap.Comparison(40.0, 1.5, 0.0, 1.0)
     each = [{"bleu": 40.0 + x, "difference": x, "p": 0.04} for x in (0.25, 0.75)]
-    row = {"name": "minimum risk", "each": each, "rewards": [[0.3, 0.35], [0.3, 0.36]]}
-    lines = rewards.table(before, [row]).splitlines()
-    assert lines[2] == "| before | 40.00 ± 1.50 | | | | |"
-    assert lines[3].startswith(
-        "| minimum risk | 40.50 | +0.25, +0.75 | +0.50 ± 0.35 | 0.040, 0.040 | 30.0 to"
-    )
+    row = {"name": "minimum risk", "each": each, "rewards": [0.35, 0.36]}
+    lines = rewards.table(before, 0.3, [row]).splitlines()
+    assert lines[2] == "| before | 40.00 ± 1.50 | | | | 30.0 % |"
+    assert lines[3] == "| minimum risk | 40.50 | +0.25, +0.75 | +0.50 ± 0.35 | 0.040, 0.040 | 35.0, 36.0 % |"
+
+
+def test_the_expected_reward_is_that_of_samples(finished):
+    assert 0 < rewards.expected(finished, "best") < 1
 
 
 def test_translations_are_compared(finished):
