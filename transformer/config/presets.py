@@ -361,7 +361,7 @@ GROUPS: dict[str, dict[str, str]] = {
             ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
         )
     },
-    "copying, pointing and spelling": {
+    "copying and spelling": {
         **{
             f"dialogue-{language}{suffix}": f"replies in {name}, {what}"
             for language, name in (("en", "English"), ("zh", "Chinese"))
