@@ -27,17 +27,14 @@ K = TypeVar("K", bound=Hashable)
 
 class Ensemble(nn.Module):
     """Models with the same vocabulary, as the model of a search. Its variables are those of the members, as
-    `together` puts them; it has none of its own, and is never bound.
-
-    Args:
-      kinds: models that generate one token after another, each for all members that are like it.
-      weights: of the distributions of the members of each kind; together they add up to 1.
-      mean: of probabilities, or of their logarithms (a geometric mean, normalised).
-    """
+    `together` puts them; it has none of its own, and is never bound."""
 
     kinds: tuple[nn.Module, ...]
+    """Models that generate one token after another, each for all members that are like it."""
     weights: tuple[tuple[float, ...], ...]
+    """Of the distributions of the members of each kind; together they add up to 1."""
     mean: str = "probabilities"
+    """Of probabilities, or of their logarithms (a geometric mean, normalised)."""
 
     @property
     def config(self) -> ModelConfig:
