@@ -11,7 +11,7 @@ from transformer.config import Config, DataConfig
 from transformer.data.batching import Batcher, Field, fixed_batches, stacked
 from transformer.data.corpus import Corpus
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.plans import Batching, plan_of
+from transformer.data.plans import Batching, PackedPlan, plan_of
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.store import PairSource
 from transformer.errors import UserError
@@ -114,6 +114,30 @@ def test_packed_rows_hold_what_fits():
         assert batch.lengths == (20, 20)
         assert all((LENGTHS[row].sum(axis=0) <= 20).all() for row in batch.members)
     assert plan.padding < make_plan(PAIRS, TOKENIZERS, LENGTHS, BUCKETS).padding
+
+
+def packed_slowly(lengths: np.ndarray, order: np.ndarray, bucket: tuple[int, ...], most: int):
+    """First fit, side by side."""
+    closed, rows = [], []
+    for example in order:
+        room = next((room for _, room in rows if (lengths[example] <= room).all()), None)
+        if room is None:
+            rows.append(([], room := np.array(bucket)))
+        next(members for members, each in rows if each is room).append(example)
+        room -= lengths[example]
+        if len(rows) > most:
+            closed.append(rows.pop(int(np.argmin([room.sum() for _, room in rows]))))
+    return [members for members, _ in closed + rows]
+
+
+@pytest.mark.parametrize("bucket", [(20,), (20, 20), (7, 16), (9, 12, 20)])
+def test_rows_are_packed_by_first_fit(bucket, monkeypatch):
+    monkeypatch.setattr(PackedPlan, "OPEN_ROWS", 6)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, np.array(bucket) + 1, (300, len(bucket)), np.int32)
+    plan = PackedPlan(lengths, Batching((bucket,), batch_tokens=60, packed=True, seed=4))
+    order = np.random.default_rng(4).permutation(300)
+    assert plan._packed == packed_slowly(lengths, order, bucket, most=6)
 
 
 @BOTH

@@ -158,24 +158,38 @@ class PackedPlan(Plan):
         )
 
     def _pack(self, lengths: Lengths, order: Int[np.ndarray, " kept"]) -> list[list[int]]:
-        """First fit, into the oldest open row that has room."""
+        """First fit, into the oldest open row that has room.
+
+        The room of a row is one number: the room of each side in its bits, below a bit that a subtraction
+        clears if the side has too little. So one subtraction compares all sides.
+        """
+        width = max(self._bucket).bit_length() + 1
+        shifts = np.arange(len(self._bucket)) * width
+        guards = sum(1 << (int(shift) + width - 1) for shift in shifts)
+        whole = guards + sum(size << int(shift) for size, shift in zip(self._bucket, shifts, strict=True))
+        needed = (lengths[order].astype(object) << shifts.astype(object)).sum(axis=1).tolist()
         closed: list[list[int]] = []
-        open_rows: list[tuple[list[int], list[int]]] = []  # the examples of each, and the room of each side
-        for example in order:
-            needed = lengths[example].tolist()
-            for row, room in open_rows:
-                if all(size <= free for size, free in zip(needed, room, strict=True)):
-                    row.append(int(example))
-                    room[:] = [free - size for size, free in zip(needed, room, strict=True)]
+        rows: list[list[int]] = []
+        rooms: list[int] = []
+        totals: list[int] = []  # the room of all sides
+        for example, sizes, total in zip(
+            order.tolist(), needed, lengths[order].sum(axis=1).tolist(), strict=True
+        ):
+            for index, room in enumerate(rooms):
+                rest = room - sizes
+                if rest & guards == guards:
+                    rows[index].append(example)
+                    rooms[index], totals[index] = rest, totals[index] - total
                     break
             else:
-                room = [free - size for size, free in zip(needed, self._bucket, strict=True)]
-                open_rows.append(([int(example)], room))
-                if len(open_rows) > self.OPEN_ROWS:
-                    fullest = min(open_rows, key=lambda row: sum(row[1]))
-                    open_rows.remove(fullest)
-                    closed.append(fullest[0])
-        return closed + [row for row, _ in open_rows]
+                rows.append([example])
+                rooms.append(whole - sizes)
+                totals.append(sum(self._bucket) - total)
+                if len(rows) > self.OPEN_ROWS:
+                    fullest = totals.index(min(totals))
+                    closed.append(rows.pop(fullest))
+                    del rooms[fullest], totals[fullest]
+        return closed + rows
 
     def __call__(self, step: int) -> Rows:
         epoch, index = divmod(step, self.steps_per_epoch)
