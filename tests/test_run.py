@@ -150,12 +150,12 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
     assert translated == [0, 0]
     run = Run(tmp_path / "4")
     assert run.checkpoints.steps() == [4]
-    assert run.checkpoints._merit(4) == -np.inf
+    assert run.checkpoints._scores(4) == {}
     train(changed(config, evaluate_every=4), run.path, watch=quiet())
     assert same(run.path, finished)
     assert told(run.path) == told(finished)
     train(changed(config, evaluate_every=12), tmp_path / "12", watch=quiet())
-    assert Run(tmp_path / "12").checkpoints._merit(12) >= 0
+    assert Run(tmp_path / "12").checkpoints._scores(12)["merit"] >= 0
     assert (tmp_path / "12" / "results.json").exists()
 
 

@@ -1,15 +1,17 @@
 """The checkpoints of a run: saved in the background, sealed, kept or deleted, found, restored, averaged."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import absl.logging
 import jax
@@ -21,7 +23,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from transformer.errors import UserError
 from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
 from transformer.model.parameters import Variables
-from transformer.runs.log import merit
+from transformer.runs.log import LOSSES, Log, standing
 from transformer.runs.mirror import Mirror
 from transformer.runs.sealed import MANIFEST, first_line, read, seal
 from transformer.runtime.arrays import as_global_arrays, on_host
@@ -38,6 +40,17 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # noth
 def is_light(name: str) -> bool:
     """Whether a file of a run is copied from a remote one at once: what is small and always read."""
     return not _HEAVY.match(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best:
+    """Keeps the best checkpoint."""
+
+    best_of: Callable[[Mapping[int, Json | None]], int | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        best = self.best_of({each.step: each.metrics for each in checkpoints})
+        return [each.step == best for each in checkpoints]
 
 
 class Checkpoints:
@@ -63,12 +76,12 @@ class Checkpoints:
         keep = policies.AnyPreservationPolicy(
             [
                 policies.LatestN(self.keep_last),
-                policies.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
+                _Best(self._best_of),
             ]
         )
         saving = {0} if self.mirror else None  # the processes that save; None: all
         options = ocp.CheckpointManagerOptions(
-            best_fn=merit,
+            best_fn=standing,  # Orbax stores scores only with one
             preservation_policy=keep,
             create=not saving,
             multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=saving),
@@ -86,7 +99,7 @@ class Checkpoints:
 
         Args:
           state: of training.
-          scores: by name; "merit" is the one that decides, higher for a better checkpoint.
+          scores: by name, of which `standing` says how good the checkpoint is.
 
         Raises:
           UserError: it could not be written; earlier checkpoints are unchanged.
@@ -174,18 +187,32 @@ class Checkpoints:
         return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
     def best(self) -> int:
-        """The checkpoint with the best score; the newest one if several are equal or none was measured."""
-        scores = {step: self._merit(step) for step in self.steps()}
-        if not scores:
+        """The checkpoint with the best `standing`; the newest one if none was measured."""
+        steps = self.steps()
+        if not steps:
             raise UserError(f"{self.name} holds no checkpoint yet")
-        return max(scores, key=lambda step: (scores[step], step))
+        best = self._best_of({step: self._scores(step) for step in steps})
+        return steps[-1] if best is None else best
 
-    def _merit(self, step: int) -> float:
+    def _scores(self, step: int) -> Json:
+        """The scores of a checkpoint; none if it was not measured."""
         try:
-            text = read_text(self._place(step) / "metrics" / "metrics", MiB)
-            return float(merit(parse_object(text)))
-        except (OSError, ValueError, KeyError, TypeError):
-            return float("-inf")
+            return parse_object(read_text(self._place(step) / "metrics" / "metrics", MiB))
+        except (OSError, ValueError):
+            return {}
+
+    def _best_of(self, scores: Mapping[int, Json | None]) -> int | None:
+        """The best of checkpoints, by step, in order; None if none was measured."""
+        measured = {step: each for step, each in scores.items() if each}
+        if not all(any(name in each for name in LOSSES) for each in measured.values()):
+            # earlier versions wrote the loss only to the log
+            logged = {each["step"]: each for each in Log(self.path / "metrics.jsonl").records("evaluation")}
+            measured = {step: logged.get(step, {}) | each for step, each in measured.items()}
+        found: dict[int, tuple[float, float]] = {}
+        for step, each in measured.items():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found[step] = standing(each)
+        return max(found, key=found.__getitem__, default=None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """The training state of a step; `like` gives its structure, shapes and placement.

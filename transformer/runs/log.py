@@ -11,6 +11,9 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, append_flags, read_log
 
+LOSSES = ("nll", "loss")
+"""The validation loss in an evaluation: the negative log-likelihood, or the objective's loss without one."""
+
 
 class Log:
     """The records that training writes."""
@@ -46,6 +49,19 @@ class Log:
 def merit(scores: Json) -> Any:
     """The score that decides which checkpoint is best. Runs of version 0.1 have only BLEU."""
     return scores["merit"] if "merit" in scores else scores["bleu"]
+
+
+def standing(scores: Json) -> tuple[float, float]:
+    """What orders checkpoints, higher for a better one: the deciding score, then at equal scores the lower
+    validation loss. `max(..., key=standing)` over checkpoints in order of their steps is the best one:
+    progress is only what is better than all before.
+
+    Args:
+      scores: of an evaluation, or of a checkpoint. Those of version 0.1 have no loss.
+    """
+    loss = next((scores[name] for name in LOSSES if name in scores), math.nan)
+    known = isinstance(loss, int | float) and math.isfinite(loss)
+    return float(merit(scores)), -loss if known else -math.inf
 
 
 def _is_record(record: Json) -> bool:

@@ -60,6 +60,7 @@ class Evaluator:
         chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
         samples = [task.shown(shown[i], outputs[i]) for i in chosen]
         found = {
+            "loss": means["loss"],
             **task.summary(means),
             measure.name: score.value,
             "merit": measure.merit(score.value),

@@ -18,7 +18,7 @@ from transformer.errors import Stopped, UserError
 from transformer.files import Json, write_whole
 from transformer.model.parameters import Variables
 from transformer.runs.exhibits import read_exhibits, write_exhibits
-from transformer.runs.log import merit
+from transformer.runs.log import LOSSES, standing
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import duration
 from transformer.runs.run import Run
@@ -146,7 +146,8 @@ class Loop:
                 if self._patience_is_over():
                     title = self.data.task.criterion.title
                     self.watch.message(
-                        f"No better {title} in {t.patience} evaluations: stopping at step {self.step}."
+                        f"Neither a better {title} nor an equal one with a lower loss in {t.patience} "
+                        f"evaluations: stopping at step {self.step}."
                     )
                     return
 
@@ -205,10 +206,10 @@ class Loop:
                 f"compared: repair {type(self.data.task).__name__}.measures(). The state of step {self.step} "
                 "is saved"
             )
-        best = max(map(merit, self.journal.evaluations), default=-math.inf)
-        record = {"kind": "evaluation", "step": self.step, **found, "best": found["merit"] >= best}
+        is_best = all(standing(found) > standing(earlier) for earlier in self.journal.evaluations)
+        record = {"kind": "evaluation", "step": self.step, **found, "best": is_best}
         self.journal.write(record)
-        scores = {measure.name: found[measure.name], "merit": found["merit"]}
+        scores = {name: found[name] for name in (measure.name, "merit", *LOSSES) if name in found}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
         if record["best"]:
@@ -223,10 +224,10 @@ class Loop:
             write_exhibits(self.run.path, step, exhibits)
 
     def _patience_is_over(self) -> bool:
-        patience, scores = self.config.training.patience, list(map(merit, self.journal.evaluations))
-        if patience is None or not scores:
+        patience, standings = self.config.training.patience, list(map(standing, self.journal.evaluations))
+        if patience is None or not standings:
             return False
-        return len(scores) - 1 - scores.index(max(scores)) >= patience
+        return len(standings) - 1 - standings.index(max(standings)) >= patience
 
     def report(self) -> None:
         """Tests the best checkpoint, writes the scores to results.json and shows them."""

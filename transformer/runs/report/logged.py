@@ -7,7 +7,7 @@ from pathlib import Path
 from transformer.config import DataConfig, Option, changed
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, MiB, parse_object, read_text
-from transformer.runs.log import merit
+from transformer.runs.log import standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
 
@@ -57,7 +57,7 @@ class Logged:
         data = self.starts[-1].get("data") if self.starts else None
         data = data if isinstance(data, dict) else {}
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
-        best = max(self.evaluations, key=lambda record: (merit(record), record["step"]), default=None)
+        best = max(self.evaluations, key=standing, default=None)
         measure, title = self.measure.name, self.measure.title
         seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
         data_config = self.config.data
