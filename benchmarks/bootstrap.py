@@ -50,8 +50,9 @@ def compare(path: Path, first: list[str], second: list[str]) -> Comparison:
     from sacrebleu.significance import PairedTest
 
     run = Run(path)
-    tokenize, plain = run.config.training.bleu_tokenize, translation_of(run).tokenizers[1].plain
-    references = [plain(target) for _, target in test_set(path)]
+    task = translation_of(run)
+    references = [task.tokenizers[1].plain(target) for _, target in test_set(path)]
+    tokenize, _ = task.bleu_tokenizer(references)
     both = [("first", first), ("second", second)]
     metric = BLEU(tokenize=tokenize, force=tokenize == "none")
     _, scores = PairedTest(both, {"BLEU": metric}, [references], test_type="bs")()

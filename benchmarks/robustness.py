@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.bootstrap import test_set
 from benchmarks.command import positive, run
 from benchmarks.measure import machine
-from transformer import Run, Translator
+from transformer import Translator
 from transformer.errors import UserError
 from transformer.evaluation.scores import bleu
 
@@ -40,7 +40,7 @@ def row(path: Path, given: int, most: int) -> list[float]:
     Raises:
       UserError: too few references are longer than the given words.
     """
-    stored, translator = Run(path), Translator.load(path, "last")
+    translator = Translator.load(path, "last")
     plain = translator.tokenizers[1].plain
     test = [(source, plain(target).split()) for source, target in test_set(path)]
     lines = [(source, words) for source, words in test if len(words) > given]
@@ -53,7 +53,7 @@ def row(path: Path, given: int, most: int) -> list[float]:
         chance = random.Random(wrong)
         prefixes = [" ".join(corrupted(words[:given], wrong, others, chance)) for _, words in lines]
         found = continued(translator, [source for source, _ in lines], [f"{prefix} " for prefix in prefixes])
-        scores.append(bleu(found, references, stored.config.training.bleu_tokenize).value)
+        scores.append(bleu(found, references, translator.task.bleu_tokenizer(references)[0]).value)
     return scores
 
 

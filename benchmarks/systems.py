@@ -156,12 +156,13 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
     references = [translation_of(teacher).tokenizers[1].plain(target) for _, target in test]
     rows = []
     for name in names:
-        config = Run(plan.work / name).config
+        run = Run(plan.work / name)
+        tokenize, _ = translation_of(run).bleu_tokenizer(references)
         for way in ways(plan, name):
             translations, together = _timed(way, [sources], ROWS, rounds)
             some = sources[:: max(1, len(sources) // ALONE)]
             _, alone = _timed(way, [[source] for source in some], 1, rounds)
-            score = bleu(translations, references, config.training.bleu_tokenize)
+            score = bleu(translations, references, tokenize)
             rows.append(
                 {
                     "run": name,
@@ -170,7 +171,7 @@ def measure(plan: Plan, names: list[str], rounds: int) -> list[dict[str, Any]]:
                     "signature": score.signature,
                     "sentences_per_second": together,
                     "sentences_per_second_one_by_one": alone,
-                    "updates": config.training.steps,
+                    "updates": run.config.training.steps,
                     "training_minutes": json.loads((plan.work / f"{name}.json").read_text())["seconds"] / 60,
                     "parameters": _size(plan.work / name),
                 }

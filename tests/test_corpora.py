@@ -170,8 +170,11 @@ def test_any_tfds_set_in_either_direction(tfds_folder, source, target):
 
 
 def test_a_language_that_is_not_there(tfds_folder):
+    data = DataConfig(dataset="toy_translate/fr-en", cache_dir=tfds_folder)
     with pytest.raises(UserError, match="no language 'de', only en, fr: choose one with --data.target-lang"):
-        open_corpus(DataConfig(dataset="toy_translate/fr-en", cache_dir=tfds_folder))
+        open_corpus(dataclasses.replace(data, source_language="en", target_language="de"))
+    with pytest.raises(UserError, match="has the languages en, fr: choose one with --data.source-language"):
+        open_corpus(data)
 
 
 def test_unknown_dataset(tmp_path):

@@ -11,11 +11,11 @@ import pytest
 
 from transformer import Run, UserError
 from transformer.cli.report import report_main
-from transformer.config import flatten
+from transformer.config import as_decided, flatten
 from transformer.config.presets import PRESETS
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.charts import WIDTH, bar_chart, line_chart
-from transformer.runs.report.logged import Logged, duration
+from transformer.runs.report.logged import Logged, duration, time_spent
 
 
 class Balanced(HTMLParser):
@@ -72,11 +72,13 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
     assert start["versions"] in page.text
     assert "model.d_model" in page.text
     first = page.text[: page.text.index("Curves")]  # what the first screen shows
-    best = max(evaluations, key=lambda record: (record["bleu"], record["step"]))
-    for fact in (f"{results['bleu']['value']:.2f}", start["parameters"], start["devices"], "200, en to de"):
+    best = max(evaluations, key=lambda record: (record["bleu"], -record["nll"]))
+    for fact in (f"{results['bleu']['value']:.2f}", start["parameters"], start["devices"]):
         assert fact in first
-    assert f"{best['step']:,} (validation BLEU {best['bleu']:.2f})" in first
-    assert duration(records[-1]["elapsed"]) in first
+    assert "pairs200" in first  # the languages of these files are unknown
+    assert " to de" not in first
+    assert f"{best['step']:,} (validation BLEU {best['bleu']:.2f}, first 8 of 12 pairs)" in first
+    assert time_spent(records[-1]["spent"]) in first
     assert not {"script", "link", "img"} & set(page.seen)  # nothing is run or fetched
 
 
@@ -105,7 +107,8 @@ def test_it_is_written_again_from_the_files_alone(run_dir, capsys, monkeypatch):
 def test_options_are_shown_as_differences_from_the_nearest_preset(run_dir):
     page = parsed((run_dir / "report.html").read_text())
     nearest, found = Logged(run_dir).changed()
-    config, preset = flatten(Run(run_dir).config), flatten(PRESETS[nearest])
+    stored = Run(run_dir).config
+    config, preset = flatten(stored), flatten(as_decided(PRESETS[nearest], stored))
     expected = {name for name in config | preset if config.get(name, "none") != preset.get(name, "none")}
     assert {name for name, *_ in found} == expected - {"model.vocab_size"}
     assert f"Differences from the nearest preset, {nearest}." in page.text
@@ -130,7 +133,7 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
     options = page.text[page.text.index("Options that differ") :]
     assert f"model.dropout{before}0.25" in options
     assert "d_model" not in options
-    assert page.text.count("validation BLEU by step") == 1
+    assert page.text.count("validation BLEU, first 8 of 12 pairs by step") == 1
     for name in (run_dir.name, "other"):  # a line of each run in one chart
         assert f"{name} at step" in page.text
     again = Path(shutil.copytree(run_dir, tmp_path / "again" / run_dir.name))

@@ -14,7 +14,7 @@ import tyro
 from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.commands import called, program
-from transformer.config import Config, DecodingConfig, HostsConfig
+from transformer.config import BleuTokenizer, Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
 from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
@@ -51,7 +51,7 @@ class DecodeArguments:
     as it is."""
     reference: Path | None = None
     """Reference translations. Prints BLEU and chrF with their signatures at the end."""
-    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = None
+    bleu_tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"
     """best (by the first score of the validation), last, average (of the last ones), or a step."""

@@ -47,10 +47,12 @@ def import_command(arguments: list[str]) -> None:
 def export_command(arguments: list[str]) -> None:
     given = tyro.cli(Export, args=arguments, prog=program("export"))
     check_local(given.folder, "the folder")
-    from transformer.interop.folders import CTRANSLATE2, export_marian
+    from transformer.interop.folders import CTRANSLATE2, export_marian, unnamed_languages
 
     folder = export_marian(given.run_dir, given.folder, given.checkpoint)
     print(f"Written to {folder}")
+    if unknown := unnamed_languages(given.run_dir):
+        print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
     print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
     if (folder / CTRANSLATE2[0]).exists():
         print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")

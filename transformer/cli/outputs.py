@@ -30,6 +30,7 @@ FOR_TRANSLATION = (
 FOR_TEXT = ("until", "stream")
 FOR_SPEECH = ("times",)
 FOR_SYNTHESIS = ("pronunciation",)
+TOKENIZE = "--bleu-tokenize"
 log = logging.getLogger("transformer")
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
@@ -216,6 +217,7 @@ class Translations(Outputs):
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         from transformer.evaluation.scores import bleu, chrf, exact_match
+        from transformer.evaluation.segmentation import OPTION, warning_of
 
         given, task = self.given, self.translator.task
         if not given.reference:
@@ -227,7 +229,11 @@ class Translations(Outputs):
             )
         if not references:
             return []
-        tokenize = given.bleu_tokenize or task.config.training.bleu_tokenize
+        tokenize, note = task.bleu_tokenizer(references)
+        if given.bleu_tokenize:
+            tokenize, note = given.bleu_tokenize, warning_of(given.bleu_tokenize, references, TOKENIZE)
+        if note:
+            log.warning("%s", note.replace(OPTION, TOKENIZE))
         several = (bleu(outputs, references, tokenize), chrf(outputs, references))
         scores = [f"{score.detail}   {score.signature}" for score in several]
         return [*scores, exact_match(outputs, references).detail]

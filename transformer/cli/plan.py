@@ -67,16 +67,19 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
     step, search, mesh = found["step"], found["search"], MeshConfig(**found["layout"])
     chosen = " (chosen: replicas do not fit)" if mesh != config.mesh else ""
     devices = f"{found['devices']} x {step['device']}"
+    counted = config.data.counted
     told = [
         ("devices", devices),
         ("layout", described(mesh) + chosen),
-        ("batch", f"{found['batch_tokens']:,} tokens a side, rows of {config.data.lengths[-1]}"),
+        ("batch", f"{found['batch_tokens']:,} {counted} a side, rows of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
     if not step["limit"]:
         pass
     elif found["largest_batch"]:
-        told.append(("largest batch that fits", f"about {found['largest_batch']:,} tokens (from two sizes)"))
+        told.append(
+            ("largest batch that fits", f"about {found['largest_batch']:,} {counted} (from two sizes)")
+        )
     else:
         told.append(("largest batch that fits", "none: not even one row on each device"))
     if "collectives" in step:
@@ -88,7 +91,7 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
         lasting = [duration(3600 * hours) for hours in found["hours"]]
         told += [
             (title, span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
-            ("tokens/s (estimate)", span(found["tokens_per_second"])),
+            (f"{counted}/s (estimate)", span(found[f"{counted}_per_second"])),
             ("share of the peak (estimate)", span([100 * x for x in found["share_of_peak"]], "%")),
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
             ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}"),

@@ -107,8 +107,9 @@ class Transcriptions(Outputs):
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:
             return []
-        from transformer.evaluation.words import sentence_errors, word_errors
+        from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 
         if len(self.references) != len(outputs):
             raise UserError(f"{len(outputs)} recordings, but {len(self.references)} texts to compare with")
-        return [score(outputs, self.references).detail for score in (word_errors, sentence_errors)]
+        measures = word_errors, character_errors, sentence_errors
+        return [score(outputs, self.references).detail for score in measures]

@@ -12,18 +12,20 @@ from transformer.config.decoding import (
 )
 from transformer.config.devices import HostsConfig, MeshConfig
 from transformer.config.model import ModelConfig, SpecialIds, StackConfig, TransformerConfig
-from transformer.config.options import Config, changed, differences, flatten, text_data
+from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
 from transformer.config.ranges import COUNTS, LONGEST, Option, Ranges
-from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.training import BleuTokenizer, ErrorRate, OptimizerConfig, TrainingConfig
 
 __all__ = [
     "COUNTS",
     "LONGEST",
     "BeamConfig",
+    "BleuTokenizer",
     "Config",
     "CorpusConfig",
     "DataConfig",
     "DecodingConfig",
+    "ErrorRate",
     "GreedyConfig",
     "HostsConfig",
     "MbrConfig",
@@ -37,6 +39,7 @@ __all__ = [
     "StackConfig",
     "TrainingConfig",
     "TransformerConfig",
+    "as_decided",
     "changed",
     "changed_search",
     "check_beam",

@@ -1,10 +1,10 @@
 """Options of corpora and batches."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from transformer.config.languages import CODE, language_of
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, Ranges, check_ranges
 from transformer.errors import UserError
 from transformer.files import check_local
@@ -27,6 +27,8 @@ class CorpusConfig:
     seed: int = 0
     """Seed of the data order and of subword sampling."""
 
+    counted: ClassVar[str] = "tokens"
+    """What lengths, the size of a batch and the speed of training are counted in."""
     _RANGES: ClassVar[Ranges] = {
         "max_length": (2, LONGEST),  # one subword and <eos>
         "batch_tokens": (1, IDS),
@@ -53,6 +55,14 @@ class CorpusConfig:
         return (*shorter, self.max_length)
 
 
+_LANGUAGES: dict[str, tuple[str | None, str | None]] = {
+    "built-in": ("en", "de"),
+    "dialogue-en": ("en", "en"),
+    "dialogue-zh": ("zh", "zh"),
+}
+"""Of the built-in corpora that are in languages."""
+
+
 @dataclass(frozen=True)
 class DataConfig(CorpusConfig):
     """Text corpus, vocabulary and batches."""
@@ -62,10 +72,11 @@ class DataConfig(CorpusConfig):
     (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling (digits,
     and the letters of their names), pronunciation (numbers, and their phonemes), or a TFDS translation
     dataset such as wmt14_translate/de-en. Ignored if text files are given."""
-    source_language: str = "en"
-    """Source language, for TFDS datasets and file names."""
-    target_language: str = "de"
-    """Target language."""
+    source_language: str | None = None
+    """Source language, such as en: of a TFDS dataset, and for file names and reports. None: that of the
+    built-in corpus, or the suffix of train_source, such as .en; otherwise unknown."""
+    target_language: str | None = None
+    """The same for the target. How BLEU is computed depends on it (--training.bleu-tokenize)."""
     train_source: Path | None = None
     """Training text, one sentence per line. Line i of train_target is the translation of line i."""
     train_target: Path | None = None
@@ -111,7 +122,8 @@ class DataConfig(CorpusConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("source_language", "target_language"):
-            if not re.fullmatch(r"[\w-]+", getattr(self, name)):
+            language = getattr(self, name)
+            if language is not None and not CODE.fullmatch(language):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
         if self.subword_sampling < 0:
             raise UserError("--data.subword-sampling must not be negative")
@@ -120,3 +132,27 @@ class DataConfig(CorpusConfig):
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "
                 "has only one segmentation of a sentence"
             )
+
+    @property
+    def has_files(self) -> bool:
+        """Whether any text files are given, so that the dataset is ignored."""
+        return any(
+            getattr(self, f"{split}_{kind}")
+            for split in ("train", "validation", "test")
+            for kind in ("source", "target", "tsv")
+        )
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Source and target language; None where neither an option, the corpus nor a file's name tells."""
+        if self.has_files:
+            known = language_of(self.train_source), language_of(self.train_target)
+        else:
+            known = _LANGUAGES.get(self.dataset, (None, None))
+        return self.source_language or known[0], self.target_language or known[1]
+
+    @property
+    def direction(self) -> str:
+        """The languages for people, such as "en to de"; empty if both are unknown."""
+        languages = self.languages
+        return " to ".join(each or "unknown" for each in languages) if any(languages) else ""

@@ -66,6 +66,13 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
     return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
 
 
+def _words(hint: Any) -> set[Any]:
+    """The words of a literal type, also of one that may be None."""
+    if get_origin(hint) is Literal:
+        return set(get_args(hint))
+    return set().union(*map(_words, get_args(hint)))
+
+
 def _convert(name: str, hint: Any, value: Any) -> Any:
     """A JSON value as the type that a field has."""
     kinds = get_args(hint) or (hint,)
@@ -75,7 +82,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
         return _build(hint, value)  # type: ignore[arg-type]
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_convert(name, kinds[0], item) for item in value)
-    if get_origin(hint) is Literal and value in kinds:
+    if isinstance(value, str) and value in _words(hint):
         return value
     if value is None and type(None) in kinds:
         return None

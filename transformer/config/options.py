@@ -98,6 +98,23 @@ def differences(old: Config, new: Config) -> list[str]:
     return [f"{name}: {before} -> {after}" for name, before, after in changed(old, new)]
 
 
+DECIDED = {
+    "data": ("source_language", "target_language"),
+    "training": ("bleu_tokenize", "error_rate"),
+}
+"""Options that are decided when a run begins, if they are None."""
+
+
+def as_decided(config: Config, other: Config) -> Config:
+    """A config, with what another has decided where it leaves that open."""
+    sections = {}
+    for name, options in DECIDED.items():
+        here, there = getattr(config, name), getattr(other, name)
+        open_here = [option for option in options if getattr(here, option, "") is None]
+        sections[name] = dataclasses.replace(here, **{x: getattr(there, x, None) for x in open_here})
+    return dataclasses.replace(config, **sections)
+
+
 def changed(old: Config, new: Config) -> list[tuple[str, Option, Option]]:
     """The fields in which two configs differ: name, old value, new value; "none" if one config has no such
     field."""

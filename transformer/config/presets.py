@@ -234,7 +234,15 @@ def _varied(variant: Variant) -> Config:
     return replace(config, scheduled=replace(config.scheduled, updates=config.training.steps))
 
 
-_PAPER = Config(data=DataConfig(dataset="wmt14_translate/de-en", tokenizer="bpe", vocab_size=37_000))
+_PAPER = Config(
+    data=DataConfig(
+        dataset="wmt14_translate/de-en",
+        source_language="en",
+        target_language="de",
+        tokenizer="bpe",
+        vocab_size=37_000,
+    )
+)
 
 
 def _row(dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **model: Any) -> Config:

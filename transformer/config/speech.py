@@ -112,6 +112,7 @@ class RecordingsConfig(CorpusConfig):
     vocab_size: int = 1_000
     """Size of the vocabulary to train (for word and char: an upper bound)."""
 
+    counted: ClassVar[str] = "frames"
     _RANGES: ClassVar[Ranges] = {
         **CorpusConfig._RANGES,
         "max_text": (2, LONGEST),

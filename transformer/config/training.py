@@ -7,6 +7,9 @@ from typing import ClassVar, Literal
 from transformer.config.ranges import COUNTS, Ranges, check_ranges
 from transformer.errors import UserError
 
+BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
+ErrorRate = Literal["words", "characters"]
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -72,11 +75,18 @@ class TrainingConfig:
     evaluate_every: int = 1000
     """Updates between evaluations. Each evaluation also saves a checkpoint."""
     evaluate_sentences: int = 500
-    """Number of validation sentences decoded for BLEU (the validation loss uses all)."""
-    bleu_tokenize: Literal["13a", "none", "intl", "char", "zh"] = "13a"
-    """sacreBLEU's tokenizer; none for text that is already tokenised."""
+    """Number of validation sentences, the first ones, that each evaluation decodes for its score, such as
+    BLEU. The validation loss uses all."""
+    bleu_tokenize: BleuTokenizer | None = None
+    """sacreBLEU's tokenizer. None: that of the target language (zh, ja-mecab, ko-mecab, or char for others
+    without spaces, else 13a); char if the references hardly contain spaces. "none" is for text that is
+    already tokenised; flores101 and flores200 (spBLEU) are downloaded."""
+    error_rate: ErrorRate | None = None
+    """Speech recognition: what decides which checkpoint is best; both are measured. None: characters if the
+    texts are in a language without spaces, else words."""
     patience: int | None = None
-    """Stop after this many evaluations without a better BLEU. None: train to the end."""
+    """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
+    None: train to the end."""
     keep_last: int = 5
     """Number of recent checkpoints to keep, in addition to the best one."""
     samples: int = 3

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from transformer.errors import UserError
 from transformer.files import Json
 
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
@@ -37,6 +38,7 @@ EXACT = Measure("exact", "exact match")
 PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
 BITS = Measure("bits_per_character", "bits per character", higher_is_better=False, digits=3)
 WORDS = Measure("word_error_rate", "word error rate", higher_is_better=False)
+CHARACTERS = Measure("character_error_rate", "character error rate", higher_is_better=False)
 SENTENCES = Measure("sentence_error_rate", "sentence error rate", higher_is_better=False)
 MEL = Measure("mel_error", "mel error", higher_is_better=False, digits=4)
 WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
@@ -68,12 +70,22 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
       references: one reference each.
       tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is already
         tokenised, which gives the tokenised BLEU of older papers.
+
+    Raises:
+      UserError: the tokenizer is not installed, or cannot be downloaded.
     """
+    return _scored(bleu_metric(tokenize), hypotheses, references)
+
+
+def bleu_metric(tokenize: str, **options: Any) -> "Metric":
+    """sacreBLEU's BLEU. Raises UserError as `bleu`."""
     from sacrebleu.metrics.bleu import BLEU
 
-    # without `force`, sacreBLEU warns about text that looks tokenised
-    metric = BLEU(tokenize=tokenize, force=tokenize == "none")
-    return _scored(metric, hypotheses, references)
+    try:  # without `force`, sacreBLEU warns about text that looks tokenised
+        return BLEU(tokenize=tokenize, force=tokenize == "none", **options)
+    except (RuntimeError, ImportError, OSError, AssertionError, SystemExit) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: {reason}") from error
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -1,4 +1,4 @@
-"""Error rates of speech recognition, by jiwer."""
+"""Error rates of speech recognition, of words and of characters, by jiwer."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -18,14 +18,24 @@ def word_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     Raises:
       UserError: jiwer is not installed.
     """
+    return _errors("word", hypotheses, references)
+
+
+def character_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Characters substituted, deleted and inserted, spaces included, as a percentage of those of the
+    references: for languages without spaces. Arguments as of `word_errors`."""
+    return _errors("character", hypotheses, references)
+
+
+def _errors(unit: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     jiwer: Any = library("jiwer")
-    found = jiwer.process_words(list(references), list(hypotheses))
+    found = getattr(jiwer, f"process_{unit}s")(list(references), list(hypotheses))
     said = found.hits + found.substitutions + found.deletions
     wrong = found.substitutions + found.deletions + found.insertions
     rate = 100 * wrong / max(said, 1)
     kinds = f"{found.substitutions} substituted, {found.deletions} deleted, {found.insertions} inserted"
-    detail = f"word error rate = {rate:.2f} % ({kinds}, of {said})"
-    return Score(rate, f"jiwer:{metadata.version('jiwer')}|words:{said}", detail)
+    detail = f"{unit} error rate = {rate:.2f} % ({kinds}, of {said})"
+    return Score(rate, f"jiwer:{metadata.version('jiwer')}|{unit}s:{said}", detail)
 
 
 def sentence_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

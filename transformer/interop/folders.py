@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from transformer.config import BeamConfig, Config, DataConfig, SpecialIds, TransformerConfig, text_data
+from transformer.config.languages import CODE
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.errors import UserError
@@ -29,6 +30,7 @@ from transformer.tasks.translation import Translation
 POSITIONS = 1024  # maximum sentence length of an exported model
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
 GENERATION = "generation_config.json"
+TOKENIZER, LANGUAGES = "tokenizer_config.json", ("source_lang", "target_lang")
 TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
 CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # word lists, for separate vocabularies
 
@@ -101,7 +103,8 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
     if not params["output_bias"].any():
         del params["output_bias"]
         model = replace(model, output_bias=False)
-    data = DataConfig(dataset="imported", joint_vocabulary=model.share_embeddings == "all")
+    joint = model.share_embeddings == "all"
+    data = replace(DataConfig(dataset="imported", joint_vocabulary=joint), **_languages(folder))
     config = Config(model=model, data=data, decoding=_decoding(folder, generation))
     return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
 
@@ -173,17 +176,31 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
                 CTRANSLATE2 if separate else (), tokenizers, orders, strict=False
             ):
                 _write_json(partial / name, [*_numbered(tokenizer, order)][:-1])  # it has no <pad>
-            data = text_data(run.config)
-            languages = data.source_language, data.target_language
-            about = {"source_lang": languages[0], "target_lang": languages[1], "separate_vocabs": separate}
-            _write_json(partial / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer", **about})
+            languages = zip(LANGUAGES, text_data(run.config).languages, strict=True)
+            about: Json = {name: language for name, language in languages if language}
+            about |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+            _write_json(partial / TOKENIZER, about)
             _write_json(partial / CONFIG, described)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
     return folder
 
 
+def unnamed_languages(run_dir: Path | str) -> list[str]:
+    """The fields of `tokenizer_config.json` that an export leaves out, as the run does not know the
+    language."""
+    known = text_data(Run(run_dir).config).languages
+    return [name for name, language in zip(LANGUAGES, known, strict=True) if not language]
+
+
 # Reading
+
+
+def _languages(folder: Path) -> dict[str, Any]:
+    """The languages that a folder names, as options of the data."""
+    about = _json(folder / TOKENIZER) if (folder / TOKENIZER).exists() else {}
+    named = zip(("source_language", "target_language"), map(about.get, LANGUAGES), strict=True)
+    return {option: each for option, each in named if isinstance(each, str) and CODE.fullmatch(each)}
 
 
 @contextmanager

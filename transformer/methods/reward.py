@@ -43,7 +43,7 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         raise UserError(
             "--reward.share: candidates are searched for rows of one sentence: use --data.batching buckets"
         )
-    reward = reward_of(options.reward, config.model.special, spell)
+    reward = reward_of(options.reward, config.model.special, spell, config.training.bleu_tokenize or "13a")
 
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         loss = plain(model, variables, batch, context)

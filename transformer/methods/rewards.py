@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
+from transformer.evaluation.scores import bleu_metric
 
 Reward = Callable[[Int[Array, "b n t"], Int[Array, "b r"]], Float[Array, "b n"]]
 """(candidates, references) -> the reward of each candidate. Both end with <eos>, then <pad>; a candidate of
@@ -17,16 +18,17 @@ Spell = Callable[[Sequence[int]], str]
 ORDER = 4
 
 
-def reward_of(name: str, special: SpecialIds, spell: Spell) -> Reward:
+def reward_of(name: str, special: SpecialIds, spell: Spell, tokenize: str = "13a") -> Reward:
     """The reward that `RewardConfig.reward` names.
 
     Args:
       name: of the reward.
       special: ids of the vocabulary.
       spell: for rewards of text.
+      tokenize: sacreBLEU's tokenizer, for BLEU of text.
     """
     if name.startswith("text-"):
-        return _by_text(name.removeprefix("text-"), special, spell)
+        return _by_text(name.removeprefix("text-"), special, spell, tokenize)
     measure = {"gleu": gleu, "bleu": bleu}[name]
 
     def reward(candidates: Array, references: Array) -> Array:
@@ -83,7 +85,7 @@ def _equal(first: Int[Array, "... t"], second: Int[Array, "... r"]) -> list[Bool
     return found
 
 
-def _by_text(name: str, special: SpecialIds, spell: Spell) -> Reward:
+def _by_text(name: str, special: SpecialIds, spell: Spell, tokenize: str) -> Reward:
     """sacreBLEU's score of the text of a sentence, over 100. The host computes it while the update waits."""
 
     def texts(ids: np.ndarray) -> list[str]:
@@ -91,10 +93,9 @@ def _by_text(name: str, special: SpecialIds, spell: Spell) -> Reward:
         return [spell([i for i in row if i not in (special.eos, special.pad)]) for row in rows]
 
     def scores(candidates: np.ndarray, references: np.ndarray) -> np.ndarray:
-        from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        metric = BLEU(effective_order=True) if name == "bleu" else CHRF()
+        metric = bleu_metric(tokenize, effective_order=True) if name == "bleu" else CHRF()
         candidates, references = np.asarray(candidates), np.asarray(references)
         wanted = np.repeat(texts(references), candidates.shape[1])
         found = [

@@ -69,7 +69,8 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     }
     if "seconds" in step:
         slowest, fastest = step["seconds"]["slowest"], step["seconds"]["fastest"]
-        found["tokens_per_second"] = [config.data.batch_tokens / slowest, config.data.batch_tokens / fastest]
+        per_second = [config.data.batch_tokens / slowest, config.data.batch_tokens / fastest]
+        found[f"{config.data.counted}_per_second"] = per_second
         found["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
         found["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
     return found

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Log:
         self.path = path
 
     def records(self, kind: str | None = None) -> list[Json]:
-        """The records of one kind ("start", "training" or "evaluation")
+        """The records of one kind ("start", "training", "evaluation" or "test")
         or of all. Other lines, such as one that a kill truncated, are skipped.
 
         Raises:
@@ -64,12 +65,32 @@ def standing(scores: Json) -> tuple[float, float]:
     return float(merit(scores)), -loss if known else -math.inf
 
 
+def spent_of(records: Sequence[Json]) -> dict[str, float]:
+    """Seconds of a run by what they were spent on, up to the last of these records; empty if unknown."""
+    last = max(filter(_is_timed, records), key=lambda record: record["elapsed"], default={})
+    spent = last.get("spent")
+    if isinstance(spent, dict) and all(map(_is_seconds, spent.values())):
+        return spent
+    # earlier versions did not count the preparation
+    evaluations = [each["seconds"] for each in records if each["kind"] == "evaluation" and "seconds" in each]
+    evaluation = min(sum(filter(_is_seconds, evaluations)), last.get("elapsed", 0.0))
+    return {"training": last["elapsed"] - evaluation, "evaluation": evaluation} if last else {}
+
+
+def _is_timed(record: Json) -> bool:
+    return _is_seconds(record.get("elapsed"))
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+
+
 def _is_record(record: Json) -> bool:
     """Whether `log` could have written this record."""
     kind, step = record.get("kind"), record.get("step")
     if type(step) is not int or not 0 <= step <= COUNTS:
         return False
-    if kind in ("start", "training"):
+    if kind in ("start", "training", "test"):
         return True
     try:
         return kind == "evaluation" and math.isfinite(merit(record)) and Measure.of(record).name in record

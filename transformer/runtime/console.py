@@ -108,11 +108,12 @@ class Watch:
             self._bar.update(self._task, completed=step, status="" if status == COMPILING else status)
 
     def step(
-        self, step: int, total: int, told: dict[str, float], tokens_per_second: float, seconds_left: float
+        self, step: int, total: int, told: dict[str, float], rate: float, unit: str, seconds_left: float
     ) -> None:
-        """Shows the progress of the loop, and the values of this step by name."""
+        """Shows the progress of the loop, the values of this step by name, and its speed: what it counts,
+        such as tokens, per second."""
         values = "  ".join(f"{name} {value:6.3f}" for name, value in told.items())
-        status = f"{values}  {tokens_per_second:7,.0f} tokens/s"
+        status = f"{values}  {rate:7,.0f} {unit}/s"
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
         if not self.console.is_terminal:
@@ -122,11 +123,13 @@ class Watch:
     def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
         """Shows scores, and samples of (input, reference, output); some have no reference."""
         best, measure = "  best so far" if record["best"] else "", record["measure"]
+        score = f"{record[measure['name']]:.{measure.get('digits', 2)}f}"
+        scored = f" ({record['scored']})" if "scored" in record else ""
         perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""
         self.console.print(
             Text(
                 f"step {record['step']}: validation {perplexity}{measure['title']} "
-                f"{record[measure['name']]:.{measure.get('digits', 2)}f}{best}  ({record['seconds']:.1f} s)",
+                f"{score}{scored}{best}  ({record['seconds']:.1f} s)",
                 style="bold",
             )
         )

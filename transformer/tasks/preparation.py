@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transformer.data.batching import Batcher
+from transformer.data.batching import Batcher, sides
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.plans import Lengths
 from transformer.errors import UserError
@@ -21,6 +21,18 @@ class TrainingData:
     task: Task
     batcher: Batcher
     lengths: Lengths
+
+    def size(self, step: int, weight: float) -> float:
+        """What the speed of training counts in the batch of a step (from 0).
+
+        Args:
+          step: of the update.
+          weight: of its loss.
+        """
+        if self.task.counted is None:
+            return weight
+        members = [index for row in self.batcher.plan(step).members for index in row]
+        return float(self.lengths[members, sides(self.task.fields).index(self.task.counted)].sum())
 
 
 def prepare(

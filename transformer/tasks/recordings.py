@@ -83,6 +83,16 @@ class Recordings(Task):
         self.fields = {name: kinds[name] for name in ("source", "target")}
 
     @property
+    def counted(self) -> str:  # type: ignore[override]
+        """The frames."""
+        return self.sound
+
+    @property
+    def drops(self) -> str:
+        """Recordings that are too long, or whose text is."""
+        return f"longer than {self.data.max_length} frames, or their text, or empty"
+
+    @property
     def data(self) -> RecordingsConfig:
         """The options of the recordings."""
         return _data(self.config)

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
+from transformer.config import Config, DecodingConfig, ErrorRate
+from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.evaluation.scores import SENTENCES, WORDS, Measure, Score
-from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.evaluation.scores import CHARACTERS, SENTENCES, WORDS, Measure, Score
+from transformer.evaluation.segmentation import is_unspaced
+from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.model.parameters import Arguments
 from transformer.tasks.exhibit import Exhibit
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
@@ -28,7 +30,6 @@ from transformer.tasks.task import Evaluation
 class SpeechToText(Recordings):
     """What is said in recordings, in their language or in another."""
 
-    criterion = WORDS
     inputs = ("source",)
     sound, text = "source", "target"
 
@@ -37,6 +38,26 @@ class SpeechToText(Recordings):
         """Shapes of the frames and of decoder input ids."""
         frames = jax.ShapeDtypeStruct((1, 8, config.data.bands), jnp.float32)  # type: ignore[attr-defined]
         return frames, jax.ShapeDtypeStruct((1, 2), jnp.int32)
+
+    # Scores
+
+    @property
+    def criterion(self) -> Measure:  # type: ignore[override]
+        """Word error rate, or character error rate if that is chosen."""
+        return CHARACTERS if self.config.training.error_rate == "characters" else WORDS
+
+    def decide(self, corpus: Corpus) -> list[str]:
+        """Which error rate decides, by the texts of the validation."""
+        training = self.config.training
+        if training.error_rate:
+            return []
+        validation = corpus.splits["validation"]
+        some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
+        unspaced = is_unspaced([record.text for record in some])
+        chosen: ErrorRate = "characters" if unspaced else "words"
+        self.config = replace(self.config, training=replace(training, error_rate=chosen))
+        why = "the texts are in a language without spaces, so the character error rate decides which "
+        return [f"{why}checkpoint is best (--training.error-rate characters)"] if unspaced else []
 
     # From decoding
 
@@ -88,15 +109,17 @@ class SpeechToText(Recordings):
         return output.text
 
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
-        """Word error rate and sentence error rate."""
+        """Word, character and sentence error rate; the criterion first."""
 
         def texts(given: Evaluation) -> tuple[list[str], list[str]]:
             return list(given.outputs), [record.text for record in given.records]
 
-        return {
+        found: dict[Measure, Callable[[Evaluation], Score]] = {
             WORDS: lambda given: word_errors(*texts(given)),
+            CHARACTERS: lambda given: character_errors(*texts(given)),
             SENTENCES: lambda given: sentence_errors(*texts(given)),
         }
+        return {self.criterion: found[self.criterion]} | found
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""

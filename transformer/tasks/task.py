@@ -65,12 +65,14 @@ class Task(ABC):
       config: of the run.
     """
 
-    criterion: ClassVar[Measure]
+    criterion: Measure
     """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
     unit: ClassVar[str] = "examples"
     """What a corpus consists of, for messages."""
     kept: ClassVar[str] = "vocabulary"
     """What it learned from the corpus, for messages."""
+    counted: ClassVar[str | None] = None
+    """The field whose elements the speed of training counts. None: the weight of the loss."""
     decodes: ClassVar[bool] = True
     """Whether scores need outputs, so that evaluation decodes."""
     fields: Fields
@@ -126,6 +128,11 @@ class Task(ABC):
         """A task that knows its fields and batches, but nothing of a corpus: for `--plan`. Its config has the
         sizes of the model."""
         return cls(config)
+
+    def decide(self, corpus: Corpus) -> list[str]:
+        """Decides in its config what the options of a new run leave open and its corpus tells, such as how
+        scores are computed. Returns sentences about it for people."""
+        return []
 
     def save(self, folder: Path) -> None:
         """Writes what `load` reads; by default nothing."""

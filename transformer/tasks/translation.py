@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
@@ -27,7 +27,18 @@ from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.evaluation.scores import BLEU, CHRF, EXACT, Measure, Score, bleu, chrf, exact_match
+from transformer.evaluation.scores import (
+    BLEU,
+    CHRF,
+    EXACT,
+    Measure,
+    Score,
+    bleu,
+    bleu_metric,
+    chrf,
+    exact_match,
+)
+from transformer.evaluation.segmentation import bleu_tokenizer, warning_of
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.tasks.asked import Asked
@@ -60,15 +71,18 @@ class Translation(Task):
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
 
     def describe(self) -> str:
-        """The languages."""
-        return f"{self.data.source_language} to {self.data.target_language}"
+        """The languages, as far as they are known."""
+        return self.data.direction
 
     # From a corpus
 
     @classmethod
     def check(cls, config: Config) -> None:
-        """Raises UserError if text files are missing, or their options are inconsistent."""
+        """Raises UserError if text files are missing, or their options are inconsistent, or the tokenizer of
+        BLEU cannot be used."""
         check_text(text_data(config))
+        if config.training.bleu_tokenize:
+            bleu_metric(config.training.bleu_tokenize)
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
@@ -99,6 +113,27 @@ class Translation(Task):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
+
+    def decide(self, corpus: Corpus) -> list[str]:
+        """How BLEU is computed; tells what languages the names of files tell."""
+        data, training, notes = self.data, self.config.training, []
+        if data.has_files and data.languages != (data.source_language, data.target_language):
+            named = f"languages by the names of the files: {data.direction}"
+            notes.append(f"{named} (--data.source-language, --data.target-language)")
+        validation = corpus.splits["validation"]
+        some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
+        references = [self.tokenizers[1].plain(target) for _, target in some]
+        tokenize, note = self.bleu_tokenizer(references)
+        self.config = replace(self.config, training=replace(training, bleu_tokenize=tokenize))
+        bleu_metric(tokenize)  # refuses what cannot be used
+        return [*notes, note] if note else notes
+
+    def bleu_tokenizer(self, references: Sequence[str]) -> tuple[BleuTokenizer, str]:
+        """sacreBLEU's tokenizer for references, and a sentence about it if there is something to say."""
+        tokenize = self.config.training.bleu_tokenize
+        if tokenize:
+            return tokenize, warning_of(tokenize, references)
+        return bleu_tokenizer(self.data.languages[1], references)
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizers."""
@@ -284,9 +319,13 @@ class Translation(Task):
 
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match."""
-        tokenize = self.config.training.bleu_tokenize
+
+        def bleu_of(given: Evaluation) -> Score:
+            outputs, references = self._texts(given)
+            return bleu(outputs, references, self.bleu_tokenizer(references)[0])
+
         return {
-            BLEU: lambda given: bleu(*self._texts(given), tokenize),
+            BLEU: bleu_of,
             CHRF: lambda given: chrf(*self._texts(given)),
             EXACT: lambda given: exact_match(*self._texts(given)),
         }

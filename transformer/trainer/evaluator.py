@@ -59,12 +59,15 @@ class Evaluator:
         lengths = [len(str(record)) for record in shown]
         chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
         samples = [task.shown(shown[i], outputs[i]) for i in chosen]
+        scored = len(some) if task.decodes else len(records)
+        part = f"first {scored:,} of " if scored < len(records) else "all "
         found = {
             "loss": means["loss"],
             **task.summary(means),
             measure.name: score.value,
             "merit": measure.merit(score.value),
             "measure": asdict(measure),
+            "scored": f"{part}{len(records):,} {task.unit}",
             "signature": score.signature,
             "seconds": time.monotonic() - start,
             "samples": samples,

@@ -1,4 +1,4 @@
-"""What a training run logs: metrics.jsonl, TensorBoard, and how long it took."""
+"""What a training run logs: metrics.jsonl and TensorBoard."""
 
 import contextlib
 import json
@@ -13,9 +13,11 @@ import numpy as np
 
 from transformer.data.batching import sides
 from transformer.files import Json, write_whole
+from transformer.runs.log import spent_of
 from transformer.runs.run import Run
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.tasks.preparation import TrainingData
+from transformer.trainer.clock import Clock
 from transformer.trainer.events import Events
 
 log = logging.getLogger("transformer")
@@ -33,27 +35,27 @@ class Journal:
     Args:
       run: its directory. Records after the checkpoint are removed, since those steps will be repeated.
       step: the step of the checkpoint.
+      clock: of this process. What was spent before the checkpoint is added to it.
       track: called with every record of training and of evaluation, for other tools that follow a run.
 
     Attributes:
       evaluations: the records of all evaluations so far.
     """
 
-    def __init__(self, run: Run, step: int, track: Track = untracked) -> None:
-        self._run, self._track = run, track
+    def __init__(self, run: Run, step: int, clock: Clock, track: Track = untracked) -> None:
+        self._run, self._clock, self._track = run, clock, track
         self._events: Events | None = None
-        earlier = self._earlier(step) if is_main_process() else ([], 0.0)
+        earlier = self._earlier(step) if is_main_process() else ([], {})
         self.evaluations: list[Json]
-        self.evaluations, self._elapsed_before = gathered(earlier)[0]
-        self._began = time.monotonic()
+        self.evaluations, spent = gathered(earlier)[0]
+        clock.add(spent)
 
-    def _earlier(self, step: int) -> tuple[list[Json], float]:
-        """The evaluations, and the seconds trained."""
+    def _earlier(self, step: int) -> tuple[list[Json], dict[str, float]]:
+        """The evaluations, and the seconds spent."""
         records = [record for record in self._run.log.records() if record["step"] <= step]
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_whole(self._run.path / "metrics.jsonl", text)
-        seconds = [each["elapsed"] for each in records if isinstance(each.get("elapsed"), int | float)]
-        return [each for each in records if each["kind"] == "evaluation"], max(seconds, default=0.0)
+        return [each for each in records if each["kind"] == "evaluation"], spent_of(records)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -65,17 +67,13 @@ class Journal:
             self._events = events
             yield
 
-    def elapsed(self) -> float:
-        """Seconds of training, including those before the checkpoint that was resumed."""
-        return self._elapsed_before + time.monotonic() - self._began
-
     def write(self, record: Json) -> None:
         """Writes a record, and its numbers for TensorBoard."""
         if record["kind"] == "evaluation":
             self.evaluations.append(record)
         if self._events is None:
             return
-        self._run.log.append(record | {"elapsed": round(self.elapsed(), 1)})
+        self._append(record)
         values = {name: value for name, value in record.items() if isinstance(value, float)}
         self._events.add(record["step"], {f"{record['kind']}/{name}": x for name, x in values.items()})
         try:
@@ -83,6 +81,19 @@ class Journal:
         except Exception as error:  # a tool that is out of reach must not cost the run
             log.warning("tracking ends: %s: %s", type(error).__name__, error)
             self._track = untracked
+
+    def _append(self, record: Json) -> None:
+        spent = self._clock.spent()
+        self._run.log.append(record | {"elapsed": round(sum(spent.values()), 1), "spent": spent})
+
+    def write_test(self, step: int) -> dict[str, float]:
+        """Writes that the test after a step is over, unless that was tested before. Returns the seconds that
+        the run had taken then, by what they were spent on."""
+        if not is_main_process():
+            return self._clock.spent()
+        if step not in (record["step"] for record in self._run.log.records("test")):
+            self._append({"kind": "test", "step": step})
+        return spent_of(self._run.log.records())
 
     def write_start(self, step: int, data: TrainingData, parameters: int) -> None:
         """Writes the data, devices and versions, for the report page."""
@@ -100,7 +111,7 @@ class Journal:
 
 def _described(data: TrainingData) -> Json:
     """The corpus, its batches, and the number of sequences by length."""
-    plan, task, longest = data.batcher.plan, data.task, data.task.config.data.max_length
+    plan, task = data.batcher.plan, data.task
     counts, buckets = {}, zip(*task.batching().buckets, strict=True)
     for side, lengths, edges in zip(sides(task.fields), data.lengths.T, buckets, strict=True):
         found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
@@ -108,7 +119,7 @@ def _described(data: TrainingData) -> Json:
     return {
         "corpus": data.corpus.name,
         **{f"{name} {task.unit}": f"{len(each):,}" for name, each in data.corpus.splits.items()},
-        "dropped": f"{plan.dropped:,} (empty, or longer than {longest} tokens)",
+        "dropped": f"{plan.dropped:,} ({task.drops})",
         "padding": f"{plan.padding:.1%} of the positions in a batch",
         "steps an epoch": f"{plan.steps_per_epoch:,}",
         "lengths": counts,
@@ -116,7 +127,8 @@ def _described(data: TrainingData) -> Json:
 
 
 class Pace:
-    """Tokens per second since the last report, and time left; evaluations do not count.
+    """Tokens, or what else is counted, per second since the last report, and time left; evaluations do not
+    count.
 
     Args:
       step: the current one.
@@ -126,18 +138,18 @@ class Pace:
     def __init__(self, step: int, total: int) -> None:
         self._first, self._total = step, total
         self._since = self._start = time.monotonic()
-        self._tokens = 0.0
+        self._count = 0.0
 
-    def took(self, tokens: float) -> None:
+    def took(self, count: float) -> None:
         """Counts the tokens of a step."""
-        self._tokens += tokens
+        self._count += count
 
     def report(self, step: int) -> tuple[float, float]:
         """Tokens per second, and seconds left."""
         now = time.monotonic()
-        rate = self._tokens / max(now - self._since, 1e-9)
+        rate = self._count / max(now - self._since, 1e-9)
         left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
-        self._since, self._tokens = now, 0.0
+        self._since, self._count = now, 0.0
         return rate, left
 
     @contextlib.contextmanager

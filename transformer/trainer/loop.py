@@ -20,13 +20,14 @@ from transformer.model.parameters import Variables
 from transformer.runs.exhibits import read_exhibits, write_exhibits
 from transformer.runs.log import LOSSES, standing
 from transformer.runs.report import REPORT, write_report
-from transformer.runs.report.logged import duration
+from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
+from transformer.trainer.clock import EVALUATION, TRAINING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.journal import Journal, Pace, Track, untracked
 from transformer.trainer.profile import Profile, memory_profiled
@@ -52,6 +53,7 @@ class Loop:
         parent: Run | None = None,
         track: Track = untracked,
         profile: int = 0,
+        clock: Clock | None = None,
     ) -> None:
         self.config, self.run, self.data, self.watch = config, run, data, watch
         model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
@@ -63,7 +65,8 @@ class Loop:
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)
         self.step = int(self.state.step)
-        self.journal = Journal(run, self.step, track)
+        self.clock = clock or Clock()
+        self.journal = Journal(run, self.step, self.clock, track)
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
     def _first_state(
@@ -120,6 +123,7 @@ class Loop:
                 multiple=t.accumulate,
             )
             if not self._patience_is_over():
+                self.clock.enter(TRAINING)
                 with self.profile, memory_profiled(run_dir=self.run.path):
                     self._take_steps(batches)
             self.run.checkpoints.finish_saving()
@@ -164,15 +168,16 @@ class Loop:
                 "for longer, or clip (--optimizer.clip-norm 1). "
                 + (f"The checkpoint of step {kept[-1]} is untouched" if kept else "Nothing was saved yet")
             )
-        pace.took(values["weight"])
+        pace.took(self.data.size(step - 1, values["weight"]))
         self.watch.advance(step)
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
-        tokens_per_second, seconds_left = pace.report(step)
+        rate, seconds_left = pace.report(step)
+        counted = self.config.data.counted
         told = {name: values[name] for name in ("loss", "reward") if name in values}
-        self.watch.step(step, self.config.training.steps, told, tokens_per_second, seconds_left)
+        self.watch.step(step, self.config.training.steps, told, rate, counted, seconds_left)
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
-        self.journal.write(record | {"tokens_per_second": tokens_per_second})
+        self.journal.write(record | {f"{counted}_per_second": rate})
 
     # Evaluation
 
@@ -183,14 +188,15 @@ class Loop:
     def _keep(self, stop: int) -> None:
         """Evaluates and saves a checkpoint. If a signal requests a stop, before or during the evaluation, it
         only saves and stops; the evaluation is rerun on resume."""
-        found = None
-        if not stop:
-            found = self.evaluator.validate(self.state.best_variables, self.stop_request)
-            stop = asked(self.stop_request)
-        if found:
-            self._tell_evaluation(*found)
-        else:
-            self.run.checkpoints.save(self.state)
+        with self.clock.during(EVALUATION):
+            found = None
+            if not stop:
+                found = self.evaluator.validate(self.state.best_variables, self.stop_request)
+                stop = asked(self.stop_request)
+            if found:
+                self._tell_evaluation(*found)
+            else:
+                self.run.checkpoints.save(self.state)
         if stop:
             self.run.checkpoints.finish_saving()
             self._stop(stop)
@@ -231,6 +237,7 @@ class Loop:
 
     def report(self) -> None:
         """Tests the best checkpoint, writes the scores to results.json and shows them."""
+        self.clock.enter(EVALUATION)
         step = self.run.checkpoints.best()
         variables = self.run.checkpoints.variables(step, self.state.best_variables)
         split, records, scores = self.evaluator.test(variables)
@@ -243,8 +250,11 @@ class Loop:
         text = json.dumps(results, indent=2) + "\n"
         if is_main_process():
             write_whole(self.run.path / "results.json", text)
+        spent = self.journal.write_test(self.step)
+        if is_main_process():
             write_report(self.run.path)
         criterion = self.data.task.criterion.title
+        part = {each["step"]: each.get("scored") for each in self.journal.evaluations}.get(step)
         network = f"{self.config.system}, {self.config.model.described}"
         corpus = self.data.corpus
         self.watch.result(
@@ -252,8 +262,10 @@ class Loop:
             [
                 ("model", f"{network}, {_size(self.state.params):,} parameters"),
                 ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
-                ("steps", f"{self.step:,} (best by validation {criterion}: {step:,})"),
-                ("time", duration(self.journal.elapsed())),
+                ("steps", f"{self.step:,}"),
+                ("best step", f"{step:,} by validation {criterion}" + (f", {part}" if part else "")),
+                ("time", time_spent(spent)),
+                ("tested on", f"{split}, all {len(records):,} {unit}"),
                 *(
                     (f"{split} {measure.title}", score.line(measure.digits))
                     for measure, score in scores.items()

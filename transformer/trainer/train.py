@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from transformer.commands import called
-from transformer.config import Config, ModelConfig, check_beam, differences
+from transformer.config import Config, ModelConfig, as_decided, check_beam, differences
 from transformer.config.locations import NOT_OPENED, locations
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
@@ -23,6 +23,7 @@ from transformer.runtime.sharding import check_rows, layout_of
 from transformer.systems.registry import check_system, find_system
 from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
+from transformer.trainer.clock import Clock
 from transformer.trainer.journal import Track, untracked
 from transformer.trainer.loop import Loop
 from transformer.trainer.teacher import check_teacher, load_teacher
@@ -68,13 +69,14 @@ def train(
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
     refuse_forked()
+    clock = Clock()
     watch = watch or Watch(quiet=not is_main_process())
     keep_programs()
     check_system(config)
     layout = layout_of(config.mesh)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
-        config = dataclasses.replace(config, model=run.config.model)
+        config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
         parent.checkpoints.best()  # refuses a run without checkpoints
@@ -92,10 +94,12 @@ def train(
         task = system.task.load(config, known.path)
     else:
         task = system.task.create(config, corpus, watch.progress)
-        config = task.config
     if run:
         run.check_corpus(corpus.folder.name)
-    check_task(config, task, corpus)
+    check_task(task.config, task, corpus)
+    for note in task.decide(corpus) if run is None else ():
+        watch.message(f"  {note}")
+    config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     check_beam(config.decoding, config.model)
     objective = objective_of(config, partial(load_teacher, task), task.spell)
@@ -106,7 +110,7 @@ def train(
         barrier("run directory")
         run = Run(path, writes=True)
     with run.claimed():
-        loop = Loop(config, objective, run, data, watch, parent, track, profile)
+        loop = Loop(config, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()
     return Path(run.name)
@@ -133,7 +137,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir, writes=True)
     run.check_resumable()
-    given = dataclasses.replace(config, model=_sized_like(config, run.config))
+    given = dataclasses.replace(as_decided(config, run.config), model=_sized_like(config, run.config))
     # every learning rate of a cosine depends on its last step
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
     texts = {name for name in locations(given) | locations(run.config) if name.startswith("data.")}

@@ -2,7 +2,8 @@
 
 `python -m transformer distill RUN FOLDER` writes
 
-    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them
+    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them; the names
+                                     end with the languages, or source and target if these are unknown or one
     validation.*, test.*             unchanged
     distilled.json                   the checkpoint and the search options
 
@@ -60,7 +61,7 @@ def distill(
     _claim(folder, json.loads(json.dumps(about, default=str)))
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
-    languages = text_data(run.config).source_language, text_data(run.config).target_language
+    languages = suffixes(text_data(run.config))
     for split, pairs in corpus.splits.items():
         _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
         if split != "train":
@@ -93,6 +94,12 @@ def distill(
     ]
     tokenizer = f"--data.source-tokenizer {run.name}/source.model"
     watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
+
+
+def suffixes(data: DataConfig) -> tuple[str, str]:
+    """What the names of the files of source and target end with: their languages, if both are known."""
+    source, target = data.languages
+    return (source, target) if source and target and source != target else ("source", "target")
 
 
 def _claim(folder: Path, about: Json) -> None:

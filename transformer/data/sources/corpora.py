@@ -71,7 +71,7 @@ def open_corpus(data: DataConfig) -> Corpus:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
-    if any(getattr(data, f"{split}_{kind}") for split in SPLITS for kind in ("source", "target", "tsv")):
+    if data.has_files:
         return _text_files(data)
     if data.dataset in BUILT_IN:
         return _built_in(data)

@@ -82,12 +82,13 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
       UserError: it is unknown, has other languages or splits, or cannot be downloaded.
     """
     builder = _prepared_builder(data.dataset, data.cache_dir, _TRANSLATION)
-    languages = (data.source_language, data.target_language)
+    languages = (data.source_language or "", data.target_language or "")
     offered = list(builder.info.features)
     for option, language in zip(("source", "target"), languages, strict=True):
         if language not in offered:
+            missing = f"has no language {language!r}, only" if language else "has the languages"
             raise UserError(
-                f"{data.dataset} has no language {language!r}, only {', '.join(sorted(offered))}: "
+                f"{data.dataset} {missing} {', '.join(sorted(offered))}: "
                 f"choose one with --data.{option}-language"
             )
     for split in ("train", "validation"):

@@ -1,13 +1,14 @@
 """What a run directory records: configuration, metrics, test scores."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from transformer.config import DataConfig, Option, changed
+from transformer.config import DataConfig, Option, as_decided, changed
 from transformer.evaluation.scores import Measure
 from transformer.files import Json, MiB, parse_object, read_text
-from transformer.runs.log import standing
+from transformer.runs.log import spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
 
@@ -25,10 +26,12 @@ class Logged:
     def __init__(self, run_dir: Path | str) -> None:
         run = Run(run_dir)
         self.path, self.name, self.config, self.publish = run.path, run.name, run.config, run.publish
-        kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": []}
-        for record in run.log.records():
+        kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": [], "test": []}
+        records = run.log.records()
+        for record in records:
             kinds[record["kind"]].append(record)
-        self.starts, self.training, self.evaluations = kinds.values()
+        self.starts, self.training, self.evaluations, _ = kinds.values()
+        self.spent = spent_of(records)
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
 
     @property
@@ -42,15 +45,26 @@ class Logged:
     def curves(self) -> dict[str, dict[str, Points]]:
         """The curves of each chart, by name: points (step, value)."""
         measure = self.measure
+        speeds = {name for record in self.training for name in record if name.endswith("_per_second")}
         return {
             "nats per token": {
                 "training": _points(self.training, "nll"),
                 "validation": _points(self.evaluations, "nll"),
             },
-            f"validation {measure.title}": {measure.title: _points(self.evaluations, measure.name)},
+            f"validation {measure.title}{self._part()}": {
+                measure.title: _points(self.evaluations, measure.name)
+            },
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
-            "tokens per second": {"tokens/s": _points(self.training, "tokens_per_second")},
+            **{
+                name.replace("_", " "): {name.replace("_per_second", "/s"): _points(self.training, name)}
+                for name in sorted(speeds)
+            },
         }
+
+    def _part(self) -> str:
+        """What a validation scored, such as `, first 500 of 1,000 pairs`; empty if it is not known."""
+        scored = self.evaluations[-1].get("scored") if self.evaluations else None
+        return f", {scored}" if isinstance(scored, str) else ""
 
     def summary(self) -> dict[str, str]:
         """What a reader wants first, as far as it is known: scores, checkpoint, time, size, data."""
@@ -58,21 +72,17 @@ class Logged:
         data = data if isinstance(data, dict) else {}
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
         best = max(self.evaluations, key=standing, default=None)
-        measure, title = self.measure.name, self.measure.title
-        seconds = [s for _, s in _points([*self.training, *self.evaluations], "elapsed")]
-        data_config = self.config.data
-        languages = ""
-        if isinstance(data_config, DataConfig):
-            languages = f"{data_config.source_language} to {data_config.target_language}"
+        measure, title, part = self.measure.name, self.measure.title, self._part()
+        languages = self.config.data.direction if isinstance(self.config.data, DataConfig) else ""
         facts: Json = {
             **{
-                f"{self.split} {_title(n, s)}": f"{s['value']:.{s.get('digits', 2)}f}"
+                f"{self.split} {_title(n, s)}": f"{s['value']:.{s.get('digits', 2)}f} ({self.tested})"
                 for n, s in self.scores.items()
             },
             "best checkpoint": best
-            and f"{best['step']:,} (validation {title} {best[measure]:.{self.measure.digits}f})",
+            and f"{best['step']:,} (validation {title} {best[measure]:.{self.measure.digits}f}{part})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
-            "training time": duration(max(seconds)) if seconds else None,
+            "time": time_spent(self.spent) if self.spent else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
             **_sizes(data, languages),
             "devices": self.starts[-1].get("devices") if self.starts else None,
@@ -85,7 +95,10 @@ class Logged:
 
         size = self.config.model.vocab_size  # training sets it
         found = {
-            name: changed(replace(preset, model=replace(preset.model, vocab_size=size)), self.config)
+            name: changed(
+                as_decided(replace(preset, model=replace(preset.model, vocab_size=size)), self.config),
+                self.config,
+            )
             for name, preset in PRESETS.items()
         }
         nearest = min(found, key=lambda name: len(found[name]))
@@ -103,6 +116,12 @@ def _sizes(data: Json, languages: str) -> dict[str, str]:
 def _title(name: str, score: Json) -> str:
     """The title of a test score, which runs of version 0.1 did not store."""
     return str(score.get("title", {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)))
+
+
+def time_spent(seconds: Mapping[str, float]) -> str:
+    """Such as `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min 15 s)`."""
+    parts = ", ".join(f"{what} {duration(each)}" for what, each in seconds.items())
+    return f"{duration(sum(seconds.values()))} ({parts})"
 
 
 def duration(seconds: float) -> str:

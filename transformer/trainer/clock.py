@@ -1,0 +1,43 @@
+"""What the time of a run is spent on."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+
+PREPARATION, TRAINING, EVALUATION = "preparation", "training", "evaluation"
+
+
+class Clock:
+    """Seconds of a run: preparation (the corpus, its batches, loading a checkpoint), training (updates and
+    their compilation) and evaluation (of checkpoints, which it saves, and the test). It starts with the
+    preparation."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys((PREPARATION, TRAINING, EVALUATION), 0.0)
+        self._phase, self._since = PREPARATION, time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Begins to count for another phase."""
+        now = time.monotonic()
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Counts for another phase in this context."""
+        before = self._phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def add(self, earlier: Mapping[str, float]) -> None:
+        """Adds what was spent before the checkpoint that is resumed."""
+        for phase, seconds in earlier.items():
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase, up to now."""
+        self.enter(self._phase)
+        return {phase: round(seconds, 1) for phase, seconds in self._seconds.items()}
