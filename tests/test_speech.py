@@ -278,6 +278,7 @@ def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, deco
             assert [word["word"] for word in best["words"]] == best["text"].split()
     shown = capsys.readouterr().err
     assert "word error rate = " in shown
+    assert "character error rate = " in shown
     assert "sentence error rate = " in shown
     assert decode(run.path, "--input", spoken_files / "3.wav", "--max-length", 5) == 0
     assert capsys.readouterr().out == lines[3]["hypotheses"][0]["text"] + "\n"

@@ -68,7 +68,7 @@ function showSentence() {
   showTree();
 }
 
-document.title = `Attention explorer: ${origin}`;
+document.title = ["Attention explorer", origin].filter(Boolean).join(": ");
 if (!hasSource) at("translations-title").textContent = "What follows the prompt";
 at("origin").textContent = origin;
 sentences.forEach(({ text }, index) => {
