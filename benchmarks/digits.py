@@ -25,7 +25,8 @@ from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Run, Transcriber, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
-from transformer.data.features.audio import RATE, library, read_audio
+from transformer.data.features.audio import RATE, library
+from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import read_manifest
 from transformer.data.sources.spoken import DIGITS
 from transformer.errors import UserError

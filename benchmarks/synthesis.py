@@ -34,7 +34,8 @@ from benchmarks.measure import keep, machine
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
-from transformer.data.features.audio import features_of, read_audio, sound_of, stretched, write_audio
+from transformer.data.features.audio import features_of, sound_of, stretched
+from transformer.data.features.waveforms import read_audio, write_audio
 from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
 from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
 from transformer.evaluation.words import word_errors

@@ -7,6 +7,7 @@ import pytest
 
 from transformer import UserError
 from transformer.data.features import audio
+from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, phonemes, spoken
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
@@ -103,7 +104,7 @@ def test_files_of_any_kind_are_read_at_one_rate(tmp_path, kind, rate):
     tone = 0.5 * np.sin(2 * np.pi * 440 * t)
     path = tmp_path / "tone.wav"
     soundfile.write(path, np.stack([tone, tone], axis=1), rate, subtype=kind)
-    found = audio.read_audio(path)
+    found = read_audio(path)
     assert found.dtype == np.float32
     assert abs(len(found) - RATE) <= 1
     expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(len(found)) / RATE)
@@ -136,7 +137,7 @@ def test_files_that_are_no_audio(tmp_path, content, message):
     elif content is not None:
         soundfile.write(path, np.array(content), RATE, subtype="FLOAT")
     with pytest.raises(UserError, match=message):
-        audio.read_audio(path)
+        read_audio(path)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_files_that_are_no_audio(tmp_path, content, message):
 def test_rates_that_are_none_of_speech(tmp_path, rate, message):
     soundfile.write(tmp_path / "file.wav", np.zeros(10), rate)
     with pytest.raises(UserError, match=message):
-        audio.read_audio(tmp_path / "file.wav")
+        read_audio(tmp_path / "file.wav")
 
 
 # The synthesiser

@@ -12,6 +12,7 @@ import pytest
 from transformer import PRESETS, UserError
 from transformer.config.speech import RecordingsConfig
 from transformer.data.features import audio
+from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.tasks.recordings import Scale
 from transformer.tasks.speech_to_text import SpeechToText
@@ -63,7 +64,7 @@ def test_recordings_of_a_manifest(tmp_path):
     assert "held out" in corpus.note
     by_name = {each.name: each for each in train_split + validation}
     assert by_name.keys() == {f"{index}.wav" for index in range(12)}
-    expected = audio.log_mel(jnp.asarray(audio.read_audio(tmp_path / "3.wav")), 40)
+    expected = audio.log_mel(jnp.asarray(read_audio(tmp_path / "3.wav")), 40)
     np.testing.assert_allclose(by_name["3.wav"].features, expected, atol=0.01)  # half precision
     assert by_name["4.wav"].text == "tone 1"
     assert open_recordings(data).folder == corpus.folder
@@ -123,7 +124,7 @@ def test_a_file_written_before_its_length_was_known_is_read(tmp_path):
     written = bytearray((tmp_path / "a.wav").read_bytes())
     written[4:8] = written[40:44] = b"\xff" * 4
     (tmp_path / "b.wav").write_bytes(written)
-    assert len(audio.read_audio(tmp_path / "b.wav")) == 3200
+    assert len(read_audio(tmp_path / "b.wav")) == 3200
 
 
 @pytest.mark.parametrize("options", [{"tempi": (2.0, 0.5)}, {"tempi": (1.0,)}, {"speeds": ()}])

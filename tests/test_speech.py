@@ -18,6 +18,7 @@ from transformer import PRESETS, Run, Transcriber, UserError, train
 from transformer.cli import decode_main
 from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.data.features import audio
+from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits
 from transformer.evaluation.words import sentence_errors, word_errors
 from transformer.runs.exhibits import read_exhibits
@@ -239,12 +240,12 @@ def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
     found = transcriber.transcribe(paths)
     assert len(found) == 5
     assert transcriber.transcribe(str(paths[2])) == found[2]
-    assert transcriber.transcribe(audio.read_audio(paths[2])) == found[2]
+    assert transcriber.transcribe(read_audio(paths[2])) == found[2]
     (several,) = transcriber.search(
         paths[:1], method="beam", beam_size=3, max_length=5, times=True, alignments=True
     )
     assert len(several) == 3
-    length = len(audio.features_of(audio.read_audio(paths[0])))
+    length = len(audio.features_of(read_audio(paths[0])))
     for each in several:
         assert [word.text for word in each.words] == each.text.split()
         assert all(0 <= word.start < word.end <= length / 100 + 0.04 for word in each.words)
@@ -334,7 +335,7 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     assert "bad.tsv, line 1" in capsys.readouterr().err
     assert decode(run.path, "--input", spoken_files / "0.wav", "--output", spoken_files / "1.wav") == 2
     assert "1.wav: text is written to it" in capsys.readouterr().err
-    assert audio.read_audio(spoken_files / "1.wav").any()
+    assert read_audio(spoken_files / "1.wav").any()
 
 
 def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp_path, caplog):
@@ -356,7 +357,7 @@ def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, de
     assert data["stride"] == 0.04
     transcriber, path = Transcriber.load(run.path), spoken_files / "0.wav"
     (expected,) = transcriber.search([path], method="beam", beam_size=2, max_length=4, alignments=True)
-    frames = len(audio.features_of(audio.read_audio(path)))
+    frames = len(audio.features_of(read_audio(path)))
     for each, other in zip(data["records"][0]["outputs"], expected, strict=True):
         assert each["text"] == other.text
         assert len(each["tokens"]) == len(each["spans"]) == len(other.ids)

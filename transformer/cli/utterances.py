@@ -17,7 +17,8 @@ from transformer.cli.outputs import (
     Written,
     refuse,
 )
-from transformer.data.features.audio import RATE, write_audio
+from transformer.data.features.audio import RATE
+from transformer.data.features.waveforms import write_audio
 from transformer.errors import UserError
 from transformer.tasks.text_to_speech import Utterance
 from transformer.translator.synthesizer import Synthesizer

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import DecodingConfig, Option
-from transformer.data.features.audio import features_of, is_sound
+from transformer.data.features.audio import features_of
+from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.lanes import batch
 from transformer.decoding.scores import SearchResult
@@ -23,7 +24,8 @@ from transformer.translator.given import aligned
 from transformer.translator.lengths import of_like_length, padded
 
 Heard = Path | str | np.ndarray
-"""A file, or a waveform from -1 to 1 at 16,000 samples a second."""
+"""A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
+by the range of their type."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Transcriber(Decoder[SpeechToText]):
         """What is said in a recording (a string), or in each of several (a list).
 
         Args:
-          recordings: files, or waveforms from -1 to 1 at 16,000 samples a second; one or a list.
+          recordings: files, or waveforms at 16,000 samples a second (from -1 to 1, or whole numbers such as
+            int16); one or a list.
           options: any field of `DecodingConfig`, instead of the run's value.
 
         Raises:
@@ -87,12 +90,7 @@ class Transcriber(Decoder[SpeechToText]):
         bands = self.task.data.bands
         if isinstance(given, Path | str):
             return recording(Path(given), bands)
-        wave = np.asarray(given, np.float32)
-        if wave.ndim != 1 or not len(wave):
-            raise UserError(f"a waveform must have one axis of samples, not the shape {wave.shape}")
-        if not is_sound(wave).all():
-            raise UserError("a waveform must have numbers from -1 to 1")
-        return Recording("waveform", features_of(wave, bands))
+        return Recording("waveform", features_of(waveform_of(given), bands))
 
     def finished(  # type: ignore[override]
         self,

@@ -1,22 +1,15 @@
-"""Audio: reading files, log-mel features, and the way back to a waveform.
-
-Waveforms are float32, mono, from -1 to 1, at 16,000 samples a second unless it is said otherwise.
-"""
+"""Audio: log-mel features of waveforms, and the way back. `waveforms.py` says what a waveform is."""
 
 import functools
-import io
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from transformer.errors import UserError
-from transformer.files import open_whole
 
 RATE = 16_000
 """Samples a second."""
@@ -26,72 +19,8 @@ BANDS = 80
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
 EXTRA = "pip install '.[speech]'"
-LONGEST = 24 * 3600 * 48_000
-"""The most samples of a file."""
-RATES = 1_000, 1_000_000
-"""Samples a second of a file."""
-LOUDEST = 2.0**31
-"""Of a sample: some programs write whole numbers as floating-point ones."""
-CUT = re.compile(r"^data : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE)
-"""In libsndfile's log: a WAV file is shorter than its header says."""
-STREAMED = 2**31 - 2**16
-"""Bytes from which such a header was written before the length was known."""
-
-
-def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
-    """The waveform of a WAV, FLAC or OGG file, with its channels averaged, at this rate.
-
-    Raises:
-      UserError: the file is missing, is no audio, is cut off, has no samples, too few a second, or samples
-        that are not numbers; or the libraries for audio are not installed.
-    """
-    soundfile = library("soundfile")
-    try:
-        with soundfile.SoundFile(path) as file:
-            found, cut = file.samplerate, CUT.search(file.extra_info)
-            if file.frames > LONGEST:
-                raise UserError(f"{path}: {file.frames:,} samples: cut it into shorter files")
-            if cut and int(cut["declared"]) < STREAMED:
-                raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
-            if not RATES[0] <= found <= RATES[1]:
-                raise UserError(
-                    f"{path}: {found:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
-                )
-            samples = file.read(dtype="float32", always_2d=True)
-    except (OSError, RuntimeError) as error:
-        reason = "no such file" if not Path(path).exists() else str(error).rpartition(": ")[2].rstrip(".")
-        raise UserError(f"{path}: cannot be read as audio: {reason}") from error
-    if not len(samples):
-        raise UserError(f"{path}: it has no samples")
-    if not (right := is_sound(samples)).all():
-        place = int(np.flatnonzero(~right.all(axis=1))[0])
-        raise UserError(f"{path}: sample {place} is not a number from -1 to 1; write the file again")
-    wave = samples.mean(axis=1)
-    wave = wave if found == rate else resampled(wave, found, rate)
-    if not len(wave):
-        raise UserError(f"{path}: {len(samples)} samples, at {found:,} a second, are too few")
-    return wave
-
-
-def is_sound(samples: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
-    """Which of the samples are numbers, and not beyond `LOUDEST`."""
-    with np.errstate(invalid="ignore"):
-        return np.abs(samples) <= LOUDEST
-
-
-def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE) -> None:
-    """Writes a WAV file of 16 bits, complete or not at all.
-
-    Raises:
-      UserError: it cannot be written.
-    """
-    written = io.BytesIO()
-    library("soundfile").write(written, wave, rate, format="WAV", subtype="PCM_16")
-    try:
-        with open_whole(path) as file:
-            file.write(written.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+PIECE = 300 * RATE // HOP
+"""Frames that are computed at once."""
 
 
 def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:
@@ -176,10 +105,15 @@ def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array
 
 
 def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Float[np.ndarray, "t bands"]:
-    """`log_mel` of a recording. One program computes all lengths within the same second."""
-    mirrored = np.pad(wave, WINDOW // 2, mode="reflect")
-    found = _logarithms(np.pad(mirrored, (0, -len(mirrored) % RATE)), bands)
-    return np.asarray(found)[: 1 + len(wave) // HOP]
+    """`log_mel` of a recording, some minutes at once. One program computes all lengths within the same
+    second."""
+    mirrored, frames = np.pad(wave, WINDOW // 2, mode="reflect"), 1 + len(wave) // HOP
+    pieces = []
+    for start in range(0, frames, PIECE):
+        piece = mirrored[start * HOP :][: (PIECE - 1) * HOP + WINDOW]
+        found = _logarithms(np.pad(piece, (0, -len(piece) % RATE)), bands)
+        pieces.append(np.asarray(found)[: min(PIECE, frames - start)])
+    return np.concatenate(pieces)
 
 
 @functools.partial(jax.jit, static_argnums=1)

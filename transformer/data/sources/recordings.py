@@ -15,6 +15,7 @@ from transformer.config.speech import AUDIO, RecordingsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
+from transformer.data.features.waveforms import read_audio, unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
@@ -88,7 +89,7 @@ def recording(path: Path, bands: int, text: str = "") -> Recording:
     Raises:
       UserError: as `read_audio`.
     """
-    return Recording(path.name, audio.features_of(audio.read_audio(path), bands), text)
+    return Recording(path.name, audio.features_of(read_audio(path), bands), text)
 
 
 # Built-in
@@ -244,10 +245,11 @@ def listed(name: str, manifest: Path, number: int) -> Path:
     if not name.strip():
         raise UserError(f"{manifest}, line {number}: must begin with the name of a recording")
     path = manifest.parent / name
-    if not path.is_file():
-        why = "is a folder; name a recording" if path.is_dir() else "no such file"
-        raise UserError(f"{manifest}, line {number}: {path}: {why}")
-    return path
+    try:
+        with open_regular(fetched(path)):
+            return path
+    except (OSError, ValueError) as error:
+        raise UserError(f"{manifest}, line {number}: {path}: {unreadable(error)}") from error
 
 
 def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
@@ -288,7 +290,7 @@ def _parted(some: list[Listed]) -> dict[str, list[Listed]]:
 
 def _wave(each: Listed) -> Float[np.ndarray, " samples"]:
     try:
-        return audio.read_audio(fetched(each.path))
+        return read_audio(fetched(each.path))
     except UserError as error:
         raise UserError(f"{each.manifest}, line {each.number}: {error}") from error
 

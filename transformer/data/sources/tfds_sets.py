@@ -16,6 +16,7 @@ from transformer.config import DataConfig
 from transformer.config.language_model import StreamConfig
 from transformer.config.speech import RecordingsConfig
 from transformer.data import store
+from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.store import PairSource, TextSource
 from transformer.errors import UserError
 from transformer.files import MiB, parse_object, read_text
@@ -123,6 +124,8 @@ class Waves:
     """The recordings of a split, as TFDS stores them."""
 
     source: Any
+    name: str
+    """Of the split, for messages."""
     audio: str
     """The name of the waveform."""
     text: str
@@ -136,12 +139,19 @@ class Waves:
         return len(self.source)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, str]:
-        """A waveform from -1 to 1, and the text."""
+        """A waveform, and the text.
+
+        Raises:
+          UserError: there are no samples, or they are not numbers from -1 to 1.
+        """
         record = self.source[index]
         wave, said = np.asarray(record[self.audio]), record[self.text]
-        if np.issubdtype(wave.dtype, np.integer):
-            wave = wave / 2**15
-        wave = wave.reshape(len(wave), -1).mean(axis=1).astype(np.float32)
+        where = f"{self.name}, record {index}"
+        if not len(wave):
+            raise UserError(f"{where}: {self.audio} has no samples")
+        wave = mono(scaled(wave).reshape(len(wave), -1), where).astype(np.float32)
+        if not is_sound(wave).all():
+            raise UserError(f"{where}: {self.audio} must have numbers from -1 to 1, or whole numbers")
         return wave, self.labels.int2str(int(said)) if self.labels else said.decode()
 
 
@@ -181,8 +191,8 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         label if isinstance(label, of.ClassLabel) else None,
     )
 
-    def waves(source: Any, *_: Any) -> Any:
-        return Waves(source, *about)
+    def waves(source: Any, _: Any, name: str) -> Any:
+        return Waves(source, name, *about)
 
     found, identity = _opened(builder, waves, about[:2], splits)
     return found, (identity, about[2])

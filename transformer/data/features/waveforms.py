@@ -1,0 +1,251 @@
+"""Waveforms: from files and arrays, and to files.
+
+A waveform is float32, mono, from -1 to 1, at 16,000 samples a second unless it is said otherwise.
+"""
+
+import io
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer.data.features.audio import RATE, library
+from transformer.errors import UserError
+from transformer.files import open_regular, open_whole
+
+LONGEST = 3600
+"""The most seconds of a file."""
+MOST = 500_000_000
+"""The most samples of a file, over all of its channels: a few bytes may hold minutes of silence."""
+BLOCK = 2**20
+"""Samples that are read at once, over all channels."""
+RATES = 1_000, 1_000_000
+"""Samples a second of a file."""
+LOUDEST = 1.5
+"""Of a sample: lossy codecs and resampling go a little beyond 1, whole numbers far beyond."""
+FAINT = 0.01
+"""Channels cancel out if the power of their mean is a smaller part of theirs."""
+UNKNOWN = 2**62
+"""Frames from which a header was written before the length was known."""
+STREAMED = 2**31 - 2**16
+"""Bytes from which the header of a WAV file was."""
+CUT = re.compile(r"^data : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE)
+"""In libsndfile's log: a WAV file is shorter than its header says."""
+log = logging.getLogger("transformer")
+
+
+# Files
+
+
+def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
+    """The waveform of a WAV, FLAC or OGG file, at this rate. Its channels are averaged; if they cancel out,
+    the loudest is heard alone.
+
+    Raises:
+      UserError: the file is missing, is no regular file, is no audio, is cut off, has no samples, too many,
+        too few a second, or samples that are not numbers from -1 to 1; or the libraries for audio are not
+        installed.
+    """
+    library("soundfile")
+    try:
+        with open_regular(path) as content:
+            wave, channel = _read(content, path, rate)
+            if channel is not None:
+                log.warning("%s: its channels cancel out, so only channel %d is heard", path, channel + 1)
+                wave, _ = _read(content, path, rate, channel)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {unreadable(error)}") from error
+    return wave
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """Why a recording cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; name a recording"
+    return getattr(error, "strerror", None) or str(error)  # a ValueError: of a name with a null character
+
+
+def _read(
+    content: BinaryIO, path: Path, rate: int, channel: int | None = None
+) -> tuple[Float[np.ndarray, " samples"], int | None]:
+    """The waveform of one channel, or of the mean of all; and the channel to hear alone if all cancel out."""
+    os.lseek(content.fileno(), 0, os.SEEK_SET)
+    try:
+        # the descriptor, since soundfile reads formats from names
+        with library("soundfile").SoundFile(content.fileno(), closefd=False) as file:
+            file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
+            found, frames = file.samplerate, 0
+            most = _most(file, path)
+            stream, pieces, powers = Resampling(found, rate), [], np.zeros(1 + file.channels)
+            for block in _blocks(file):
+                if (frames := frames + len(block)) > most:
+                    raise _too_long(path, most / found)
+                if not (block.min() >= -LOUDEST and block.max() <= LOUDEST):
+                    right = is_sound(block).all(axis=1)
+                    number = frames - len(block) + int(np.flatnonzero(~right)[0])
+                    raise UserError(
+                        f"{path}: sample {number} is not a number from -1 to 1; write the file again, whole "
+                        "numbers as 16-bit PCM"
+                    )
+                mixed = block.mean(axis=1) if channel is None else block[:, channel]
+                powers += powers_of(mixed, block)
+                pieces.append(stream(mixed))
+            if frames < file.frames < UNKNOWN:
+                raise UserError(f"{path}: {frames:,} of {file.frames:,} samples are there: copy it again")
+    except RuntimeError as error:  # of libsndfile
+        reason = str(error).rpartition(": ")[2].rstrip(".")
+        raise UserError(f"{path}: cannot be read as audio: {reason}") from error
+    if not frames:
+        raise UserError(f"{path}: it has no samples")
+    wave = np.concatenate([*pieces, stream.rest()])
+    if not len(wave):
+        raise UserError(f"{path}: {frames} samples, at {found:,} a second, are too few")
+    return wave, None if channel is not None else loudest_alone(powers)
+
+
+def _most(file: Any, path: Path) -> int:
+    """The most frames that may be read. Raises UserError if the header tells of more, or is wrong."""
+    found, cut = file.samplerate, CUT.search(file.extra_info)
+    if cut and int(cut["declared"]) < STREAMED:
+        raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
+    if not RATES[0] <= found <= RATES[1]:
+        raise UserError(
+            f"{path}: {found:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
+        )
+    most = min(LONGEST * found, MOST // file.channels)
+    if most < file.frames < UNKNOWN:
+        raise _too_long(path, most / found)
+    return most
+
+
+def _too_long(path: Path, seconds: float) -> UserError:
+    return UserError(f"{path}: longer than {math.floor(seconds):,} s: cut it into shorter files")
+
+
+def _blocks(file: Any) -> Iterator[Float[np.ndarray, "frames channels"]]:
+    size = max(1, BLOCK // file.channels)
+    while len(block := file.read(size, dtype="float32", always_2d=True)):
+        yield block
+
+
+class Resampling:
+    """Resamples a waveform block by block, with the same result as all at once."""
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        same = rate == wanted
+        self._stream = None if same else library("soxr").ResampleStream(rate, wanted, 1, dtype="float32")
+
+    def __call__(self, block: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " _"]:
+        """What follows at the other rate."""
+        if self._stream is None:
+            return block
+        found: np.ndarray = self._stream.resample_chunk(block)
+        return found
+
+    def rest(self) -> Float[np.ndarray, " _"]:
+        """What follows after the last block."""
+        end = np.zeros(0, np.float32)
+        if self._stream is None:
+            return end
+        found: np.ndarray = self._stream.resample_chunk(end, last=True)
+        return found
+
+
+def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE) -> None:
+    """Writes a WAV file of 16 bits, complete or not at all.
+
+    Raises:
+      UserError: it cannot be written, or has samples that are not finite.
+    """
+    if not np.isfinite(wave).all():
+        raise UserError(f"cannot write {path}: the sound has samples that are not finite numbers")
+    written = io.BytesIO()
+    library("soundfile").write(written, wave, rate, format="WAV", subtype="PCM_16")
+    try:
+        with open_whole(path) as file:
+            file.write(written.getvalue())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+# Arrays
+
+
+def waveform_of(samples: Any) -> Float[np.ndarray, " samples"]:
+    """An array as a waveform. Whole numbers are divided by the range of their type (int16: 32,768; unsigned
+    ones have their zero in the middle), those of 64 bits by the least range of 16, 32 and 64 bits that holds
+    them.
+
+    Raises:
+      UserError: it has not one axis, no samples, or some that are not numbers from -1 to 1.
+    """
+    given = np.asarray(samples)
+    if given.ndim != 1 or not len(given):
+        raise UserError(f"a waveform must have one axis of samples, not the shape {given.shape}")
+    if given.dtype.kind not in "iuf" or given.dtype == np.uint64:  # whose zero is unknown
+        raise UserError(f"a waveform must have numbers from -1 to 1, not {given.dtype}")
+    wave = scaled(given)
+    if not (right := is_sound(wave)).all():
+        place = int(np.flatnonzero(~right)[0])
+        raise UserError(
+            f"a waveform must have numbers from -1 to 1, and sample {place} is {wave[place]:g}: divide them "
+            "by the largest that there can be, or give whole numbers as int16"
+        )
+    return wave.astype(np.float32)
+
+
+def scaled(samples: Float[np.ndarray, "..."] | Any) -> Any:
+    """Whole numbers as numbers from -1 to 1, as in `waveform_of`; others as they are."""
+    kind = samples.dtype
+    if kind.kind not in "iu":
+        return samples
+    bits = np.iinfo(kind).bits
+    middle = 2.0 ** (bits - 1) if kind.kind == "u" else 0.0
+    centred = samples.astype(np.float64) - middle
+    if bits == 64:
+        peak = np.abs(centred).max(initial=0)
+        bits = next(least for least in (16, 32, 64) if peak <= 2.0 ** (least - 1))
+    return centred / 2.0 ** (bits - 1)
+
+
+def mono(samples: Float[np.ndarray, "frames channels"], where: str) -> Float[np.ndarray, " frames"]:
+    """The mean of channels, or the loudest alone if they cancel out.
+
+    Args:
+      samples: of all channels.
+      where: names them in a warning.
+    """
+    mixed: np.ndarray = samples.mean(axis=1)
+    channel = loudest_alone(powers_of(mixed, samples))
+    if channel is None:
+        return mixed
+    log.warning("%s: its channels cancel out, so only channel %d is heard", where, channel + 1)
+    return samples[:, channel]
+
+
+def powers_of(
+    mixed: Float[np.ndarray, " frames"], channels: Float[np.ndarray, "frames channels"]
+) -> Float[np.ndarray, " channels+1"]:
+    """The sums of squares of the mean of all channels, and of each."""
+    each = [np.vdot(wave, wave) for wave in (mixed, *channels.T)]
+    return np.array(each, np.float64)
+
+
+def loudest_alone(powers: Float[np.ndarray, " channels+1"]) -> int | None:
+    """The loudest channel, if all cancel out; otherwise None."""
+    mixed, each = powers[0], powers[1:]
+    return int(each.argmax()) if mixed < FAINT * each.mean() else None
+
+
+def is_sound(samples: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
+    """Which of the samples are numbers, and not beyond `LOUDEST`."""
+    with np.errstate(invalid="ignore"):
+        return np.abs(samples) <= LOUDEST
