@@ -16,6 +16,7 @@ from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.tasks.recordings import Scale
 from transformer.tasks.speech_to_text import SpeechToText
+from transformer.tasks.text_to_speech import TextToSpeech
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
@@ -94,8 +95,15 @@ def test_recordings_of_a_manifest(tmp_path):
             "line 2: must be a file name, a tab",
         ),
         (
-            lambda f: (f / "list.tsv").write_text("0.wav\tone\n1.wav\t \n"),
-            "line 2: must be a file name, a tab",
+            lambda f: (f / "list.tsv").write_text("0.wav\tone\n1.wav\n"),
+            "line 2: must be a file name, a tab and the text, which is empty for silence",
+        ),
+        (lambda f: (f / "list.tsv").write_text("0.wav\t\n1.wav\t \n"), "list.tsv: all texts are empty"),
+        (lambda f: (f / "list.tsv").write_text(f"0.wav\tone\n{'a' * 5000}.wav\ttwo\n"), "line 2: .*too long"),
+        (lambda f: (f / "list.tsv").write_text("0.wav\tone\n\0.wav\ttwo\n"), "line 2: .* null"),
+        (
+            lambda f: [(f / "1.wav").unlink(), os.mkfifo(f / "1.wav")],
+            r"line 2: .*1.wav: not a regular file",
         ),
         (lambda f: (f / "1.wav").unlink(), r"line 2: .*1.wav: no such file"),
         (lambda f: (f / "1.wav").write_text("no sound"), r"line 2: .*1.wav: cannot be read as audio"),
@@ -125,6 +133,30 @@ def test_a_file_written_before_its_length_was_known_is_read(tmp_path):
     written[4:8] = written[40:44] = b"\xff" * 4
     (tmp_path / "b.wav").write_bytes(written)
     assert len(read_audio(tmp_path / "b.wav")) == 3200
+
+
+def test_an_empty_text_is_silence(tmp_path):
+    """What recognition learns from, and synthesis leaves out."""
+    manifest = write(tmp_path)
+    lines = manifest.read_text().splitlines()
+    silent = {"1.wav", "5.wav", "8.wav"}
+    lines = [line.partition("\t")[0] + "\t " if line.split("\t")[0] in silent else line for line in lines]
+    manifest.write_text("\n".join(lines))
+    data = RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache", bands=8)
+    heard, spoken = open_recordings(data), open_recordings(data, silence=False)
+    assert heard.note.startswith("3 recordings have no text: silence; no validation manifest")
+    assert spoken.note.startswith("3 recordings have no text: silence, which is left out; no")
+    records = [each for split in heard.splits.values() for each in split]
+    assert len(records) == 12
+    assert {each.name for each in records if not each.text} == silent
+    assert sum(map(len, spoken.splits.values())) == 9
+    assert all(each.text for split in spoken.splits.values() for each in split)
+    assert (SpeechToText.silence, TextToSpeech.silence) == (True, False)
+    (tmp_path / "quiet.tsv").write_text("1.wav\t\n")
+    more = dataclasses.replace(data, validation=tmp_path / "quiet.tsv")
+    assert len(open_recordings(more).splits["validation"]) == 1
+    with pytest.raises(UserError, match="quiet.tsv: all texts are empty"):
+        open_recordings(more, silence=False)
 
 
 @pytest.mark.parametrize("options", [{"tempi": (2.0, 0.5)}, {"tempi": (1.0,)}, {"speeds": ()}])
@@ -214,6 +246,25 @@ def test_the_scale_of_all_recordings(tmp_path):
     np.testing.assert_allclose(scale.mean, whole.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(scale.deviation, whole.std(axis=0), rtol=1e-4)
     np.testing.assert_allclose(scale(some[0].features), (some[0].features - scale.mean) / scale.deviation)
+
+
+def test_a_recording_that_is_cut_is_normalised_by_all_of_it():
+    features = np.random.default_rng(0).normal(size=(50, 80)).astype(np.float32)
+    task, whole = SpeechToText.without_corpus(PRESETS["speech"]), Recording("a", features)
+    cut = task.as_read(whole, 20)
+    assert cut.features.base is None  # so that the rest is freed
+    assert len(cut.features) == 20
+    for again in (cut, task.as_read(cut, 20)):
+        np.testing.assert_array_equal(task.frames(again), task.frames(whole)[:20])
+    assert task.as_read(whole, 50) is whole
+
+
+def test_two_scales_are_two_tasks(tmp_path):
+    config = dataclasses.replace(PRESETS["synthesis"], data=RecordingsConfig(bands=2))
+    tokenizer = type("None", (), {"content": lambda _: b"text"})()
+    scales = [Scale(np.float32(mean), np.float32(dev)) for mean, dev in (([1, 2], [3, 4]), ([1, 2], [3, 5]))]
+    first, second = (SpeechToText(config, tokenizer, scale).content() for scale in scales)
+    assert first != second
 
 
 def test_a_bucket_has_room_for_text_in_proportion():

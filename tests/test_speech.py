@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_command import command
 from small_run import quiet
 from toy_runs import speech_config
 
@@ -175,6 +177,15 @@ def test_error_rates_of_a_worked_example():
     assert sentence_errors(["one  two", "five", ""], ["one two", "six", "a"]).value == pytest.approx(200 / 3)
 
 
+def test_words_that_are_heard_in_silence_are_inserted():
+    found = word_errors(["one two", "five six", ""], ["one two three", "", ""])
+    assert found.value == pytest.approx(100 * 3 / 3)  # one deleted, two inserted, of three that were said
+    assert "0 substituted, 1 deleted, 2 inserted, of 3" in found.detail
+    assert word_errors([""], [""]).value == 0
+    assert "0 substituted, 0 deleted, 1 inserted, of 0" in word_errors(["one"], [""]).detail
+    assert sentence_errors(["", "one", " "], ["", "", ""]).value == pytest.approx(100 / 3)
+
+
 # A run
 
 
@@ -228,10 +239,22 @@ def test_the_report_plays_the_first_recordings_of_the_validation(run):
 def test_the_scale_of_a_damaged_run_is_refused(run, tmp_path):
     config = run.config
     (tmp_path / "text.model").write_bytes((run.path / "text.model").read_bytes())
-    for content in ("{}", '{"mean": [1], "deviation": [1]}', "no"):
+    eight = [1.0] * 8
+    damaged = [
+        {"mean": [1e300, *eight[1:]], "deviation": eight},
+        {"mean": [-89.0, *eight[1:]], "deviation": eight},
+        {"mean": eight, "deviation": [1e300, *eight[1:]]},
+        {"mean": eight, "deviation": [1e-30, *eight[1:]]},
+        {"mean": eight, "deviation": [-1.0, *eight[1:]]},
+        {"mean": eight[1:], "deviation": eight},
+        {"mean": eight},
+    ]
+    for content in ("{}", '{"mean": [1], "deviation": [1]}', "no", *map(json.dumps, damaged)):
         (tmp_path / "scale.json").write_text(content)
         with pytest.raises(UserError, match=r"scale.json"):
             SpeechToText.load(config, tmp_path)
+    (tmp_path / "scale.json").write_text(json.dumps({"mean": eight, "deviation": eight}))
+    assert SpeechToText.load(config, tmp_path).scale.mean.dtype == np.float32
 
 
 def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
@@ -251,6 +274,9 @@ def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
         assert all(0 <= word.start < word.end <= length / 100 + 0.04 for word in each.words)
         assert each.alignment.shape == (len(each.ids), -(-length // 4))
         np.testing.assert_allclose(each.alignment.sum(axis=1), 1, atol=1e-5)
+    whole = np.round(32767 * read_audio(paths[2])).astype(np.int16)
+    (plain,), (scaled,) = (transcriber.search([x]) for x in (paths[2], whole))
+    assert (scaled[0].text, scaled[0].score) == (plain[0].text, pytest.approx(plain[0].score, abs=1e-2))
     for bad in (np.zeros((2, 3)), np.zeros(0), np.array([np.nan]), np.full(9, 1e30)):
         with pytest.raises(UserError, match="a waveform must have"):
             transcriber.transcribe(bad)
@@ -321,6 +347,12 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     listing.write_text("0.wav\tone\n1.wav\n")
     assert decode(run.path, "--input", listing) == 0
     assert "no error rates: 1 of 2 lines of" in caplog.text
+    capsys.readouterr()
+    listing.write_text("0.wav\tone\n1.wav\t\n")
+    assert decode(run.path, "--input", listing, "--format", "json") == 0
+    shown = capsys.readouterr()
+    assert [json.loads(line)["text"] for line in shown.out.splitlines()] == ["one", ""]
+    assert ", of 1)" in shown.err
     (spoken_files / "noise.wav").write_text("noise")
     assert decode(run.path, "--input", spoken_files / "noise.wav") == 2
     assert "line 1" not in capsys.readouterr().err
@@ -342,6 +374,32 @@ def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp
     soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
     assert decode(run.path, "--input", tmp_path / "long.wav") == 0
     assert re.search(r"line 1: a recording of 100.0 s is cut to .* s: see --buckets", caplog.text)
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])
+def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name, capsys):
+    path = tmp_path / os.fsdecode(name)
+    shutil.copy(spoken_files / "0.wav", path)
+    assert Transcriber.load(run.path).transcribe(path, max_length=5) is not None
+    assert decode(run.path, "--input", path, "--max-length", 5, "--format", "json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["recording"] == name.decode(errors="surrogateescape").replace(
+        "\udcff", "?"
+    ).replace("\udcfe", "?")
+    assert "error rate" not in shown.err
+    assert decode(run.path, "--input", path, "--explore", tmp_path / "page.html", "--max-length", 5) == 0
+    assert data_of(tmp_path / "page.html")["records"]
+
+
+def test_warnings_do_not_obey_names(run, spoken_files, tmp_path):
+    """A terminal would obey control characters in a manifest from elsewhere."""
+    wave = read_audio(spoken_files / "0.wav")
+    soundfile.write(tmp_path / "\033[2Ja.wav", np.stack([wave, -wave], axis=1), audio.RATE)
+    (tmp_path / "list.tsv").write_text("\033[2Ja.wav\n")
+    done = command("decode.py", run.path, "--input", tmp_path / "list.tsv")
+    assert done.returncode == 0
+    assert "its channels cancel out" in done.stderr
+    assert "\033" not in done.stderr
 
 
 def data_of(page):

@@ -19,6 +19,7 @@ from toy_runs import synthesis_config
 
 from transformer import PRESETS, Run, Synthesizer, UserError, train
 from transformer.cli import decode_main
+from transformer.cli.utterances import Utterances
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording
 from transformer.inspection import explore_sounds
@@ -76,6 +77,62 @@ def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog)
     assert "line 2 is empty" in caplog.text
 
 
+def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
+    """A job that is stopped, resumed, and done again replaces its own; another job refuses them."""
+    (tmp_path / "in").write_text("one\ntwo\nsix\n")
+    output, theirs = tmp_path / "list.tsv", tmp_path / "list-0002.wav"
+    arguments = [run.path, "--input", tmp_path / "in", "--output", output, "--max-length", 20]
+    soundfile.write(theirs, np.zeros(9), audio.RATE)
+    before = theirs.read_bytes()
+    message = f"{theirs} is there already, and not of this job: remove it, or name another --output"
+    for _ in range(2):
+        assert decode(*arguments) == 2
+        assert message in capsys.readouterr().err
+    assert (theirs.read_bytes(), len(list(tmp_path.iterdir()))) == (before, 2)
+    theirs.unlink()
+    theirs.symlink_to("nowhere")
+    assert decode(*arguments) == 2
+    assert theirs.is_symlink()
+    theirs.unlink()
+    (tmp_path / "list-0004.wav").write_bytes(before)  # of which there is no line
+    (tmp_path / "another-0001.wav").write_bytes(before)
+    ordinary = Utterances._write
+
+    def stopped(self, path, number, said):
+        ordinary(self, path, number, said)
+        if number == 2:  # after the recording, and before its line
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Utterances, "_write", stopped)
+        assert decode(*arguments) == 130
+    assert theirs.exists()
+    assert decode(*arguments, "--resume") == 0
+    assert output.read_text() == "list-0001.wav\tone\nlist-0002.wav\ttwo\nlist-0003.wav\tsix\n"
+    assert decode(*arguments) == 0
+    assert decode(*arguments, "--length-scale", 2) == 2
+    assert "list-0001.wav is there already" in capsys.readouterr().err
+    assert (tmp_path / "list-0004.wav").read_bytes() == before
+
+
+def test_recordings_are_written_beside_the_file_that_a_link_names(run, decode, tmp_path):
+    (tmp_path / "in").write_text("one\n")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.tsv").symlink_to("there/list.tsv")
+    options = ["--input", tmp_path / "in", "--max-length", 20]
+    assert decode(run.path, *options, "--output", tmp_path / "link.tsv") == 0
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"list.tsv", "list-0001.wav"}
+
+
+def test_sound_that_is_not_finite_is_refused_with_its_line(run, decode, tmp_path, monkeypatch, capsys):
+    features = np.full((9, 8), 200.0, np.float32)
+    monkeypatch.setattr(TextToSpeech, "outputs", lambda *_: [Utterance("one", features)])
+    (tmp_path / "in").write_text("one\n")
+    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "list.tsv") == 2
+    assert "line 1: the sound of 'one' is not finite" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -83,6 +140,7 @@ def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog)
         (["--output", "OUT", "--format", "json"], "one recording for each"),
         (["--output", "OUT", "--stream"], "speaks texts"),
         (["--output", "OUT", "--reference", "IN"], "speaks texts"),
+        (["--output", "/dev/null"], "must be a file: recordings are written beside it"),
     ],
 )
 def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, message):

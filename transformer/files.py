@@ -60,6 +60,11 @@ def shown(path: Path | str) -> str:
     return address(path) or os.fspath(path)
 
 
+def readable(name: str) -> str:
+    """A file name as text that can be written: what is not UTF-8 is replaced."""
+    return name.encode(errors="replace").decode()
+
+
 def check_local(path: Path | str, option: str) -> None:
     """Raises UserError if a path is a remote address."""
     if where := address(path):

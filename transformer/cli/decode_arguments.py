@@ -177,12 +177,17 @@ def run_defaults(arguments: list[str]) -> Config:
     return Run(run_dir).config
 
 
+def is_recording(path: Path) -> bool:
+    """Whether the name of a file is that of a recording."""
+    return path.suffix.lower() in AUDIO
+
+
 def lines_of(given: DecodeArguments) -> Iterator[str]:
     """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
     from transformer.data.sources.corpora import read_lines
 
     assert given.input
-    if given.input.suffix.lower() in AUDIO:
+    if is_recording(given.input):
         yield given.input.name
         return
     with contextlib.suppress(OSError), open_regular(given.input) as file:
@@ -219,7 +224,7 @@ def check_files(given: DecodeArguments) -> int | None:
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
     if output and address(output):
         raise UserError(f"{option} {shown(output)}: write to a file here, and copy it there")
-    if output and output.suffix.lower() in AUDIO:
+    if output and is_recording(output):
         raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
     if output and not is_device(output):
         if output.is_dir() or not output.name:

@@ -118,6 +118,13 @@ def printable(text: object) -> str:
     )
 
 
+class _Printable(logging.Formatter):
+    """Warnings may name what strangers wrote, such as files."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def _tell(program: str, message: object) -> None:
     """A message on standard error, if anyone reads it."""
     with contextlib.suppress(OSError):
@@ -130,7 +137,9 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     are ignored."""
     _open_standard_streams()
     _silence_late_callbacks()
-    logging.basicConfig(format="%(message)s")  # before a library chooses another format
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable())
+    logging.basicConfig(handlers=[handler])  # before a library chooses another format
     try:
         with _terminable():
             if sys.argv[1:] == ["--version"]:

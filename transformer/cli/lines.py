@@ -43,7 +43,9 @@ def decode_lines(given: DecodeArguments) -> None:
     total, outputs = check_files(given), outputs_of(given)
     watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process()))
     began_as = _digest(given.input) if given.input else ""
-    output = _output(given, outputs, began_as) if is_main_process() else Output(Path(os.devnull))
+    job = repr([*outputs.job, began_as]) if given.input and given.output else ""
+    output = _output(given, outputs, job) if is_main_process() else Output(Path(os.devnull))
+    outputs.claim(job, total)
     long = output if isinstance(output, LongOutput) else None
     said, start, count = [], time.monotonic(), 0
     try:
@@ -126,14 +128,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _output(given: DecodeArguments, outputs: Outputs, text: str) -> Output:
+def _output(given: DecodeArguments, outputs: Outputs, job: str) -> Output:
     """The output for the lines. From a file to a file, it can be resumed with the same model, text and
     options."""
     if not given.input or not given.output or is_device(given.output):
         if given.resume:
             raise UserError("--resume needs --input and --output: only files can be resumed")
         return Output(given.output)
-    return LongOutput(given.output, repr([*outputs.job, text]), resume=given.resume, each=outputs.each)
+    return LongOutput(given.output, job, resume=given.resume, each=outputs.each)
 
 
 def _written_before(output: LongOutput, outputs: Outputs) -> list[str]:

@@ -75,6 +75,17 @@ class Outputs:
         given = self.given
         return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
 
+    def claim(self, job: str, total: int | None) -> None:
+        """Prepares to write files beside the output.
+
+        Args:
+          job: identifies input, model and options. Empty: the input can be read only once.
+          total: number of lines, if it is known.
+
+        Raises:
+          UserError: one of them is there, and not of this job.
+        """
+
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
         task, settings = self.decoder.task, self.decoder.settings(1, self.options)

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from transformer.cli.decode_arguments import lines_of
+from transformer.cli.decode_arguments import is_recording, lines_of
 from transformer.cli.outputs import FOR_SYNTHESIS, FOR_TEXT, Numbered, Outputs, Written, refuse
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
+from transformer.files import readable
 from transformer.translator.transcriber import Transcriber, Transcript
 
 FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
@@ -19,7 +20,8 @@ log = logging.getLogger("transformer")
 
 
 class Transcriptions(Outputs):
-    """Texts, with scores, or as JSON. A line is a file name, and after a tab the text, if it is known."""
+    """Texts, with scores, or as JSON. A line is a file name, and after a tab the text if it is known, which
+    is empty if nothing is said."""
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
         """The trained model, and the texts to compare with."""
@@ -42,16 +44,19 @@ class Transcriptions(Outputs):
         """The texts of --reference, or of the manifest if all lines have one."""
         if self.given.reference:
             return list(read_lines(self.given.reference))
-        if not self.given.input:
+        if not self.given.input or is_recording(self.given.input):
             return None
-        texts = [line.partition("\t")[2].strip() for line in lines_of(self.given)]
-        if missing := sum(not text for text in texts):
-            if missing < len(texts):
+        columns = [line.partition("\t") for line in lines_of(self.given)]
+        if missing := sum(not tab for _, tab, _ in columns):
+            if missing < len(columns):
                 log.warning(
-                    "no error rates: %d of %d lines of %s have no text", missing, len(texts), self.given.input
+                    "no error rates: %d of %d lines of %s have no text",
+                    missing,
+                    len(columns),
+                    self.given.input,
                 )
             return None
-        return texts or None
+        return [text.strip() for _, _, text in columns] or None
 
     @property
     def job(self) -> list[str]:
@@ -100,9 +105,10 @@ class Transcriptions(Outputs):
             if each.alignment is not None:
                 fields["alignment"] = [[round(float(x), 4) for x in row] for row in each.alignment]
             hypotheses.append(fields)
-        name, _, text = line.partition("\t")
-        about = {"line": number, "recording": name}
-        return about | ({"text": text} if text else {}) | {"hypotheses": hypotheses}
+        whole = self.given.input and is_recording(self.given.input)
+        name, tab, text = (line, "", "") if whole else line.partition("\t")
+        about = {"line": number, "recording": readable(name)}
+        return about | ({"text": text} if tab else {}) | {"hypotheses": hypotheses}
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:

@@ -1,6 +1,9 @@
 """A recording of each line of text."""
 
+import hashlib
 import logging
+import os
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer.cli.output import is_device
 from transformer.cli.outputs import (
     FOR_SPEECH,
     FOR_TEXT,
@@ -18,7 +22,7 @@ from transformer.cli.outputs import (
     refuse,
 )
 from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import write_audio
+from transformer.data.features.waveforms import comment_of, write_audio
 from transformer.errors import UserError
 from transformer.tasks.text_to_speech import Utterance
 from transformer.translator.synthesizer import Synthesizer
@@ -30,7 +34,8 @@ log = logging.getLogger("transformer")
 
 
 class Utterances(Outputs):
-    """Recordings beside the output, which is a manifest: a line is a file name, a tab and the text."""
+    """Recordings beside the output, which is a manifest: a line is a file name, a tab and the text. Only
+    recordings of the same job are replaced, which their comments tell."""
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
         """The trained model."""
@@ -45,6 +50,9 @@ class Utterances(Outputs):
                 "--output FILE is missing: recordings are written beside it, and it lists them, such as "
                 "--output spoken/list.tsv"
             )
+        if is_device(given.output):
+            raise UserError(f"--output {given.output} must be a file: recordings are written beside it")
+        self.place = Path(os.path.realpath(given.output))
         self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
         if given.pronunciation:
             self.voice.pronunciation = Translator.load(given.pronunciation)
@@ -55,10 +63,30 @@ class Utterances(Outputs):
         first = self.voice.pronunciation
         return [*super().job, first.fingerprint() if first else ""]
 
+    def claim(self, job: str, total: int | None) -> None:
+        self.comment = f"synthetic speech {hashlib.blake2b(job.encode(), digest_size=8).hexdigest()}"
+        self.is_known = bool(job)
+        for name in sorted(os.listdir(self.place.parent)):
+            match = self._pattern.fullmatch(name)
+            if match and (total is None or int(match[1]) <= total):
+                self._check(self.place.with_name(name))
+
+    def _check(self, path: Path) -> None:
+        """Raises UserError if a recording would replace a file that is not of this job."""
+        if os.path.lexists(path) and not (self.is_known and comment_of(path) == self.comment):
+            raise UserError(
+                f"{path} is there already, and not of this job: remove it, or name another --output"
+            )
+
+    def _path(self, number: int) -> Path:
+        return self.place.with_name(f"{self.place.stem}-{number:04}.wav")
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.place.stem) + r"-(\d{4,})\.wav", re.ASCII)
+
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        assert self.given.output
-        task, output = self.decoder.task, self.given.output
-        waiting, width = deque[tuple[int, str]](), 4
+        task, waiting = self.decoder.task, deque[tuple[int, str]]()
 
         def remembered() -> Iterator[Numbered]:
             for given in lines:
@@ -73,9 +101,9 @@ class Utterances(Outputs):
                 yield None
                 continue
             number, text = waiting.popleft()
-            name = f"{output.stem}-{number:0{width}}.wav"
-            self._write(output.with_name(name), number, found[0])
-            yield f"{name}\t{text}\n", ""
+            path = self._path(number)
+            self._write(path, number, found[0])
+            yield f"{path.name}\t{text}\n", ""
 
     def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, tuple[str, str]] | None]:
         """What is to be spoken, as the run of --pronunciation translates it, and the line."""
@@ -98,8 +126,13 @@ class Utterances(Outputs):
             yield number, (found[0].text, line)
 
     def _write(self, path: Path, number: int, said: Utterance) -> None:
+        self._check(path)
         if not len(said.features):
             log.warning("line %d is empty: %.1f s of silence are written", number, SILENCE / RATE)
         elif not said.stopped:
             log.warning("line %d: cut after %.2f s; see --max-length", number, said.seconds)
-        write_audio(path, said.wave if len(said.wave) else np.zeros(SILENCE, np.float32))
+        try:
+            wave = said.wave
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from error
+        write_audio(path, wave if len(wave) else np.zeros(SILENCE, np.float32), comment=self.comment)

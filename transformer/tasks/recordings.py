@@ -31,6 +31,10 @@ SILENCE = float("-inf")
 """What pads frames."""
 EXHIBITED = 10.0
 """The longest recording in a report, in seconds."""
+LEAST_DEVIATION = 1e-3
+"""Of a band."""
+LARGEST = 88.0
+"""Of the scale of logarithms, whose exponential a float32 can hold."""
 LOUDNESS = 12.0
 """How far below the loudest band a spectrogram goes, in nats of power (52 dB)."""
 
@@ -51,7 +55,7 @@ class Scale:
             count += len(frames)
             total, squares = total + frames.sum(axis=0), squares + (frames**2).sum(axis=0)
         mean = total / count
-        deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, LEAST_DEVIATION**2))
         return cls(mean.astype(np.float32), deviation.astype(np.float32))
 
     def __call__(self, features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, "t bands"]:
@@ -74,6 +78,8 @@ class Recordings(Task):
     """The field that has the frames: source or target."""
     text: ClassVar[str]
     """The field that has the ids."""
+    silence: ClassVar[bool] = True
+    """Whether it learns from recordings in which nothing is said."""
 
     def __init__(self, config: Config, tokenizer: Tokenizer, scale: Scale | None = None) -> None:
         super().__init__(config)
@@ -107,7 +113,7 @@ class Recordings(Task):
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The recordings of manifests, or the built-in ones."""
-        return open_recordings(_data(config), progress)
+        return open_recordings(_data(config), progress, silence=cls.silence)
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
@@ -164,7 +170,8 @@ class Recordings(Task):
 
     def content(self) -> bytes:
         """The vocabulary's file, and the scale."""
-        return self.tokenizer.content() + (self.scale.mean.tobytes() if self.scale else b"")
+        scale = self.scale.mean.tobytes() + self.scale.deviation.tobytes() if self.scale else b""
+        return self.tokenizer.content() + scale
 
     # To batches
 
@@ -181,8 +188,10 @@ class Recordings(Task):
         ]
 
     def frames(self, record: Recording) -> Float[np.ndarray, "t bands"]:
-        """The normalised features of a recording."""
-        return (self.scale or normalised)(record.features)
+        """The normalised features of a recording, by all of it if it was cut."""
+        if self.scale:
+            return self.scale(record.features)
+        return normalised(record.features, record.whole)
 
     def batching(self) -> Batching:
         """Lengths in frames, each with room for text in proportion."""
@@ -223,10 +232,6 @@ class Recordings(Task):
         Raises:
           UserError: it cannot be read; the message has the file and the line.
         """
-
-    def as_read(self, record: Recording, longest: int) -> Recording:
-        """A record without what is longer than the search reads."""
-        return record
 
     @abstractmethod
     def paired(self, record: Recording, output: Any) -> tuple[Recording, list[int]]:
@@ -284,11 +289,17 @@ def _room(frames: int, data: RecordingsConfig) -> int:
 def _read_scale(path: Path, bands: int) -> Scale:
     try:
         kept = parse_object(read_text(path))
-        mean, deviation = (np.array(kept[name], np.float32) for name in ("mean", "deviation"))
+        mean, deviation = (np.array(kept[name], np.float64) for name in ("mean", "deviation"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: the scale of the features cannot be read: {error}; copy it from where the run was made"
         ) from error
-    if mean.shape != (bands,) or deviation.shape != (bands,) or not (deviation > 0).all():
-        raise UserError(f"{path}: must have a mean and a positive deviation for each of {bands} bands")
-    return Scale(mean, deviation)
+    if mean.shape != (bands,) or deviation.shape != (bands,):
+        raise UserError(f"{path}: must have a mean and a deviation for each of {bands} bands")
+    least = np.float32(LEAST_DEVIATION)
+    if not ((np.abs(mean) <= LARGEST) & (deviation >= least) & (deviation <= LARGEST)).all():
+        raise UserError(
+            f"{path}: means must be from {-LARGEST:g} to {LARGEST:g}, and deviations from "
+            f"{LEAST_DEVIATION:g} to {LARGEST:g}; copy it from where the run was made"
+        )
+    return Scale(mean.astype(np.float32), deviation.astype(np.float32))

@@ -1,8 +1,8 @@
 """Speech recognition and translation: recordings in, sentences out."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from transformer.config import Config, DecodingConfig, ErrorRate
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
+from transformer.data.plans import Example
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -25,6 +26,8 @@ from transformer.tasks.exhibit import Exhibit
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
+
+log = logging.getLogger("transformer")
 
 
 class SpeechToText(Recordings):
@@ -60,6 +63,15 @@ class SpeechToText(Recordings):
         return [f"{why}checkpoint is best (--training.error-rate characters)"] if unspaced else []
 
     # From decoding
+
+    def input_examples(
+        self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
+    ) -> list[Example]:
+        """The frames, with warnings also of recordings that were cut before."""
+        for number, record in zip(lines, records, strict=False):
+            if record.whole:
+                log.warning("line %d: %s", number, self.shortened("source", record.whole.frames, longest))
+        return super().input_examples(records, longest, lines)
 
     def truncated(self, records: Sequence[Recording], longest: int) -> str:
         """A warning if recordings of a split are longer than the search reads."""
@@ -160,7 +172,9 @@ class SpeechToText(Recordings):
         return recording(Path(name), self.data.bands, text)
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
-        """The recording that a line names, relative to the folder of the file."""
+        """The recording that a line names, relative to the folder of the file; or the file itself."""
+        if line == manifest.name:  # whatever it is made of
+            return recording(manifest, self.data.bands)
         name, _, text = line.partition("\t")
         if "\t" in text:
             raise UserError(f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text")
@@ -168,8 +182,6 @@ class SpeechToText(Recordings):
         try:
             return recording(path, self.data.bands, text)
         except UserError as error:
-            if path == manifest:  # a recording itself, and not a list of them
-                raise
             raise UserError(f"{manifest}, line {number}: {error}") from error
 
     def example_command(self, record: Recording, decode: str) -> str:
@@ -178,7 +190,7 @@ class SpeechToText(Recordings):
 
     def as_read(self, record: Recording, longest: int) -> Recording:
         """The beginning of a long recording."""
-        return replace(record, features=record.features[:longest])
+        return record.cut(longest)
 
     def paired(self, record: Recording, output: Hypothesis) -> tuple[Recording, list[int]]:
         """The recording, and what is heard."""

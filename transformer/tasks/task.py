@@ -199,6 +199,10 @@ class Task(ABC):
 
     # From decoding
 
+    def as_read(self, record: Record, longest: int) -> Record:
+        """A record without what is longer than the search reads, so that no more of it is kept."""
+        return record
+
     def input_examples(
         self, records: Sequence[Record], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:

@@ -39,8 +39,17 @@ class Utterance:
 
     @functools.cached_property
     def wave(self) -> Float[np.ndarray, " samples"]:
-        """The waveform from -1 to 1, at 16,000 samples a second, by Griffin-Lim."""
-        return sound_of(self.features)
+        """The waveform from -1 to 1, at 16,000 samples a second, by Griffin-Lim.
+
+        Raises:
+          UserError: the features leave the range of float32.
+        """
+        wave = sound_of(self.features)
+        if not np.isfinite(wave).all():
+            raise UserError(
+                f"the sound of {brief(self.text)} is not finite: the model or its scale is damaged"
+            )
+        return wave
 
     @property
     def seconds(self) -> float:
@@ -55,6 +64,7 @@ class TextToSpeech(Recordings):
     decodes = False
     inputs = ("source",)
     sound, text = "target", "source"
+    silence = False
 
     @classmethod
     def check(cls, config: Config) -> None:

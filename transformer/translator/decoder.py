@@ -199,6 +199,7 @@ class Decoder(Generic[TaskT]):
           The outputs of each record; None where no other has arrived and all are out.
         """
         begun: deque[Future[Any]] = deque()
+        as_read, longest = self.task.as_read, settings.buckets[-1]
         source, going_on = iter(records), True
         try:
             while going_on or begun:
@@ -211,7 +212,7 @@ class Decoder(Generic[TaskT]):
                     elif numbered is None:
                         pause = True
                     else:
-                        some.append(numbered)
+                        some.append((numbered[0], as_read(numbered[1], longest)))
                 if some:
                     begun += self._begin(some, settings, n_best, **then)
                 if pause and not begun:

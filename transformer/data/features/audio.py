@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,10 +121,26 @@ def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, 
     return jnp.log(jnp.maximum(_banded(_windowed(mirrored, WINDOW, HOP), bands), FLOOR))
 
 
-def normalised(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, "t bands"]:
-    """With mean 0 and deviation 1 of each band over the frames."""
-    deviation = features.std(axis=0)
-    found: np.ndarray = (features - features.mean(axis=0)) / np.maximum(deviation, 1e-3)
+class Statistics(NamedTuple):
+    """Of the frames of a recording."""
+
+    frames: int
+    mean: Float[np.ndarray, " bands"]
+    deviation: Float[np.ndarray, " bands"]
+
+    @classmethod
+    def of(cls, features: Float[np.ndarray, "t bands"]) -> "Statistics":
+        """Those of its features."""
+        return cls(len(features), features.mean(axis=0), features.std(axis=0))
+
+
+def normalised(
+    features: Float[np.ndarray, "t bands"], whole: Statistics | None = None
+) -> Float[np.ndarray, "t bands"]:
+    """With mean 0 and deviation 1 of each band over the frames, or over the whole recording that they are
+    from."""
+    _, mean, deviation = whole or Statistics.of(features)
+    found: np.ndarray = (features - mean) / np.maximum(deviation, 1e-3)
     return found
 
 

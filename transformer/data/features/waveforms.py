@@ -3,6 +3,7 @@
 A waveform is float32, mono, from -1 to 1, at 16,000 samples a second unless it is said otherwise.
 """
 
+import contextlib
 import io
 import logging
 import math
@@ -159,8 +160,14 @@ class Resampling:
         return found
 
 
-def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE) -> None:
+def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE, comment: str = "") -> None:
     """Writes a WAV file of 16 bits, complete or not at all.
+
+    Args:
+      path: the file.
+      wave: the samples; those beyond -1 and 1 are clipped.
+      rate: samples a second.
+      comment: stored in the file, for `comment_of`.
 
     Raises:
       UserError: it cannot be written, or has samples that are not finite.
@@ -168,12 +175,22 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
     if not np.isfinite(wave).all():
         raise UserError(f"cannot write {path}: the sound has samples that are not finite numbers")
     written = io.BytesIO()
-    library("soundfile").write(written, wave, rate, format="WAV", subtype="PCM_16")
+    with library("soundfile").SoundFile(written, "w", rate, 1, "PCM_16", format="WAV") as sound:
+        sound.comment = comment
+        sound.write(wave)
     try:
         with open_whole(path) as file:
             file.write(written.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def comment_of(path: Path) -> str:
+    """The comment in an audio file; empty if there is none, or it is no audio file."""
+    with contextlib.suppress(OSError, RuntimeError), open_regular(path) as content:
+        with library("soundfile").SoundFile(content.fileno(), closefd=False) as file:
+            return str(file.comment)
+    return ""
 
 
 # Arrays

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.errors import UserError
-from transformer.files import open_regular
+from transformer.files import open_regular, readable
 
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
@@ -35,10 +35,19 @@ class Recording:
     """Of the file."""
     features: Float[np.ndarray, "t bands"] = field(repr=False)
     text: str = ""
-    """Empty if it is to be found."""
+    """Empty if nothing is said, or if it is to be found."""
+    whole: audio.Statistics | None = field(default=None, repr=False)
+    """Of all its frames, if it was cut."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" if self.text else self.name
+
+    def cut(self, longest: int) -> "Recording":
+        """Its first frames."""
+        if len(self.features) <= longest:
+            return self
+        features = self.features[:longest].copy()  # so that the others are freed
+        return replace(self, features=features, whole=self.whole or audio.Statistics.of(self.features))
 
 
 class RecordingSource(store.Stored):
@@ -72,14 +81,19 @@ class Listed:
     manifest: Path
 
 
-def open_recordings(data: RecordingsConfig, progress: Progress = silent) -> Corpus:
+def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, silence: bool = True) -> Corpus:
     """The recordings of the config, with features computed on first use.
+
+    Args:
+      data: options of the recordings.
+      progress: shows the progress.
+      silence: whether to read recordings of manifests in which nothing is said.
 
     Raises:
       UserError: a manifest or a recording is missing or damaged (the message names its line).
     """
     if any(getattr(data, split) for split in SPLITS):
-        return _manifests(data, progress)
+        return _manifests(data, progress, silence)
     return _built_in(data, progress) if data.dataset in BUILT_IN else _tfds(data, progress)
 
 
@@ -89,7 +103,7 @@ def recording(path: Path, bands: int, text: str = "") -> Recording:
     Raises:
       UserError: as `read_audio`.
     """
-    return Recording(path.name, audio.features_of(read_audio(path), bands), text)
+    return Recording(readable(path.name), audio.features_of(read_audio(path), bands), text)
 
 
 # Built-in
@@ -221,7 +235,7 @@ def check_manifests(data: RecordingsConfig) -> None:
 
 
 def read_manifest(path: Path) -> list[Listed]:
-    """The recordings that a manifest lists.
+    """The recordings that a manifest lists. An empty text means that nothing is said.
 
     Raises:
       UserError: it is empty, a line is not a file name, a tab and a text, or a file is missing.
@@ -231,9 +245,11 @@ def read_manifest(path: Path) -> list[Listed]:
     found = []
     for place, line in enumerate(read_lines(path), 1):
         name, tab, text = line.partition("\t")
-        if not tab or not text.strip() or "\t" in text:
-            raise UserError(f"{path}, line {place}: must be a file name, a tab and the text")
-        found.append(Listed(listed(name, path, place), text, place, path))
+        if not tab or "\t" in text:
+            raise UserError(
+                f"{path}, line {place}: must be a file name, a tab and the text, which is empty for silence"
+            )
+        found.append(Listed(listed(name, path, place), text if text.strip() else "", place, path))
     if not found:
         raise UserError(f"{path} is empty: it lists no recordings")
     return found
@@ -252,12 +268,15 @@ def listed(name: str, manifest: Path, number: int) -> Path:
         raise UserError(f"{manifest}, line {number}: {path}: {unreadable(error)}") from error
 
 
-def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
+def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Corpus:
     check_manifests(data)
-    lists = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
-    note = ""
+    given = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
+    lists = {split: _wanted(some, split, silence) for split, some in given.items()}
+    notes, count = [], sum(not each.text for some in given.values() for each in some)
+    if count:
+        notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is left out'}")
     if "validation" not in lists:
-        note = HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings")
+        notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"])
     digests = {split: [(each.text, _digest(each.path)) for each in some] for split, some in lists.items()}
     folder = corpus_folder(data.cache_dir, "recordings", digests, data.bands, data.speeds, data.tempi)
@@ -270,7 +289,19 @@ def _manifests(data: RecordingsConfig, progress: Progress) -> Corpus:
         return read
 
     prepared = store.prepare(folder, {name: split(name) for name in lists}, RecordingSource)
-    return Corpus(str(data.train), prepared, folder, note)
+    return Corpus(str(data.train), prepared, folder, "; ".join(notes))
+
+
+def _wanted(some: list[Listed], split: str, silence: bool) -> list[Listed]:
+    """The recordings of a manifest, perhaps without those in which nothing is said.
+
+    Raises:
+      UserError: there is nothing to learn from them.
+    """
+    spoken = [each for each in some if each.text]
+    if not spoken and (split == "train" or not silence):
+        raise UserError(f"{some[0].manifest}: all texts are empty, so nothing is said in its recordings")
+    return some if silence else spoken
 
 
 def _parted(some: list[Listed]) -> dict[str, list[Listed]]:
