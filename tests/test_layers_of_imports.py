@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "transformer"
 LAYERS = (
-    {"errors", "commands"},
+    {"errors", "commands", "text"},
     {"files"},
     {"config"},
     {"data", "model"},

@@ -17,6 +17,7 @@ from transformer.errors import UserError
 from transformer.files import Json, parse_object
 from transformer.tasks.asked import Asked
 from transformer.tasks.translation import Hypothesis
+from transformer.text import has_text
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
 from transformer.translator.given import More
@@ -220,7 +221,7 @@ class Translations(Outputs):
 
     def _source_tokens(self, source: str) -> list[str]:
         """The subwords of a truncated source: the columns of an alignment, except <eos>."""
-        if not source.strip():
+        if not has_text(source):
             return []
         ids, special = self.translator.source_row(source, **self.options)[0], self.translator.task.special
         words = [index for index in ids if index not in (special.pad, special.eos)]

@@ -12,6 +12,7 @@ from transformer.cli.train import fields_of
 from transformer.errors import UserError
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.text import has_text
 
 if TYPE_CHECKING:
     from transformer.inspection.explorer import Explorer
@@ -75,7 +76,7 @@ def _translations(given: DecodeArguments, lines: Iterable[str]) -> tuple["Explor
     translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
     asking = Asking(given, translator)
     read = (asking(number, line) for number, line in enumerate(lines, start=1) if line)
-    asked = list(itertools.islice((each for each in read if each.source.strip()), SENTENCES))
+    asked = list(itertools.islice((each for each in read if has_text(each.source)), SENTENCES))
     if not asked:
         raise UserError("nothing to explore: the input has no sentence")
     page = explore(
@@ -101,7 +102,7 @@ def _sounds(given: DecodeArguments) -> tuple["Explorer", str]:
     decoder: Decoder[Recordings] = Decoder.load(given.run_dir, given.checkpoint, int8=given.int8)
     place = given.input or Path("standard input")
     lines = lines_of(given) if given.input else standard_input(patient=True)
-    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line and line.strip())
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line and has_text(line))
     some = itertools.islice(numbered, SENTENCES)
     records = [decoder.task.listed(line, place, number) for number, line in some]
     if not records:

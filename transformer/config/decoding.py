@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 from transformer.config.model import ModelConfig
 from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges
 from transformer.errors import UserError, nearest
+from transformer.text import has_text
 
 _LISTS: dict[str, type] = {"forbidden": str, "suppress": int, "suppress_first": int, "buckets": int}
 _NAMES: dict[type, str] = {str: "phrases", int: "whole numbers"}
@@ -95,7 +96,7 @@ class DecodingConfig:
             raise UserError("--decoding.noise must be from 0 to 100; 0 for none")
         if not 0 <= self.input_dropout < 1:
             raise UserError("--decoding.input-dropout must be in [0, 1)")
-        if any(not phrase.strip() for phrase in self.forbidden):
+        if any(not has_text(phrase) for phrase in self.forbidden):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")

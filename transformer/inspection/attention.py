@@ -21,6 +21,7 @@ from transformer.model.transformer import Transformer
 from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.tasks.language_modelling import Generated
+from transformer.text import has_text
 from transformer.translator.generator import Generator
 from transformer.translator.translator import Hypothesis, Translator
 
@@ -165,7 +166,7 @@ def check_inspectable(translator: Translator | Generator, source: str | None = N
             f"system {translator.config.system} has no attention to explore: that needs an autoregressive "
             "Transformer, such as system transformer"
         )
-    if source is not None and not source.strip():
+    if source is not None and not has_text(source):
         raise UserError("an empty sentence has no attention: give one with text")
 
 

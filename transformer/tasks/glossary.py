@@ -7,6 +7,7 @@ from pathlib import Path
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import shown
+from transformer.text import has_text
 
 
 class Glossary:
@@ -26,7 +27,7 @@ class Glossary:
 
     def __init__(self, entries: Mapping[str, str], keep: str = "") -> None:
         for term, target in dict(entries).items():
-            if not (isinstance(term, str) and isinstance(target, str) and _words(term) and target.strip()):
+            if not all(isinstance(text, str) and has_text(text) for text in (term, target)):
                 raise UserError(f"the glossary entry {term!r}: {target!r} must be a term and its translation")
         self.entries = {_words(term): target for term, target in entries.items()}
         self._any_case = {
@@ -49,11 +50,11 @@ class Glossary:
         """
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(Path(path)), start=1):
-            if not line.strip():
+            if not has_text(line):
                 continue
             where = f"{shown(path)}, line {number}"
             columns = [column.strip() for column in line.split("\t")]
-            if len(columns) != 2 or not all(columns):
+            if len(columns) != 2 or not all(map(has_text, columns)):
                 raise UserError(f"{where}: must be a term, a tab and its translation")
             if entries.setdefault(columns[0], columns[1]) != columns[1]:
                 raise UserError(f"{where}: {columns[0]!r} has another translation above")
@@ -66,7 +67,7 @@ class Glossary:
         for match in self._keep.finditer(source):
             found += [*self._found(source[end : match.start()]), match[0].strip()]
             end = match.end()
-        found = list(filter(None, [*found, *self._found(source[end:])]))
+        found = list(filter(has_text, [*found, *self._found(source[end:])]))
         parts = [text for text in dict.fromkeys(found) for other in found for _ in range(_times(text, other))]
         return (*found, *parts)
 

@@ -29,6 +29,7 @@ from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Task
+from transformer.text import has_text
 
 log = logging.getLogger("transformer")
 KEPT = 256  # documents of which the tokens are kept
@@ -156,10 +157,14 @@ class LanguageModelling(Task):
     def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
         """The number of tokens of each document, including <eos>; 0 for an empty one."""
         counted = [
-            len(self.document(text).ids) if text else 0
+            len(self.document(text).ids) if has_text(text) else 0
             for text in progress("token lengths", records, len(records))
         ]
         return np.repeat(np.array(counted, np.int32)[:, None], len(FIELDS), axis=1)
+
+    def filled(self, record: str) -> Mapping[str, bool]:
+        """Whether there is text."""
+        return {"document": has_text(record)}
 
     def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
         """Rows that read their parts of the text segment by segment."""
@@ -302,7 +307,7 @@ class LanguageModelling(Task):
         for index in range(count if records else 0):
             text = records[index % len(records)]
             _, _, rest = text[len(text) * index // count :].partition("\n")
-            lines = [line for line in rest.splitlines() if line.strip()] or text.splitlines()
+            lines = [line for line in rest.splitlines() if has_text(line)] or text.splitlines()
             found.append(" ".join(lines[0].split(" ")[:4]))
         return found
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -26,6 +26,7 @@ from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
 from transformer.tasks.exhibit import Axis, Picture, Sound
 from transformer.tasks.task import Task
+from transformer.text import has_text
 
 SILENCE = float("-inf")
 """What pads frames."""
@@ -207,6 +208,10 @@ class Recordings(Task):
             for each in progress("lengths", records, len(records))
         ]
         return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
+
+    def filled(self, record: Recording) -> Mapping[str, bool]:
+        """Whether there is sound, and text."""
+        return {"recording": len(record.features) > 0, "text": has_text(record.text)}
 
     # From decoding
 

@@ -18,6 +18,7 @@ from transformer.decoding.terms import LONGEST, SIZES, Terms
 from transformer.errors import UserError
 from transformer.files import brief
 from transformer.tasks.task import Steering
+from transformer.text import has_text
 
 
 class TextSteering:
@@ -65,7 +66,7 @@ class TextSteering:
           UserError: the vocabulary cannot spell it.
         """
         tokenizer, whole = self.tokenizer, one_line(text)
-        if not whole.strip():
+        if not has_text(whole):
             return [], ""
         head, _, word = whole.rpartition(" ")
         if tokenizer.spelled(word) is None:
@@ -79,7 +80,7 @@ class TextSteering:
             goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
         if len(spelled) > LETTERS or not goes_on:  # or letters that have no piece: as it is
             head, spelled = whole, ""
-        return self._known("prefix", text, tokenizer.encode(head.strip()) if head.strip() else []), spelled
+        return self._known("prefix", text, tokenizer.encode(head.strip()) if has_text(head) else []), spelled
 
     # Terms
 
@@ -123,7 +124,7 @@ class TextSteering:
           UserError: it is empty or too long, or the vocabulary cannot spell it.
         """
         whole = one_line(text).strip()
-        if not whole:
+        if not has_text(whole):
             raise UserError("a term is empty: leave it out")
         ids = self._known("term", text, self.tokenizer.encode(whole))
         if len(ids) > LONGEST:

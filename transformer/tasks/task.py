@@ -164,6 +164,11 @@ class Task(ABC):
         buckets = tuple((length,) * count for length in data.lengths)
         return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
 
+    def filled(self, record: Record) -> Mapping[str, bool]:
+        """Which parts of a record there are, such as a source and a target; by default it has none that may
+        be missing."""
+        return {}
+
     def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
         """The length of each side of every record; 0 for an empty one."""
         names, found = sides(self.fields), np.zeros((len(records), len(sides(self.fields))), np.int32)

@@ -25,6 +25,7 @@ from transformer.model.parameters import Arguments
 from transformer.tasks.exhibit import Exhibit, Sound
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
+from transformer.text import has_text
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class TextToSpeech(Recordings):
 
     def is_empty(self, record: Recording) -> bool:
         """Whether there is nothing to say."""
-        return not record.text.strip()
+        return not has_text(record.text)
 
     def empty_output(self) -> Utterance:
         """Nothing said."""

@@ -45,6 +45,7 @@ from transformer.tasks.asked import Asked
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Steering, Task
+from transformer.text import has_text
 
 log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each, if they were changed
@@ -170,8 +171,12 @@ class Translation(Task):
         lengths = np.zeros((len(records), 2), np.int32)
         for index, pair in enumerate(progress("token lengths", records, len(records))):
             for side, (text, tokenizer) in enumerate(zip(pair, self.tokenizers, strict=True)):
-                lengths[index, side] = len(tokenizer.encode(text)) + 1 if text.strip() else 0
+                lengths[index, side] = len(tokenizer.encode(text)) + 1 if has_text(text) else 0
         return lengths
+
+    def filled(self, record: Pair) -> Mapping[str, bool]:
+        """Whether there is a source, and a reference."""
+        return dict(zip(("source", "reference"), map(has_text, record), strict=True))
 
     def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling if the config asks for it."""
@@ -278,7 +283,7 @@ class Translation(Task):
 
     def is_empty(self, record: Pair | Asked) -> bool:
         """Whether there is no source to translate."""
-        return not record[0].strip()
+        return not has_text(record[0])
 
     def empty_output(self) -> Hypothesis:
         """The translation of an empty source."""

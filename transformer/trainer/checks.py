@@ -30,8 +30,25 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
         raise UserError(
             f"system {config.system} does not decode: give it a search, or set {_name(task)}.decodes = False"
         )
+    check_filled(task, corpus)
     for split, records in corpus.splits.items():
         check_examples(task, records.__getitems__(range(min(FEW, len(records)))), split)
+
+
+def check_filled(task: Task, corpus: Corpus) -> None:
+    """Raises UserError if all records of the validation lack something, such as their references: no score
+    would mean anything, nor the choice of the best checkpoint."""
+    records, seen = corpus.splits["validation"], dict[str, bool]()
+    for start in range(0, len(records), FEW):
+        for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
+            seen |= {part: seen.get(part, False) or filled for part, filled in task.filled(record).items()}
+        if all(seen.values()):
+            return
+    part = next(part for part, filled in seen.items() if not filled)
+    raise UserError(
+        f"corpus {corpus.name}: every {part} of its validation split is empty, so no checkpoint could be "
+        "compared with it: give another validation set"
+    )
 
 
 def check_examples(task: Task, records: Sequence[Record], split: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.decoding.search import length_penalty
+from transformer.text import has_text
 from transformer.translator.ensemble import shares_of
 from transformer.translator.translator import Hypothesis, Translator
 
@@ -46,13 +47,13 @@ def rescored(
         asked = [
             (line, source, hypothesis)
             for line, (source, several) in chunk
-            if source.strip()
+            if has_text(source)
             for hypothesis in several
         ]
         each = np.array([judged(judge, asked) for judge in several_judges])  # [judges, 2, hypotheses]
         found_scores = iter((shares[:, None, None] * each).sum(axis=0).T.tolist())
         for _, (source, several) in chunk:
-            if not source.strip():  # an empty line
+            if not has_text(source):  # an empty line
                 yield several
                 continue
             new = []

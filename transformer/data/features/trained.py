@@ -8,6 +8,7 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
 from transformer.errors import UserError
+from transformer.text import is_invisible
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 """Of source and target, the same object if the vocabulary is joint."""
@@ -39,7 +40,7 @@ def _trained(
     def texts() -> Iterator[str]:
         pairs = corpus.splits["train"]
         for pair in progress("vocabulary", pairs, len(pairs)):
-            yield from (pair[side] for side in sides)
+            yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 
     languages = "".join("st"[side] for side in sides)
     return trained(corpus, texts(), data.tokenizer, data.vocab_size, special, languages)

@@ -14,6 +14,7 @@ import sentencepiece
 
 from transformer.config import SpecialIds
 from transformer.errors import UserError
+from transformer.text import has_text
 
 SPACE = "\u2581"
 """What SentencePiece writes for a space."""
@@ -94,7 +95,7 @@ def _drawn_lines(texts: Iterable[str]) -> list[bytes]:
 
 def _short_lines(texts: Iterable[str]) -> Iterator[bytes]:
     for text in texts:
-        for start in range(0, len(text) if text.strip() else 0, _LINE_LENGTH):
+        for start in range(0, len(text) if has_text(text) else 0, _LINE_LENGTH):
             yield to_utf8(escape(text[start : start + _LINE_LENGTH]))
 
 

@@ -5,19 +5,22 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformer.config import DataConfig
+from transformer.config.language_model import StreamConfig
 from transformer.data import store
-from transformer.data.corpus import Corpus
+from transformer.data.corpus import Corpus, Records
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
 from transformer.errors import UserError
-from transformer.files import MiB, open_regular
+from transformer.files import MiB, open_regular, read_text, write_whole
+from transformer.text import is_invisible, without_invisible
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
@@ -76,13 +79,48 @@ def open_corpus(data: DataConfig) -> Corpus:
     if data.dataset in BUILT_IN:
         return _built_in(data)
     splits, identity = tfds_splits(data, SPLITS)
-    return Corpus(data.dataset, splits, corpus_folder(data.cache_dir, "tfds", identity))
+    folder = tfds_folder(data, "tfds", identity, splits, lambda pair: any(map(is_invisible, pair)))
+    return Corpus(data.dataset, splits, folder)
 
 
 def corpus_folder(cache_dir: Path | None, kind: str, *parts: object) -> Path:
     """The folder of a prepared corpus, named after what it is made from."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     return store.cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
+
+
+def tfds_folder(
+    data: DataConfig | StreamConfig,
+    kind: str,
+    identity: object,
+    splits: Mapping[str, Records],
+    is_invisible: Callable[[Any], bool],
+) -> Path:
+    """The folder of a TFDS corpus, which is not hashed as text files are. Invisible records are counted once:
+    with some it is another folder than without, so that no run that was trained on them is resumed.
+
+    Args:
+      data: with the cache folder.
+      kind: of the corpus.
+      identity: of the dataset.
+      splits: its records.
+      is_invisible: whether a record has a line that is not empty, but is read as if it were.
+
+    Raises:
+      UserError: the count cannot be stored.
+    """
+    folder = corpus_folder(data.cache_dir, kind, identity)
+    kept = folder / "invisible"
+    try:
+        count = int(read_text(kept))
+    except (OSError, ValueError):
+        count = sum(map(is_invisible, itertools.chain.from_iterable(splits.values())))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, f"{count}\n")
+        except OSError as error:
+            raise UserError(f"cannot write {kept}: {error.strerror}; see --data.cache-dir") from error
+    return corpus_folder(data.cache_dir, kind, identity, "invisible") if count else folder
 
 
 def _built_in(data: DataConfig) -> Corpus:
@@ -185,11 +223,16 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
     if tsv:
-        return lambda: read_tsv(tsv)
+        return lambda: map(_visible, read_tsv(tsv))
     if bool(source) != bool(target):
         missing = "target" if source else "source"
         raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
-    return (lambda: read_pairs(source, target)) if source else None
+    return (lambda: map(_visible, read_pairs(source, target))) if source else None
+
+
+def _visible(pair: Pair) -> Pair:
+    """A pair as it is hashed and stored: lines of invisible characters are empty."""
+    return without_invisible(pair[0]), without_invisible(pair[1])
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -13,10 +13,11 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Records
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
-from transformer.data.sources.corpora import SPLITS, corpus_folder
+from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
 from transformer.data.sources.tfds_sets import tfds_texts
 from transformer.errors import UserError
 from transformer.files import open_regular
+from transformer.text import has_text
 
 PARAGRAPH = 8  # sentences of a built-in document
 HELD_OUT = 0.1  # of a text, if there is no validation text
@@ -34,7 +35,8 @@ def open_texts(data: StreamConfig) -> Corpus:
     if data.dataset == "built-in":
         return _built_in(data)
     found, identity = tfds_texts(data, SPLITS)
-    folder, splits = corpus_folder(data.cache_dir, "texts", identity), dict[str, Records](found)
+    splits = dict[str, Records](found)
+    folder = tfds_folder(data, "texts", identity, splits, lambda text: bool(text) and not has_text(text))
     if "validation" in splits:
         return Corpus(data.dataset, splits, folder)
     train = splits["train"]
@@ -150,7 +152,7 @@ def _text(path: Path) -> str:
         raise UserError(
             f"{path}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
         ) from error
-    if not text.strip():
+    if not has_text(text):
         raise UserError(f"{path} is empty: there is no text in it")
     return text.replace("\r\n", "\n")
 
@@ -169,4 +171,4 @@ def _documents(text: str, separator: str | None) -> list[str]:
             parts.append([])
         else:
             parts[-1].append(line)
-    return [document for part in parts if (document := "".join(part)).strip()]
+    return [document for part in parts if has_text(document := "".join(part))]
