@@ -303,6 +303,8 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
         (["--data.source-tokenizer", "x.model"], "x.model"),
         (["--system", "perceptron"], "--system perceptron: unknown; there are transformer"),
         (["--training.steps", "0"], "--training.steps must be at least 1"),
+        (["--training.epochs", "0"], "--training.epochs 0: must be positive"),
+        (["--training.epochs=2", "--training.steps", "9"], "are both the length of training: leave one"),
         (["--training.seed", "-1"], "--training.seed must be at least 0"),
         (["--optimizer.peak", "nan"], "--optimizer.peak must be a finite number"),
         (["--run-dir", "/dev/null/x"], "cannot create /dev/null/x"),

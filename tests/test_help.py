@@ -1,6 +1,7 @@
 """Help texts of the commands, and the names by which they refer to each other."""
 
 import dataclasses
+import itertools
 import re
 import shlex
 import subprocess
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 
 import transformer
+from transformer.cli.average import AverageArguments
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.distill import DistillArguments
 from transformer.cli.help import COMMON, preset_table, train_help
+from transformer.cli.parser import texts
+from transformer.cli.report import ReportArguments
+from transformer.cli.train import TrainArguments
 from transformer.commands import COMMANDS, called, main
 from transformer.config import HostsConfig, flatten
 from transformer.config.presets import GROUPS, PRESETS
@@ -42,9 +49,89 @@ def test_the_help_fits_on_a_page(monkeypatch, capfd):
     status, out, _ = run(monkeypatch, capfd, "train", "--help")
     assert status == 0
     assert out.strip() == train_help()
-    assert len(out.splitlines()) <= 66
     for text in (out, preset_table()):
         assert max(map(len, text.splitlines())) <= 80
+    assert [name for name in PRESETS if len(train_help(name).splitlines()) > 60] == []
+
+
+def ragged(text: str) -> list[str]:
+    """The lines in the boxes of a help that end although the next word, of the same text, has room."""
+    lines = [line[2:-2] for line in text.splitlines() if line.startswith("│ ")]
+    found = []
+    for line, after in itertools.pairwise(lines):
+        depth, words = len(line) - len(line.lstrip()), after.split()
+        names = any(
+            re.match(r" *[-─]|[A-Z]+ {2}|\[", each) for each in (line, after)
+        )  # of options, and rules
+        same = line.strip() and after.startswith(" " * depth) and after[depth : depth + 1].strip()
+        if same and not names and len(line.rstrip()) + 1 + len(words[0]) <= len(line):
+            found.append(line.strip())
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_described_in_whole_paragraphs(name, monkeypatch, capfd):
+    """Whatever a line of a docstring begins with."""
+    option = "--help-all" if name in ("train", "decode") else "--help"
+    for columns in ("80", "103"):
+        monkeypatch.setenv("COLUMNS", columns)
+        status, out, _ = run(monkeypatch, capfd, name, option)
+        assert status == 0
+        assert ragged(out) == []
+
+
+def test_raggedness_is_seen():
+    box = "│ --x INT           │\n│     one two       │\n│     {}        │"
+    assert ragged(box.format("three")) == ["one two"]
+    assert ragged(box.format("three,four")) == []
+
+
+def test_every_option_of_every_system_has_a_text():
+    """Of its own, or that of the field which it repeats; without line breaks but between paragraphs."""
+    kinds = {type(section) for config in PRESETS.values() for section in sections(config)}
+    for kind in (
+        *kinds,
+        DecodeArguments,
+        TrainArguments,
+        DistillArguments,
+        AverageArguments,
+        ReportArguments,
+    ):
+        for item in dataclasses.fields(kind):
+            text = texts(kind).get(item.name)
+            nested = dataclasses.is_dataclass(item.type) or item.name in ("config", "decoding", "hosts")
+            assert text or nested, f"{kind.__name__}.{item.name}"
+            for paragraph in (text or "").split("\n\n"):
+                assert paragraph == " ".join(paragraph.split())
+
+
+def sections(config):
+    """The parts of a config."""
+    values = (getattr(config, item.name) for item in dataclasses.fields(config))
+    return [value for value in values if dataclasses.is_dataclass(value)]
+
+
+def test_a_docstring_is_taken_in_paragraphs():
+    @dataclasses.dataclass
+    class Below:
+        a: int = 0
+        """One line
+        (and another),
+        `and` more.
+
+        A second
+        paragraph."""
+        b: int = 0
+
+    class Above(Below):
+        pass
+
+    @dataclasses.dataclass
+    class Again(Below):
+        a: int = 1
+
+    whole = {"a": "One line (and another), `and` more.\n\nA second paragraph."}
+    assert texts(Below) == texts(Above) == texts(Again) == whole
 
 
 def test_common_options_are_options(monkeypatch, capfd):

@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from transformer.cli.guard import guarded
+from transformer.cli.parser import parse
 from transformer.commands import called, program
 from transformer.errors import UserError
 
@@ -15,6 +16,7 @@ class AverageArguments:
     """Average checkpoints (section 6.1) into the checkpoint "average" of their run."""
 
     run_dir: tyro.conf.Positional[Path]
+    """Run directory."""
     last: int | None = None
     """Number of newest checkpoints to average. Default: training.keep_last."""
     steps: tuple[int, ...] = ()
@@ -27,7 +29,7 @@ def average_main() -> int:
 
 
 def _average(arguments: list[str]) -> None:
-    given = tyro.cli(AverageArguments, args=arguments, prog=program("average"))
+    given = parse(AverageArguments, arguments, "average")
     if given.last is not None and (given.last < 1 or given.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 

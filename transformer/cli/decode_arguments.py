@@ -13,9 +13,11 @@ import tyro
 
 from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
-from transformer.commands import called, program
+from transformer.cli.parser import parse
+from transformer.commands import called
 from transformer.config import BleuTokenizer, Config, DecodingConfig, HostsConfig
 from transformer.config.language_model import StreamConfig
+from transformer.config.names import DECODING
 from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
@@ -61,8 +63,7 @@ class DecodeArguments:
     """text: the translation; scores: its score, a tab, the translation; json: an object for each
     line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
     alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
-    Language
-    models: line, prompt and outputs. Speech: line, recording and hypotheses."""
+    Language models: line, prompt and outputs. Speech: line, recording and hypotheses."""
     weights: tuple[float, ...] = ()
     """Of the runs of an ensemble, the first one included. Default: equal ones."""
     mean: Literal["probabilities", "logarithms"] = "probabilities"
@@ -124,12 +125,13 @@ def short_options() -> Iterator[None]:
 def parse_decode(arguments: list[str]) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults."""
     defaults = run_defaults(arguments)
-    given = tyro.cli(
+    given = parse(
         DecodeArguments,
-        args=["--help" if word == "--help-all" else word for word in arguments],
+        ["--help" if word == "--help-all" else word for word in arguments],
+        "decode",
         default=DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, arguments, "--")),
-        prog=program("decode"),
-        description=_about(defaults),
+        about=_about(defaults),
+        names=DECODING,
     )
     for phrase in given.decoding.forbidden:
         if has(phrase, "config.json"):

@@ -9,9 +9,11 @@ import tyro
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import guarded
 from transformer.cli.methods import with_method
+from transformer.cli.parser import parse
 from transformer.commands import program
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import without_locations
+from transformer.config.names import SEARCH
 from transformer.files import check_local
 from transformer.translator.distill import distill
 
@@ -37,17 +39,18 @@ def distill_main() -> int:
 
 
 def _distill(arguments: list[str]) -> None:
-    given = tyro.cli(
+    given = parse(
         DistillArguments,
-        args=arguments,
+        arguments,
+        "distill",
+        names=SEARCH,
         default=DistillArguments(
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
             with_method(run_defaults(arguments).decoding, arguments, "--"),
             without_locations(text_data(run_defaults(arguments))),
         ),
-        prog=program("distill"),
-        description=(
+        about=(
             "Translate the text that a model was trained on into a new corpus, for students that learn "
             "the teacher's translations instead of the originals. If interrupted, the same command continues."
         ),

@@ -9,33 +9,33 @@ from transformer.config.presets import GROUPS, PRESETS
 from transformer.config.speech import RecordingsConfig
 
 COMMON = {
-    "run_dir": "run directory; an existing run is resumed [a new one under runs/]",
+    "run_dir": "run directory; an existing run is resumed",
     "training.init_from": "a trained or imported run to initialise from",
-    "data.train_source": "text, one sentence per line; also --data.train-target, --data.test-source ...",
-    "data.dataset": "a TFDS translation dataset instead, such as wmt14_translate/de-en",
-    "data.tokenizer": "bpe, unigram, char, word, whitespace (already split into subwords)",
+    "data.train_source": "text, a sentence a line; also --data.train-target",
+    "data.dataset": "or the name of a TFDS set",
+    "data.tokenizer": "bpe, unigram, char, word, whitespace",
     "data.vocab_size": "size of the vocabulary to train",
-    "data.batch_tokens": "batch size in padded tokens per side: less if memory is short",
+    "data.batch_tokens": "batch size in padded tokens per side",
     "data.max_length": "longer training pairs are dropped",
     "model.num_layers": "layers of the encoder, and of the decoder",
-    "model.d_model": "width of the network; also --model.d-ff, --model.num-heads",
+    "model.d_model": "width; also --model.d-ff, --model.num-heads",
     "model.dropout": "more for a small corpus, less for a large one",
-    "optimizer.peak": "peak learning rate, if the schedule has one",
-    "training.steps": "total number of updates",
-    "training.evaluate_every": "updates between evaluations, each of which saves a checkpoint",
+    "optimizer.peak": "peak learning rate of most schedules",
+    "training.steps": "number of updates; or --training.epochs",
+    "training.evaluate_every": "updates between evaluations, which save",
     "training.seed": "seed of initial parameters and dropout",
 }
 """The options that most people need, and what they do."""
 OF_STREAMS = {
     "run_dir": COMMON["run_dir"],
     "training.init_from": "a trained run to initialise from",
-    "data.train": "running text; also --data.validation, --data.test, --data.separator",
-    "data.dataset": "a TFDS dataset with text instead",
+    "data.train": "running text; also --data.validation, --data.test",
+    "data.dataset": "or a TFDS set with text",
     "data.tokenizer": "character, byte, bpe, unigram",
     "data.vocab_size": COMMON["data.vocab_size"],
-    "data.batch_tokens": "batch size in tokens: the number of rows times the tokens of a segment",
+    "data.batch_tokens": "batch size in tokens: rows times segment",
     "data.max_length": "tokens of a segment",
-    "model.memory": "earlier tokens whose states each layer keeps from segment to segment",
+    "model.memory": "earlier tokens that each layer attends to",
     "model.num_layers": "number of layers",
     **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("optimizer", "training")},
 }
@@ -43,18 +43,30 @@ OF_STREAMS = {
 OF_RECORDINGS = {
     "run_dir": COMMON["run_dir"],
     "training.init_from": "a trained run to initialise from",
-    "data.train": "a file name, a tab and the text on each line; also --data.validation, --data.test",
-    "data.dataset": "a TFDS dataset with audio and text instead",
+    "data.train": "lines of a file name, a tab and the text",
+    "data.dataset": "or a TFDS set with audio and text",
     "data.tokenizer": "word, char, bpe, unigram",
     "data.vocab_size": COMMON["data.vocab_size"],
     "data.batch_tokens": "batch size in frames of 10 ms",
-    "data.max_length": "longer recordings are dropped; in frames of 10 ms",
-    "data.speeds": "0.9 1.0 1.1 adds slower and faster copies of the training recordings",
-    "model.masks": "parts of each recording that are hidden in training (SpecAugment)",
+    "data.max_length": "in frames: longer recordings are dropped",
+    "data.speeds": "0.9 1.0 1.1 adds slower and faster copies",
+    "model.masks": "parts hidden in training (SpecAugment)",
     **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
     **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
 }
 """Those of speech."""
+
+
+EXAMPLES = {
+    "": "a small model on the built-in English-German corpus",
+    "multi30k --data.train-tsv pairs.tsv": "your own text",
+    "--run-dir runs/transformer-1": "resume; name your text again",
+    "--init-from runs/transformer-1 --data.train-source ...": "fine-tune",
+    "language-model --data.train book.txt": "continue running text",
+    "speech": "hear digits (needs pip install '.[speech]')",
+    "base --plan v5e:2x4": "memory and hours on accelerators elsewhere",
+}
+"""Options of train, and what it does with them."""
 
 
 def commands_help() -> str:
@@ -68,7 +80,6 @@ def train_help(preset: str = "quickstart") -> str:
     """The short help: what the command does, examples, common options with the preset's values, and the
     presets by group."""
     train = called("train")
-    files = "--data.train-source a.en --data.train-target a.de"
     lines = [
         f"usage: {train} [PRESET] [OPTIONS]",
         "",
@@ -76,21 +87,12 @@ def train_help(preset: str = "quickstart") -> str:
         "The run directory gets checkpoints and report.html. Ctrl-C saves and stops.",
         "",
         "examples:",
-        f"  {train}",
-        "      a small model on the built-in English-German corpus, in minutes",
-        f"  {train} multi30k {files}",
-        "      your own text; a part is held out for validation",
-        f"  {train} --run-dir runs/transformer-1",
-        "      resume",
-        f"  {train} --init-from runs/transformer-1 --data.train-source ...",
-        "      fine-tune a trained or imported model",
-        f"  {train} language-model --data.train book.txt",
-        "      a model that continues running text; speech: that hears",
-        f"  {train} base --plan v5e:2x4",
-        "      what it needs on accelerators that are not here: memory, time, hours",
-        "",
-        f"common options [value in preset {preset}]:",
     ]
+    for options, what in EXAMPLES.items():
+        command = f"  {' '.join((train, options)).strip()}"
+        short = len(command) + len(what) <= 77
+        lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
+    lines += ["", f"common options [value in preset {preset}]:"]
     kinds = {StreamConfig: OF_STREAMS, RecordingsConfig: OF_RECORDINGS}
     for name, what in kinds.get(type(PRESETS[preset].data), COMMON).items():
         option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")

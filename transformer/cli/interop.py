@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from transformer.cli.guard import guarded
+from transformer.cli.parser import parse
 from transformer.commands import called, program
 from transformer.files import check_local
 
@@ -33,7 +34,7 @@ class Export:
 
 
 def import_command(arguments: list[str]) -> None:
-    given = tyro.cli(Import, args=arguments, prog=program("import"))
+    given = parse(Import, arguments, "import")
     check_local(given.folder, "the folder")
     from transformer.interop.folders import ignored_options, import_marian
 
@@ -45,7 +46,7 @@ def import_command(arguments: list[str]) -> None:
 
 
 def export_command(arguments: list[str]) -> None:
-    given = tyro.cli(Export, args=arguments, prog=program("export"))
+    given = parse(Export, arguments, "export")
     check_local(given.folder, "the folder")
     from transformer.interop.folders import CTRANSLATE2, export_marian, unnamed_languages
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from transformer.cli.guard import guarded
+from transformer.cli.parser import parse
 from transformer.commands import program
 from transformer.errors import UserError
 from transformer.files import check_local, shown
@@ -28,7 +29,7 @@ def report_main() -> int:
 
 
 def _report(arguments: list[str]) -> None:
-    given = tyro.cli(ReportArguments, args=arguments, prog=program("report"))
+    given = parse(ReportArguments, arguments, "report")
     from transformer.runs.report import write_comparison, write_report
 
     if not given.run_dirs:

@@ -14,9 +14,11 @@ import tyro
 from transformer.cli.guard import guarded, printable
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.methods import with_method
+from transformer.cli.parser import parse
 from transformer.commands import program
 from transformer.config import Config, CorpusConfig, DataConfig, HostsConfig, Option, changed, flatten
 from transformer.config.locations import completed, without_locations
+from transformer.config.names import TRAINING
 from transformer.config.presets import PRESETS
 from transformer.config.registry import load_entry_points, unknown
 from transformer.data.remote import has
@@ -183,15 +185,21 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
 
 def parse_train(arguments: list[str], default: Config) -> TrainArguments:
     """Parses the command line, with defaults from a config."""
+    lengths = [f"--training.{name}" for name in ("steps", "epochs")]
+    if all(any(word.partition("=")[0] == length for word in arguments) for length in lengths):
+        raise UserError(
+            f"{lengths[1]} and {lengths[0]} are both the length of training: leave one of them out"
+        )
     decoding = with_method(default.decoding, arguments, "--decoding.")
     if decoding is not default.decoding:
         default = dataclasses.replace(default, decoding=decoding)
-    return tyro.cli(
+    return parse(
         TrainArguments,
-        args=arguments,
+        arguments,
+        "train [PRESET]",
         default=TrainArguments(default),
-        prog=f"{program('train')} [PRESET]",
-        description="Every option. --help has the common ones and examples, --list-presets the presets.",
+        about="Every option. --help has the common ones and examples, --list-presets the presets.",
+        names=TRAINING,
     )
 
 

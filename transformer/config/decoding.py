@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
+from transformer.config.names import keyword_hint
 from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges
 from transformer.errors import UserError, nearest
 from transformer.text import has_text
@@ -285,6 +286,8 @@ def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: s
             f"{method}: {remedy}"
         )
     known = [item.name for item in dataclasses.fields(kinds[method])]
+    if here := keyword_hint(name):
+        raise UserError(f"search option {name!r} does not exist; {here}")
     meant = nearest(name, known) or f"; there are {', '.join(known)}"
     raise UserError(f"search option {name!r} does not exist{meant}")
 

@@ -1,6 +1,6 @@
 """Options of training: optimizer, length, evaluations, checkpoints."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -55,6 +55,9 @@ class TrainingConfig:
 
     steps: int = 100_000
     """Total number of updates."""
+    epochs: float | None = None
+    """Length of training as a number of passes over the training examples, such as 10 or 0.5, instead of
+    --training.steps. The run stores the number of updates that this is with its batches."""
     init_from: Path | None = None
     """A run (or an imported model) to initialise from, with its best checkpoint and its vocabulary. A model
     that extends the other one, such as a non-autoregressive decoder, initialises only its additional
@@ -100,7 +103,30 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_ranges("training", self, self._RANGES)
+        if self.epochs is not None and not 0 < self.epochs <= COUNTS:
+            raise UserError(f"--training.epochs {self.epochs:g}: must be positive, and at most {COUNTS:,}")
         if not 0 <= self.label_smoothing < 1:
             raise UserError("--training.label-smoothing must be in [0, 1)")
         if not 0 <= self.ema < 1:
             raise UserError("--training.ema must be in [0, 1)")
+
+    def in_steps(self, steps_per_epoch: int) -> "TrainingConfig":
+        """The options with the number of updates that the epochs are, if they are given.
+
+        Raises:
+          UserError: these are too many.
+        """
+        if self.epochs is None:
+            return self
+        steps = max(1, round(self.epochs * steps_per_epoch))
+        if steps > COUNTS:
+            raise UserError(f"--training.epochs {self.epochs:g}: {steps:,} updates; at most {COUNTS:,}")
+        return replace(self, steps=steps, epochs=None)
+
+    def check_in_steps(self) -> None:
+        """Raises UserError if the number of updates is not known."""
+        if self.epochs is not None:
+            raise UserError(
+                f"--training.epochs {self.epochs:g}: how many updates that are follows from the batches of "
+                "the corpus, which is not read here: give --training.steps"
+            )

@@ -50,8 +50,10 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     (`transformer.plan.costs`).
 
     Raises:
-      UserError: the compiler is missing, fails, or exceeds a limit; the options do not fit the devices.
+      UserError: the compiler is missing, fails, or exceeds a limit; the options do not fit the devices; the
+        length of training is given in epochs.
     """
+    config.training.check_in_steps()
     layout, step = _step(config, machine, limits, show)
     config = replace(config, mesh=layout)
     with show("search"):

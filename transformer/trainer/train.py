@@ -101,6 +101,12 @@ def train(
         watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
+    if (epochs := config.training.epochs) is not None:
+        training = config.training.in_steps(data.batcher.plan.steps_per_epoch)
+        config = dataclasses.replace(config, training=training)
+        watch.message(f"  {epochs:g} epochs are {training.steps:,} updates")
+        if run:
+            _check_unchanged(run, config)
     check_beam(config.decoding, config.model)
     objective = objective_of(config, partial(load_teacher, task), task.spell)
     if run is None:  # only now, after all checks: a run stores its options
@@ -137,7 +143,17 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir, writes=True)
     run.check_resumable()
-    given = dataclasses.replace(as_decided(config, run.config), model=_sized_like(config, run.config))
+    _check_unchanged(run, config)
+    return run
+
+
+def _check_unchanged(run: Run, config: Config) -> None:
+    """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
+    config = as_decided(config, run.config)
+    training = config.training
+    if training.epochs is not None:  # their updates are compared when they are known
+        training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
+    given = dataclasses.replace(config, model=_sized_like(config, run.config), training=training)
     # every learning rate of a cosine depends on its last step
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
     texts = {name for name in locations(given) | locations(run.config) if name.startswith("data.")}
@@ -149,7 +165,6 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
             f"{run.name} was made with another config: " + "; ".join(changed) + ". To resume it, leave the "
             f"preset and these options out: {called('train')} --run-dir {run.name}; or name another directory"
         )
-    return run
 
 
 def _sized_like(config: Config, other: Config) -> ModelConfig:

@@ -33,7 +33,12 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate."""
+    """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate.
+
+    Raises:
+      UserError: the length of training is given in epochs, and not yet in updates.
+    """
+    config.training.check_in_steps()
     c = config.optimizer
     rate = learning_rate(c, config.model.d_model, config.training.steps)
 

@@ -1,0 +1,91 @@
+"""Names of other toolkits get a hint, from the commands and from the decode API."""
+
+import re
+
+import pytest
+
+from transformer import UserError
+from transformer.cli.decode_arguments import DecodeArguments, parse_decode
+from transformer.cli.train import TrainArguments, parse_train
+from transformer.config import BeamConfig, changed_search, flatten
+from transformer.config.decoding import methods_of, names_of
+from transformer.config.names import DECODING, SEARCH, TRAINING
+from transformer.config.presets import PRESETS
+from transformer.config.registry import TYPES
+
+
+def says(message):
+    """A context in which that is the error."""
+    return pytest.raises(UserError, match=re.escape(message))
+
+
+TRAIN_OPTIONS = set().union(*map(flatten, PRESETS.values())) | names_of(TrainArguments) | {"init_from"}
+SEARCHES = [kind for types in TYPES.values() for kind in methods_of(types.decoding).values()]
+SEARCH_OPTIONS = set().union(*map(names_of, SEARCHES))
+TRAIN_OPTIONS |= {f"decoding.{name}" for name in SEARCH_OPTIONS}
+DECODE_OPTIONS = SEARCH_OPTIONS | names_of(DecodeArguments)
+
+
+@pytest.mark.parametrize(
+    ("table", "options"), [(TRAINING, TRAIN_OPTIONS), (DECODING, DECODE_OPTIONS), (SEARCH, DECODE_OPTIONS)]
+)
+def test_hints_name_options_that_exist_for_names_that_do_not(table, options):
+    for name, here in table.items():
+        assert name.replace("-", "_") not in options
+        assert here.name in options or (not here.name and here.note)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--learning-rate 1e-3",
+            "--learning-rate: there is no such option; here it is --optimizer.peak (wi",
+        ),
+        ("--lr=1e-3", "--lr: there is no such option; here it is --optimizer.peak"),
+        ("--batch_size 64", "--batch_size: there is no such option; here it is --data.batch-tokens (of all"),
+        ("--epochs 10", "here it is --training.epochs"),
+        ("--fp16", "here it is --model.dtype bfloat16"),
+        ("--gpus 2", "--gpus: there is no such option; every device is used"),
+        ("--num_beams 5", "here it is --decoding.beam-size"),
+        ("--decoding.num-beams 5", "here it is --decoding.beam-size"),
+    ],
+)
+def test_train_hints(words, message):
+    for preset in PRESETS.values():
+        with says(message):
+            parse_train(words.split(), preset)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--num-beams=5", "--num-beams: there is no such option; here it is --beam-size"),
+        ("--max_new_tokens 9", "here it is --max-length (with <eos>)"),
+        ("--do-sample", "here it is --method sample"),
+        ("--num-return-sequences 2", "here it is --n-best"),
+        ("--model run", "name the run directory first"),
+    ],
+)
+def test_decode_hints(words, message):
+    with says(message):
+        parse_decode(["run", *words.split()])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("num_beams", "search option 'num_beams' does not exist; here it is beam_size"),
+        ("do_sample", "here it is method='sample'"),
+        ("num_return_sequences", "here it is n_best"),
+        ("temperature", "an option of sample and mbr, and this method is beam: --decoding.method sample"),
+    ],
+)
+def test_hints_of_the_decode_api(name, message):
+    with says(message):
+        changed_search(BeamConfig(), {name: 1})
+
+
+def test_other_unknown_names_get_what_is_nearest():
+    with says("search option 'beam_sise' does not exist: did you mean beam_size"):
+        changed_search(BeamConfig(), {"beam_sise": 1})

@@ -1,0 +1,123 @@
+"""Parses the command line of a command. The help has the docstring of every option in whole paragraphs."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+
+import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
+
+from transformer.commands import program
+from transformer.config.names import Here, hint
+from transformer.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+REGISTRY = ConstructorRegistry()
+
+
+def parse(
+    kind: type[T],
+    arguments: list[str],
+    command: str,
+    *,
+    default: T | None = None,
+    about: str = "",
+    names: Mapping[str, Here] = MappingProxyType({}),
+) -> T:
+    """The arguments of a command.
+
+    Args:
+      kind: the dataclass of its arguments; their docstrings are the help.
+      arguments: the command line, without the program.
+      command: its name in `COMMANDS`, and what follows it in the line of usage.
+      default: the values of arguments that are not given. None: those of the dataclass.
+      about: what the command does. Empty: the docstring of the dataclass.
+      names: of options in other toolkits, which get a hint.
+
+    Raises:
+      UserError: an option has a name of another toolkit.
+    """
+    for word in arguments:
+        if here := hint(word, names):
+            raise UserError(f"{word.partition('=')[0]}: there is no such option; {here}")
+    name, _, rest = command.partition(" ")
+    parsed: Any = tyro.cli(
+        kind,
+        args=arguments,
+        default=default,
+        prog=" ".join(filter(None, (program(name), rest))),
+        description=about or paragraphs(kind.__doc__ or ""),
+        registry=REGISTRY,
+    )
+    return cast(T, parsed)
+
+
+@REGISTRY.struct_rule
+def _options(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """The fields of a dataclass with their values. (tyro alone joins a line to the one before only if it
+    begins with a letter, and keeps the indentation of the others.)"""
+    if not dataclasses.is_dataclass(info.type):
+        return None
+    hints = get_type_hints(info.type, include_extras=True)
+    fields = (
+        StructFieldSpec(
+            name=item.name,
+            type=hints[item.name],
+            default=(value := _value(info, item)),
+            helptext=functools.partial(_help, info.type, item.name, value),
+        )
+        for item in dataclasses.fields(info.type)
+    )
+    return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+
+
+def _value(info: StructTypeInfo, item: "dataclasses.Field[Any]") -> Any:
+    """The value of a field if the command line does not give it."""
+    if dataclasses.is_dataclass(info.default):
+        return getattr(info.default, item.name)
+    if info.default is tyro.MISSING:
+        return tyro.MISSING
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    return tyro.MISSING_NONPROP if item.default is dataclasses.MISSING else item.default
+
+
+def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
+    """The text of a field; of a section without one, what its options say of themselves."""
+    text = texts(kind).get(name)
+    if text is None and dataclasses.is_dataclass(value):
+        return paragraphs(value.__doc__ or "")
+    return text
+
+
+@functools.cache
+def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
+    """The docstrings of a dataclass's fields, in paragraphs. A field that a subclass repeats without one has
+    that of the class below."""
+    found = {}
+    for each in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        try:
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        except (OSError, TypeError):  # defined where there is no file
+            continue
+        assert isinstance(definition, ast.ClassDef)
+        for field, after in itertools.pairwise(definition.body):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = paragraphs(text)
+    return found
+
+
+def paragraphs(text: str) -> str:
+    """A docstring without indentation, each paragraph on one line."""
+    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", text.strip()))
