@@ -1,13 +1,13 @@
 """The command line of `decode.py`."""
 
 import contextlib
-import itertools
+import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -15,9 +15,11 @@ from transformer.cli.methods import with_method
 from transformer.cli.output import is_device
 from transformer.cli.parser import parse
 from transformer.commands import called
-from transformer.config import BleuTokenizer, Config, DecodingConfig, HostsConfig
+from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
+from transformer.config.decoding import methods_of
 from transformer.config.language_model import StreamConfig
 from transformer.config.names import DECODING
+from transformer.config.registry import TYPES
 from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
@@ -133,9 +135,12 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
         about=_about(defaults),
         names=DECODING,
     )
-    for phrase in given.decoding.forbidden:
-        if has(phrase, "config.json"):
-            raise UserError(f"--forbidden takes all words after it: name the run {phrase} before the options")
+    if given.decoding.forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
+        for phrase in given.decoding.forbidden:
+            if address(phrase) is None and has(phrase, "config.json"):
+                raise UserError(
+                    f"--forbidden takes all words after it: name the run {phrase} before the options"
+                )
     if not given.ensemble and (given.weights or given.mean != "probabilities"):
         option = "--weights" if given.weights else "--mean"
         raise UserError(f"{option}: there is one run; name several before the options, or leave it out")
@@ -170,9 +175,8 @@ def _about(defaults: Config) -> str:
 
 def run_defaults(arguments: list[str]) -> Config:
     """The config of the run that is named in the arguments, for default options."""
-    words = (word for before, word in itertools.pairwise(["", *arguments]) if before != "--rescore")
-    run_dir = next((Path(word) for word in words if has(word, "config.json")), None)
-    if run_dir is None:
+    run_dir = next(iter(positional(arguments)), None)
+    if run_dir is None or not has(run_dir, "config.json"):
         return Config()
     from transformer.runs.run import Run
 
@@ -182,6 +186,41 @@ def run_defaults(arguments: list[str]) -> Config:
 def is_recording(path: Path) -> bool:
     """Whether the name of a file is that of a recording."""
     return path.suffix.lower() in AUDIO
+
+
+def positional(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the words of a command line that are neither options nor values of options, before the options
+    are known: those of a search depend on the run."""
+    words, values = iter(arguments), _values_of_options()
+    takes_all = False
+    for word in words:
+        name, is_assigned, _ = word.partition("=")
+        if not word.startswith("-"):
+            if not takes_all:
+                yield word
+            continue
+        number = 0 if is_assigned or word in _FLAGS else values.get(name.replace("_", "-"), 1)
+        takes_all = number is None
+        if number == 1:
+            next(words, None)
+
+
+_FLAGS = ("-h", "--help", "--help-all", "-v")
+
+
+@functools.cache
+def _values_of_options() -> dict[str, int | None]:
+    """How many words follow each option; None: all up to the next option."""
+    kinds: list[tuple[str, type]] = [("", DecodeArguments), ("data.", DataConfig), ("hosts.", HostsConfig)]
+    kinds += [("", kind) for types in TYPES.values() for kind in methods_of(types.decoding).values()]
+    found: dict[str, int | None] = {}
+    for prefix, kind in kinds:
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            option = f"{prefix}{name}".replace("_", "-")
+            found[f"--{option}"] = None if get_origin(hint) is tuple else 1
+            if bool in (hint, *get_args(hint)[:1]):
+                found[f"--{option}"] = found[f"--no-{option}"] = 0
+    return found
 
 
 def lines_of(given: DecodeArguments) -> Iterator[str]:

@@ -39,7 +39,15 @@ def distill_main() -> int:
 
 
 def _distill(arguments: list[str]) -> None:
-    given = parse(
+    given = _parsed(arguments)
+    check_local(given.folder, "the folder")
+    with short_options():
+        distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)
+
+
+def _parsed(arguments: list[str]) -> DistillArguments:
+    defaults = run_defaults(arguments)
+    return parse(
         DistillArguments,
         arguments,
         "distill",
@@ -47,14 +55,11 @@ def _distill(arguments: list[str]) -> None:
         default=DistillArguments(
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
-            with_method(run_defaults(arguments).decoding, arguments, "--"),
-            without_locations(text_data(run_defaults(arguments))),
+            with_method(defaults.decoding, arguments, "--"),
+            without_locations(text_data(defaults)),
         ),
         about=(
             "Translate the text that a model was trained on into a new corpus, for students that learn "
             "the teacher's translations instead of the originals. If interrupted, the same command continues."
         ),
     )
-    check_local(given.folder, "the folder")
-    with short_options():
-        distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)

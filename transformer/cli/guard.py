@@ -4,11 +4,13 @@ import contextlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
+from typing import Any, TextIO, cast
 
 from transformer.commands import version
 from transformer.errors import Stopped, UserError
@@ -118,11 +120,37 @@ def printable(text: object) -> str:
     )
 
 
-class _Printable(logging.Formatter):
+class _PrintableLog(logging.Formatter):
     """Warnings may name what strangers wrote, such as files."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class _PrintableStream:
+    """A stream that escapes control characters, but for the colours of a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._colour = re.compile(r"(\x1b\[[\d;]*m)" if stream.isatty() else "(?!)")
+
+    def write(self, text: str) -> int:
+        parts = self._colour.split(text)  # every second one is a colour
+        return self._stream.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def printable_help() -> Iterator[None]:
+    """While a command line is parsed, whose help has the options of a run, perhaps a stranger's."""
+    with contextlib.ExitStack() as until:
+        if sys.stdout:
+            until.enter_context(contextlib.redirect_stdout(cast(TextIO, _PrintableStream(sys.stdout))))
+        if sys.stderr:
+            until.enter_context(contextlib.redirect_stderr(cast(TextIO, _PrintableStream(sys.stderr))))
+        yield
 
 
 def _tell(program: str, message: object) -> None:
@@ -138,7 +166,7 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
     _open_standard_streams()
     _silence_late_callbacks()
     handler = logging.StreamHandler()
-    handler.setFormatter(_Printable())
+    handler.setFormatter(_PrintableLog())
     logging.basicConfig(handlers=[handler])  # before a library chooses another format
     try:
         with _terminable():

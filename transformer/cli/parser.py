@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
+from transformer.cli.guard import printable_help
 from transformer.commands import program
 from transformer.config.names import Here, hint
 from transformer.errors import UserError
@@ -51,14 +52,15 @@ def parse(
         if here := hint(word, names):
             raise UserError(f"{word.partition('=')[0]}: there is no such option; {here}")
     name, _, rest = command.partition(" ")
-    parsed: Any = tyro.cli(
-        kind,
-        args=arguments,
-        default=default,
-        prog=" ".join(filter(None, (program(name), rest))),
-        description=about or paragraphs(kind.__doc__ or ""),
-        registry=REGISTRY,
-    )
+    with printable_help():
+        parsed: Any = tyro.cli(
+            kind,
+            args=arguments,
+            default=default,
+            prog=" ".join(filter(None, (program(name), rest))),
+            description=about or paragraphs(kind.__doc__ or ""),
+            registry=REGISTRY,
+        )
     return cast(T, parsed)
 
 

@@ -171,7 +171,8 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
     if not network:
         return default
-    return dataclasses.replace(default, system=parent.system, model=parent.model, decoding=parent.decoding)
+    model = without_locations(parent).model  # such as a teacher
+    return dataclasses.replace(default, system=parent.system, model=model, decoding=parent.decoding)
 
 
 def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:

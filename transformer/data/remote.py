@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def has(folder: Path | str, name: str) -> bool:
     """Whether a folder, here or at an address, has a file. Raises UserError if it cannot be reached."""
     where = address(folder)
     if where is None:
-        return Path(folder, name).exists()
+        return os.path.exists(os.path.join(folder, name))  # False for what cannot be a name
     with reaching(where):
         store, root = opened(where)
         return bool(store.exists(f"{root}/{name}"))

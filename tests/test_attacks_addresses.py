@@ -1,0 +1,102 @@
+"""Strings in run directories that look like paths or addresses: nothing is looked for, nothing is reached."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_command import command
+
+from transformer import Config, Run, UserError
+from transformer.cli.decode_arguments import parse_decode, positional
+from transformer.cli.train import _begun_from
+from transformer.config.decoding import BeamConfig
+from transformer.config.json import to_json
+from transformer.config.nonautoregressive import NonAutoregressiveConfig
+from transformer.config.presets import PRESETS
+from transformer.config.registry import TYPES
+from transformer.data import remote
+
+WITH_PHRASES = [name for name, types in TYPES.items() if issubclass(types.decoding, BeamConfig)]
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that were asked for."""
+    addresses: list[str] = []
+
+    def opened(where: str) -> None:
+        addresses.append(where)
+        raise UserError(f"{where} was asked for")
+
+    monkeypatch.setattr(remote, "opened", opened)
+    return addresses
+
+
+def config_of(system: str) -> Config:
+    types = TYPES[system]
+    teacher = {"teacher": Path("ftp://127.0.0.1:2121/teacher")} if system == "nonautoregressive" else {}
+    model = types.model(vocab_size=13, **teacher)
+    return Config(system=system, model=model, decoding=types.decoding(), data=types.data())
+
+
+@pytest.mark.parametrize("system", WITH_PHRASES)
+def test_phrases_of_a_run_are_no_addresses_and_no_paths(
+    system: str, tmp_path: Path, reached: list[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    phrases = ("ftp://127.0.0.1:2121/secret", "cat:", "foo://b", "x" * 400, str(run_dir))
+    config = config_of(system)
+    config = replace(config, decoding=replace(config.decoding, forbidden=phrases))
+    (run_dir / "config.json").write_text(to_json(config))
+    assert parse_decode([str(run_dir), "--n-best", "1"]).decoding.forbidden == phrases
+    assert reached == []
+
+
+def test_nor_are_those_of_the_command_line(decoder: Path, reached: list[str]) -> None:
+    phrases = ["cat:", "foo://b", "ftp://127.0.0.1:2121/secret", "x" * 400]
+    given = parse_decode([str(decoder), "--forbidden", *phrases])
+    assert (given.run_dir, given.decoding.forbidden) == (decoder, tuple(phrases))
+    assert reached == []
+    with pytest.raises(UserError, match="--forbidden takes all words after it: name the run"):
+        parse_decode([str(decoder), "--forbidden", "red", str(decoder)])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("RUN --forbidden a b", "RUN"),
+        ("--beam-size 4 RUN", "RUN"),
+        ("--beam_size=4 RUN MORE --int8", "RUN MORE"),
+        ("--int8 --no-times RUN", "RUN"),
+        ("--rescore OTHER --pronunciation SPOKEN --input gs://b/text RUN", "RUN"),
+        ("--forbidden a RUN", ""),
+        ("--forbidden=a RUN", "RUN"),
+        ("--no-repeat-ngram 3 --seed -1 RUN", "RUN"),
+        ("--hosts.processes 2 --data.buckets 8 16 --data.max-length 8 -v RUN", "RUN"),
+    ],
+)
+def test_only_words_that_name_a_run_are_looked_for(words: str, expected: str) -> None:
+    assert list(positional(words.split())) == expected.split()
+
+
+def test_a_run_to_begin_with_names_no_teacher(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(to_json(config_of("nonautoregressive")))
+    parent = Run(tmp_path).config.model
+    assert isinstance(parent, NonAutoregressiveConfig)
+    assert parent.teacher
+    begun = _begun_from(str(tmp_path), PRESETS["quickstart"], network=True)
+    assert begun.model == replace(parent, teacher=None)
+
+
+def test_control_characters_of_a_run_do_not_reach_the_terminal(decoder: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    config = json.loads((run_dir / "config.json").read_text())
+    config["decoding"]["forbidden"] = ["\x1b]0;evil\x07", "[/red]", "%(x)d"]
+    (run_dir / "config.json").write_text(json.dumps(config))
+    for words in (["decode.py", run_dir, "--help"], ["decode.py", run_dir, "--forbiden", "x"]):
+        done = command(*words)
+        assert "evil" in done.stdout + done.stderr
+        assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
