@@ -209,13 +209,13 @@ def losses_without_dropout(case: Case) -> dict[str, float]:
     from torch.nn import functional as F
 
     from benchmarks.torch_transformer import TorchTransformer
-    from transformer import Transformer
-    from transformer.model.encoder_decoder import shift_right
+    from transformer import SpecialIds, Transformer
+    from transformer.model.encoder_decoder import decoder_input
 
     case = replace(case, dtype="float32", device="cpu", rows=min(case.rows, 8))
     batch, params = jax.tree.map(jax.numpy.asarray, batch_of(case)), initial_params(case)
     segments = tuple(ids for name, ids in batch.items() if name.endswith("segments")) or None
-    given = shift_right(batch["target"], 1, segments and segments[1])
+    given = decoder_input(batch["target"], SpecialIds(), segments and segments[1])
     logits = Transformer(network(case)).apply({"params": params}, batch["source"], given, segments=segments)
     ours = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), batch["target"][..., None], -1).mean()
     model = TorchTransformer(case).eval()

@@ -7,11 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tiers import mostly_slow
 from toy_batches import WORDS, a_batch
 
 from transformer import Config, Transformer, TransformerConfig, UserError
+from transformer.config.methods import RewardConfig, ScheduledConfig
+from transformer.methods.registry import objective_of
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.normalization import BatchNorm, PowerNorm
-from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS
+from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
 from transformer.systems.registry import check_system
 from transformer.tasks.translation import Translation
 from transformer.training.objective import translation_objective
@@ -82,7 +86,7 @@ def test_power_normalisation_is_that_of_the_paper():
             STATISTICS: {"quadratic": jnp.asarray(quadratic, jnp.float32)},
             GRADIENTS: {"gradient": jnp.asarray(nu, jnp.float32)},
         }
-        probes = {"gradient": jnp.zeros(8)}
+        probes = {"gradient": Sums(jnp.zeros(8), jnp.zeros(()), 0.9)}
         (of_x, probed), (y, sums) = gradients(module, variables, jnp.asarray(x, jnp.float32), probes)
         psi = np.sqrt(quadratic + 1e-6)
         normalised, g = (x / psi)[THERE], (G * SCALE)[THERE]
@@ -91,8 +95,7 @@ def test_power_normalisation_is_that_of_the_paper():
         assert not np.asarray(of_x)[~THERE].any()
         gamma, product = (normalised**2).mean(axis=0), (g * normalised).mean(axis=0)
         nu_after = nu * (1 - 0.1 * gamma) + 0.1 * product
-        found = dataclasses.replace(sums["gradient"], total=probed["gradient"]).update(jnp.asarray(nu))
-        np.testing.assert_allclose(found, nu_after, atol=1e-4)
+        np.testing.assert_allclose(probed["gradient"].update(jnp.asarray(nu)), nu_after, atol=1e-4)
         quadratic = 0.9 * quadratic + 0.1 * (x[THERE] ** 2).mean(axis=0)
         after = sums["quadratic"].update(variables[STATISTICS]["quadratic"])
         np.testing.assert_allclose(after, quadratic, rtol=1e-5)
@@ -112,6 +115,75 @@ def test_slices_of_a_batch_give_the_same_power_normalisation():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), *found)
     changed = jax.tree.map(lambda x, y: bool((x != y).any()), found[0][1], initial.statistics)
     assert all(jax.tree.leaves(changed))
+
+
+PLAIN = translation_objective(0.1)
+POWER = Config(model=dataclasses.replace(CONFIG, normalization="power"))
+
+
+def twice(model, variables, batch, context):
+    """Returns the sums of one of two passes."""
+    first, second = (PLAIN(model, variables, batch, context) for _ in range(2))
+    return first.replace(total=first.total + second.total)
+
+
+def with_another_pass(model, variables, batch, context):
+    loss = PLAIN(model, variables, batch, context)
+    given = decoder_input(batch["target"], model.config.special)
+    return loss.replace(total=loss.total + (model.apply(variables, batch["source"], given) ** 2).sum())
+
+
+def by_method(**options):
+    return objective_of(dataclasses.replace(POWER, **options), lambda path: None, str)
+
+
+SEVERAL_PASSES = {
+    "two that count": twice,
+    "another that does not": with_another_pass,
+    "risk": by_method(reward=RewardConfig(share=1e-9, candidates="beam", extra_length=2)),
+    "reinforce": by_method(reward=RewardConfig(share=1e-9, loss="reinforce", extra_length=2)),
+    "scheduled": by_method(scheduled=ScheduledConfig(share=1e-9, tokens="mixture", gradient="all")),
+}
+
+
+@pytest.fixture(scope="module")
+def after():
+    """The state after an update by an objective, of running means that are not zero."""
+    model, optimizer = Transformer(POWER.model), optax.sgd(0.1)
+    initial = init_state(model, optimizer, 0, Translation.example(POWER))
+    means = jax.tree.map(lambda x: x + 0.3, initial.statistics)
+
+    def run(objective):
+        step = jax.jit(make_train_step(model, objective, optimizer, seed=0))
+        state, _ = step(initial.replace(statistics=means), jax.tree.map(jnp.asarray, a_batch()))
+        return state
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def after_one_pass(after):
+    return after(PLAIN)
+
+
+@pytest.mark.parametrize("name", mostly_slow(list(SEVERAL_PASSES), ["two that count", "risk", "scheduled"]))
+def test_gradients_of_several_passes_are_a_mean_over_those_that_count(name, after, after_one_pass):
+    found, expected = after(SEVERAL_PASSES[name]), after_one_pass
+    if name in ("two that count", "another that does not"):
+        found, expected = found.statistics, expected.statistics
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("kind", ["batch", "power"])
+def test_an_objective_without_the_sums_of_its_pass_is_refused(kind):
+    def forgetful(model, variables, batch, context):
+        return PLAIN(model, variables, batch, context).replace(statistics={})
+
+    model, optimizer = Transformer(dataclasses.replace(CONFIG, normalization=kind)), optax.sgd(0.1)
+    state = jax.eval_shape(lambda: init_state(model, optimizer, 0, Translation.example(Config())))
+    step = make_train_step(model, forgetful, optimizer, seed=0)
+    with pytest.raises(UserError, match="returned no sums of the model's running statistic .*apply_training"):
+        jax.eval_shape(step, state, a_batch())
 
 
 def test_batch_normalisation_refuses_slices():

@@ -15,8 +15,8 @@ import optax
 import pytest
 from toy_batches import BOS, EOS, a_batch, state_of
 
-from transformer.config import Config, OptimizerConfig
-from transformer.model.encoder_decoder import shift_right
+from transformer.config import Config, OptimizerConfig, SpecialIds
+from transformer.model.encoder_decoder import decoder_input, shift_right
 from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer
 from transformer.runtime.sharding import Replicas
@@ -77,6 +77,17 @@ def test_shift_right():
     segments = jnp.array([[1, 1, 1, 0], [1, 1, 2, 2]])
     expected = [[BOS, 5, 6, BOS], [BOS, 7, BOS, 8]]
     np.testing.assert_array_equal(shift_right(target, BOS, segments), expected)
+
+
+def test_the_decoder_input_is_padded_like_the_target():
+    """Here <pad> is 9, and 0 is a word."""
+    special = SpecialIds(pad=9, bos=BOS, eos=EOS)
+    target = jnp.array([[5, 0, EOS, 9, 9], [7, EOS, 8, 0, EOS], [9, 9, 9, 9, 9]])
+    expected = [[BOS, 5, 0, 9, 9], [BOS, 7, EOS, 8, 0], [9, 9, 9, 9, 9]]
+    np.testing.assert_array_equal(decoder_input(target, special), expected)
+    segments = jnp.array([[1, 1, 1, 0, 0], [1, 1, 2, 2, 2], [0, 0, 0, 0, 0]])
+    expected[1] = [BOS, 7, BOS, 8, 0]
+    np.testing.assert_array_equal(decoder_input(target, special, segments), expected)
 
 
 def test_packed_rows_have_the_loss_of_their_sentences(tiny, random_variables):

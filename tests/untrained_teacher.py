@@ -21,7 +21,7 @@ def untrained_teacher(config: Config) -> Callable[[Path], SimpleNamespace]:
         given = {name: value for name, value in vars(config.model).items() if name in known}
         model = Synthesiser(SynthesisConfig(**given))
         example = jnp.full((1, 2), 2), jnp.zeros((1, 8, model.config.bands))
-        variables = model.init(jax.random.key(0), *example)
+        variables = jax.jit(model.init)(jax.random.key(0), *example)
         return SimpleNamespace(model=model, variables=variables)
 
     return load

@@ -12,7 +12,7 @@ from transformer.data.batching import Field
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Measure, Score
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.training.cross_entropy import cross_entropy
@@ -107,7 +107,7 @@ def token_objective(inputs, target):
 
     def objective(model, variables, batch, context: Context) -> Loss:
         special, ids = model.config.special, batch[target]
-        given = [batch[name] for name in inputs], shift_right(ids, special.bos)
+        given = [batch[name] for name in inputs], decoder_input(ids, special)
         rngs, fixed = context.rngs("dropout"), context.deterministic
         logits, sown = apply_training(
             model, variables, context, *given[0], given[1], deterministic=fixed, rngs=rngs

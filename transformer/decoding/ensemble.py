@@ -18,7 +18,7 @@ from transformer.config import ModelConfig
 from transformer.decoding.calls import Inputs, advance, begin
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.cache import Alike, AnyCache, Caches
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Variables
 
@@ -139,7 +139,7 @@ def ensemble_scores(
     model: Ensemble, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
 ) -> TokenScores:
     """log P of each target token under the mean."""
-    given = shift_right(target, model.config.special.bos)
+    given = decoder_input(target, model.config.special)
 
     def one(_: int, kind: nn.Module, held: Variables) -> Array:
         return jnp.asarray(kind.apply(held, source, given))

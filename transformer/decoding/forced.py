@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.scores import TokenScores, token_scores
-from transformer.model.encoder_decoder import Source, shift_right
+from transformer.model.encoder_decoder import Source, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES
 
@@ -22,7 +22,7 @@ def forced_scores(
 ) -> TokenScores:
     """log P of each target token, including <eos>."""
     special = model.config.special  # type: ignore[attr-defined]
-    logits = jnp.asarray(model.apply(variables, source, shift_right(target, special.bos)))
+    logits = jnp.asarray(model.apply(variables, source, decoder_input(target, special)))
     return token_scores(logits, target, special.pad)
 
 
@@ -33,7 +33,7 @@ def forced_alignment(attentions: Attentions) -> Alignment:
         model: nn.Module, variables: Variables, source: Source, target: Int[Array, "b t"]
     ) -> Float[Array, "b t s"]:
         special = model.config.special  # type: ignore[attr-defined]
-        return sown_attention(attentions, model, variables, source, shift_right(target, special.bos))
+        return sown_attention(attentions, model, variables, source, decoder_input(target, special))
 
     return alignment
 

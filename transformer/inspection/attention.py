@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Option
 from transformer.errors import UserError
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.model.transformer import Transformer
@@ -181,7 +181,7 @@ def _all_weights(
 ) -> tuple[Weights, Weights, Weights]:
     """The weights of encoder self-attention, decoder self-attention and cross-attention."""
     config = model.config  # type: ignore[attr-defined]
-    given = shift_right(target, config.special.bos)
+    given = decoder_input(target, config.special)
     _, sown = model.apply(variables, source, given, mutable=[INTERMEDIATES])
 
     def weights(stack: str, attention: str) -> Weights:

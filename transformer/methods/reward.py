@@ -19,7 +19,7 @@ from transformer.decoding.scores import wu_penalty
 from transformer.decoding.slots import Choice, search_all
 from transformer.errors import UserError
 from transformer.methods.rewards import Spell, reward_of
-from transformer.model.encoder_decoder import EncoderDecoder, shift_right
+from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.products import logits
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
@@ -31,9 +31,10 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
     searched within the step, with the cache, and then scored by one pass with teacher forcing. Both are
     without dropout, so that the scores are those by which samples were drawn.
 
-    Every sentence weighs as much as it has target tokens, as in cross-entropy. In evaluation it is `plain`.
-    The metrics are those of `plain`, and `reward`, the mean over candidates; with the greedy baseline also
-    `greedy reward`.
+    A sentence weighs as in cross-entropy. Its risk is a cost of the whole sentence, and is multiplied by the
+    number of its target tokens; its REINFORCE loss is a sum over the tokens of a candidate already. In
+    evaluation it is `plain`. The metrics are those of `plain`, and `reward`, the mean over candidates; with
+    the greedy baseline also `greedy reward`.
 
     Raises:
       UserError: rows have several sentences.
@@ -109,13 +110,13 @@ def log_probabilities(
     limits: Limits,
 ) -> Float[Array, "b n"]:
     """log P of each candidate as a sample: <pad> and <bos> have none, and the end of a candidate of maximum
-    length is certain."""
+    length is certain. This pass does not count in running statistics: it is not by `apply_training`."""
     special, (rows, count, time) = model.config.special, candidates.shape
     targets = candidates.reshape(rows * count, time)
 
     def run(model: EncoderDecoder) -> tuple[Array, Array]:
         memory = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), model.encode(source))
-        return model.output_factors(model.decode(memory, shift_right(targets, special.bos)))
+        return model.output_factors(model.decode(memory, decoder_input(targets, special)))
 
     factors: Any = model.apply(variables, method=run)
     hidden, table = factors

@@ -69,12 +69,9 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
             method="encode",
         )
 
-        def decoded(embedded: Array | None, rngs: dict[str, Array], context: Context) -> Any:
-            def run(model: EncoderDecoder) -> tuple[Array, Array]:
-                decode = functools.partial(model.decode, segments=segments, deterministic=False)
-                return model.output_factors(decode(memory, given, embedded=embedded))
-
-            return apply_training(model, variables, context, rngs=rngs, method=run)
+        def run(model: EncoderDecoder, embedded: Array | None) -> tuple[Array, Array]:
+            hidden = model.decode(memory, given, segments=segments, deterministic=False, embedded=embedded)
+            return model.output_factors(hidden)
 
         is_word = batch["target"] != model.config.special.pad
         kept = share_of_target(options, context.step)
@@ -83,21 +80,22 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
         replaced = (draws >= kept) & is_word & ~starts
         if options.predictions == "steps":
 
-            def run(model: Any) -> tuple[Array, Array]:
+            def run_by_steps(model: Any) -> tuple[Array, Array]:
                 choose = functools.partial(_chosen, model, options, rngs["which"])
                 return model.output_factors(model.decode_own(memory, given, replaced, choose))  # type: ignore[no-any-return]
 
-            factors, decoder = apply_training(model, variables, context, rngs=dropout, method=run)
+            factors, decoder = apply_training(model, variables, context, rngs=dropout, method=run_by_steps)
         else:
             mixed = None
             for index in range(options.passes):
                 keys = {name: jax.random.fold_in(key, index + 1) for name, key in rngs.items()}
-                factors, _ = decoded(mixed, {"dropout": keys["dropout"]}, replace(context, sows=False))
+                # not by `apply_training`: this pass does not count in running statistics
+                earlier: Any = model.apply(variables, mixed, rngs={"dropout": keys["dropout"]}, method=run)
                 if options.gradient == "last":
-                    factors = jax.lax.stop_gradient(factors)
-                predicted = predictions(model, options, factors, keys["which"])
+                    earlier = jax.lax.stop_gradient(earlier)
+                predicted = predictions(model, options, earlier, keys["which"])
                 mixed = with_predictions(model, variables, given, predicted, replaced)
-            factors, decoder = decoded(mixed, dropout, context)
+            factors, decoder = apply_training(model, variables, context, mixed, rngs=dropout, method=run)
         loss = plain.of_factors(model, batch, factors, _merged(encoder, decoder))
         words = is_word.sum().astype(jnp.float32)
         metrics = {**loss.metrics, "replaced": (replaced.sum().astype(jnp.float32), words)}

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig
+from transformer.config import ModelConfig, SpecialIds
 from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
@@ -55,7 +55,7 @@ class EncoderDecoder(Module):
 
         Args:
           source: ids, each sentence closed by <eos>, then <pad>.
-          target: decoder input ids, <bos> first; logits[:, i] predict the token after target[:, :i+1].
+          target: `decoder_input`, <bos> first; logits[:, i] predict the token after target[:, :i+1].
           segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks from the rng named "dropout".
         """
@@ -103,8 +103,15 @@ class EncoderDecoder(Module):
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        """The decoder's last hidden states, with teacher forcing. `embedded` takes the place of the embedded
-        target."""
+        """The decoder's last hidden states, with teacher forcing.
+
+        Args:
+          memory: what `encode` returned.
+          target: `decoder_input`, <pad> where nothing is to be predicted.
+          segments: for packed rows, the sentence of each token.
+          deterministic: False draws dropout masks.
+          embedded: takes the place of the embedded target.
+        """
         raise NotImplementedError
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
@@ -151,10 +158,18 @@ class EncoderDecoder(Module):
         return embedded
 
 
+def decoder_input(
+    target: Int[Array, "b t"], special: SpecialIds, segments: Int[Array, "b t"] | None = None
+) -> Int[Array, "b t"]:
+    """The decoder input of a target: shifted right, and <pad> where the target is padding. So a model knows
+    from its input which positions are there."""
+    return jnp.where(target == special.pad, special.pad, shift_right(target, special.bos, segments))
+
+
 def shift_right(
     target: Int[Array, "b t"], bos: int, segments: Int[Array, "b t"] | None = None
 ) -> Int[Array, "b t"]:
-    """The decoder input: the target shifted right by one, with <bos> before every sentence."""
+    """The target shifted right by one, with <bos> before every sentence."""
     shifted = jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
     if segments is None:
         return shifted

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig
 from transformer.model.parameters import Declared, Module
-from transformer.model.statistics import over_replicas, running_gradient, running_mean
+from transformer.model.statistics import counts, over_replicas, running_gradient, running_mean
 
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
 
@@ -85,7 +85,8 @@ class BatchNorm(Module):
 class PowerNorm(Module):
     """PowerNorm (Shen et al. 2020, Eq. 9-12): each feature divided by its running quadratic mean, which also
     training reads from the batches before. The gradient reads a running mean, too. So neither depends on
-    this batch, nor on how it is divided."""
+    this batch, nor on how it is divided. In a pass that does not count in the running means, the quadratic
+    mean is a constant."""
 
     config: StackConfig
 
@@ -103,6 +104,8 @@ class PowerNorm(Module):
         total = jax.lax.stop_gradient((jnp.square(values) * there).sum(axis=(0, 1)))
         quadratic = running_mean(self, "quadratic", total, count, momentum=MOMENTUM, initial=1.0)
         gradient, probe = running_gradient(self, "gradient", width, count, momentum=MOMENTUM)
+        if not counts(self):  # then the quadratic mean does not depend on x
+            gradient = jnp.zeros_like(gradient)
         psi = jnp.sqrt(quadratic + self.config.norm_epsilon)
         return (power_normalised(values, there, psi, gradient, probe) * scale + bias).astype(x.dtype)
 

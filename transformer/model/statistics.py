@@ -6,8 +6,12 @@ training step (`transformer.training.step`) adds the sums up and updates each ru
     statistics            running means, of what `running_mean` was given
     gradient_statistics   running means of gradients, see `running_gradient`
     sums                  the `Sums` of one batch; mutable in training
-    probes                zeros whose gradients are sums; given in training
+    probes                `Sums` of zeros, whose gradients are the `Sums` of one batch; given in training
     intermediates         what modules sow on request, such as attention weights
+
+A pass counts in the running means if "sums" is mutable in it; other passes only read them. The sum and the
+count of a statistic of gradients both come from the backward pass, so they belong together whatever is
+differentiated: if several passes count, the mean is over the positions of all of them.
 """
 
 import contextlib
@@ -82,10 +86,15 @@ def running_mean(
       initial: its first value.
     """
     mean = module.variable(STATISTICS, name, lambda: jnp.full(total.shape, initial))
-    if module.is_mutable_collection(SUMS) and not module.is_initializing():
+    if counts(module):
         module.put_variable(SUMS, name, Sums(total, count, momentum))
     kept: Array = mean.value
     return kept
+
+
+def counts(module: nn.Module) -> bool:
+    """Whether this pass of the module counts in the running means."""
+    return module.is_mutable_collection(SUMS) and not module.is_initializing()
 
 
 def layers_sown(intermediates: Variables, stack: str) -> list[Variables]:
@@ -108,10 +117,24 @@ def running_gradient(
     Arguments as `running_mean`.
     """
     mean = module.variable(GRADIENTS, name, lambda: jnp.zeros(shape))
-    if module.is_mutable_collection(SUMS) and not module.is_initializing():
-        module.put_variable(SUMS, name, Sums(jnp.zeros(shape), count, momentum))
     probe: Array = jnp.zeros(shape)
-    if module.has_variable(PROBES, name):
-        probe = module.get_variable(PROBES, name)
+    if counts(module):
+        module.put_variable(SUMS, name, Sums(probe, count, momentum))  # the backward pass replaces it
+        if module.has_variable(PROBES, name):
+            given: Sums = module.get_variable(PROBES, name)
+            probe = _counted(given.total, given.count, count)
     kept: Array = mean.value
     return kept, probe
+
+
+@jax.custom_vjp
+def _counted(
+    total: Float[Array, "..."], number: Float[Array, ""], count: Float[Array, ""]
+) -> Float[Array, "..."]:
+    """`total`. When a gradient reaches it, the gradient of `number` is `count`."""
+    return total
+
+
+_counted.defvjp(
+    lambda total, number, count: (total, count), lambda count, g: (g, count, jnp.zeros_like(count))
+)

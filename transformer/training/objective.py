@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.model.encoder_decoder import EncoderDecoder, shift_right
+from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
 from transformer.training.cross_entropy import output_cross_entropy
@@ -108,10 +108,10 @@ class TranslationObjective:
         self, model: nn.Module, batch: Batch
     ) -> tuple[Int[Array, "b t"], tuple[Array, Array] | None]:
         """What the decoder reads, and the segments of packed rows."""
-        special, segments = _special(model), None
+        segments = None
         if "target_segments" in batch:
             segments = (batch["source_segments"], batch["target_segments"])
-        return shift_right(batch["target"], special.bos, segments and segments[1]), segments
+        return decoder_input(batch["target"], _special(model), segments and segments[1]), segments
 
     def factors(
         self, model: nn.Module, variables: Variables, batch: Batch, context: Context

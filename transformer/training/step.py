@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import TrainingConfig
 from transformer.errors import UserError
 from transformer.model.parameters import Arguments, Params, Variables
-from transformer.model.statistics import GRADIENTS, PROBES, Sums, replicas
+from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
 
 Means = dict[str, Float[Array, ""]]
@@ -133,10 +133,11 @@ def make_train_step(
             loss = _checked(objective(model, variables, batch, Context(key, state.step, carry)), carry)
             return loss.total, loss
 
-        probes = jax.tree.map(jnp.zeros_like, state.statistics.get(GRADIENTS, {}))
+        probes = jax.tree.map(_probe, state.statistics.get(GRADIENTS, {}))
         (gradients, probed), loss = jax.grad(loss_of, argnums=(0, 1), has_aux=True)(state.params, probes)
         metrics = {"loss": (loss.total, loss.weight), **loss.metrics}
-        return _Summed(gradients, loss.weight, metrics, _with_probes(loss.statistics, probed)), loss.carry
+        statistics = _with_probes(_complete(loss.statistics, state.statistics), probed)
+        return _Summed(gradients, loss.weight, metrics, statistics), loss.carry
 
     def accumulated(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         """The same sums, computed slice by slice."""
@@ -227,13 +228,31 @@ def _mean(total: Array, weight: Array) -> Array:
     return total / jnp.where(weight > 0, weight, 1)
 
 
+def _probe(mean: Array) -> Sums:
+    """Zeros, whose gradients are the sum and the count of a statistic of gradients."""
+    return Sums(jnp.zeros_like(mean), jnp.zeros(()), 0.0)
+
+
+def _complete(sums: Variables, statistics: Variables) -> Variables:
+    """The sums that an objective returned.
+
+    Raises:
+      UserError: those of a running mean of the model are missing.
+    """
+    means, returned = [statistics.get(name, {}) for name in (STATISTICS, GRADIENTS)], flatten_dict(sums)
+    if missing := [".".join(path) for tree in means for path in flatten_dict(tree) if path not in returned]:
+        raise UserError(
+            f"the objective returned no sums of the model's running statistic {missing[0]}: apply the model "
+            "by `apply_training`, and return what it has sown as `Loss(..., **sown)`"
+        )
+    return sums
+
+
 def _with_probes(statistics: Variables, probed: Variables) -> Variables:
     """The sums, of gradients too: these are the gradients of the probes."""
     sums: dict[Any, Sums] = flatten_dict(statistics)
     for path, gradient in flatten_dict(probed).items():
-        if path not in sums:
-            raise ValueError("the objective must return the model's statistics: see `apply_training`")
-        sums[path] = Sums(gradient, sums[path].count, sums[path].momentum)
+        sums[path] = replace(gradient, momentum=sums[path].momentum)
     return unflatten_dict(sums)
 
 

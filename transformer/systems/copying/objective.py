@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Config, text_data
 from transformer.config.copying import CopyingConfig
 from transformer.errors import UserError
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture, counted
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
@@ -78,7 +78,7 @@ def forced(
     that is not in the source the probability 1e-30.
     """
     special = model.config.special
-    given = shift_right(target, special.bos)
+    given = decoder_input(target, special)
 
     def run(model: CopyingTransformer) -> Mixture:
         memory = model.encode(source, deterministic=context.deterministic)

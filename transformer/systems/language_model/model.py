@@ -213,8 +213,8 @@ class LanguageModel(EncoderDecoder):
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
+        words, time = target != self.config.special.pad, jnp.arange(target.shape[1])
         ids = target.at[:, 0].set(memory.last)
-        words, time = ids != self.config.special.pad, jnp.arange(ids.shape[1])
         before = jnp.broadcast_to(jnp.arange(memory.words.shape[1]), memory.words.shape)
         own = memory.length[:, None] + time
         at = jnp.concatenate([before, own], axis=1)

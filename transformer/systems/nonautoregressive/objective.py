@@ -50,7 +50,8 @@ def nonautoregressive_objective(
             case "length":
                 draft = jnp.where(is_token, c.special.bos, c.special.pad)
             case "bos":
-                draft = jnp.full((target.shape[0], c.bos_length), c.special.bos)
+                first = jnp.where(is_token.any(axis=1, keepdims=True), c.special.bos, c.special.pad)
+                draft = jnp.repeat(first, c.bos_length, axis=1)
             case "fertility":
                 assert fertility_of
                 fertility = jnp.minimum(fertility_of(source, target), c.max_fertility)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from transformer.config import Config
 from transformer.config.baselines import RecurrentConfig
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.systems.recurrent.model import Recurrent, Steps
 from transformer.training.cross_entropy import cross_entropy
@@ -52,7 +52,7 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         target, special = batch["target"], model.config.special
         words = (target != special.pad).astype(jnp.float32)
 
-        given = batch["source"], shift_right(target, special.bos)
+        given = batch["source"], decoder_input(target, special)
         along = functools.partial(apply_training, model, variables, context, *given, method=_steps_and_logits)
         (steps, logits), sown = along(rngs=context.rngs("dropout", "draw"))
         (_, likely), _ = along(rngs=context.rngs("dropout"))

@@ -1,6 +1,6 @@
 """The loss of frames and of the stop token."""
 
-from dataclasses import replace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,21 +23,23 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
     assert isinstance(model, Synthesiser)
     c, target, read = model.config, batch["target"], batch["target"]
 
-    def run(
-        read: Array, rngs: dict[str, Array] | None, context: Context
-    ) -> tuple[Spoken, dict[str, Variables]]:
-        deterministic = context.deterministic
-        found, sown = apply_training(
-            model, variables, context, batch["source"], read, deterministic=deterministic, rngs=rngs
-        )
-        return Spoken(*found), sown
-
     if c.own_frames and (rngs := context.rngs("before", "where")):
-        before, _ = run(target, {"dropout": rngs["before"]}, replace(context, sows=False))
+        # not by `apply_training`: this pass does not count in running statistics
+        dropout = {"dropout": rngs["before"]}
+        before: Any = model.apply(variables, batch["source"], target, deterministic=False, rngs=dropout)
         own = jax.random.uniform(rngs["where"], model.written(target).shape) < c.own_frames
         own = jnp.repeat(own, c.reduction, axis=1)[:, : target.shape[1], None] & jnp.isfinite(target)
         read = jnp.where(own, jax.lax.stop_gradient(before.frames), target)
-    spoken, sown = run(read, context.rngs("dropout"), context)
+    found, sown = apply_training(
+        model,
+        variables,
+        context,
+        batch["source"],
+        read,
+        deterministic=context.deterministic,
+        rngs=context.rngs("dropout"),
+    )
+    spoken = Spoken(*found)
     steps = model.written(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))

@@ -1,0 +1,178 @@
+"""Rows and columns of padding change nothing, in any system and with any normalisation."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from systems_on_a_mesh import config_of
+from tiers import mostly_slow
+from untrained_teacher import untrained_teacher
+
+from transformer import Config, Context, TrainState, make_train_step
+from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
+from transformer.config.model import StackConfig
+from transformer.methods.registry import objective_of
+from transformer.model.normalization import NORMALIZATIONS
+from transformer.systems.registry import SYSTEMS, find_system, model_shapes
+
+ROWS, COLUMNS = 2, 4
+"""Of padding."""
+EOS = 2
+FRAMES = {"speech": "source", "synthesis": "target", "nonautoregressive-synthesis": "target"}
+VARIANTS = {
+    "nonautoregressive, bos": {"decoder_input": "bos", "bos_length": 128},
+    "nonautoregressive, fertility": {"decoder_input": "fertility", "teacher": "untrained"},
+    "synthesis, own frames": {"own_frames": 1.0},
+}
+METHODS = {
+    "guided": {"guidance": GuidanceConfig(weight=1.0)},
+    "rdrop": {"rdrop": RDropConfig(weight=1.0)},
+    "scheduled": {"scheduled": ScheduledConfig(share=1.0, updates=1, tokens="mixture", gradient="all")},
+    "risk": {"reward": RewardConfig(share=0.5, candidates="beam", extra_length=2)},
+}
+
+
+def is_stack(name: str) -> bool:
+    """Whether a system has the normalisations of a stack."""
+    return isinstance(config_of(name.split(",")[0]).model, StackConfig)
+
+
+def cases():
+    """Each system that normalises by this package's module, with each normalisation; the others once."""
+    for name in (*SYSTEMS, *VARIANTS):
+        for norm in NORMALIZATIONS if is_stack(name) else ("layer",):
+            quick = (name, norm) == ("transformer", "power")
+            yield pytest.param(name, norm, marks=() if quick else pytest.mark.slow)
+
+
+def configured(name: str, norm: str, **methods) -> Config:
+    config = config_of(name.split(",")[0])
+    options = VARIANTS.get(name, {}) | {"norm": "pre", "normalization": norm}
+    known = {item.name for item in dataclasses.fields(config.model)}
+    model = {key: value for key, value in options.items() if key in known}
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **model), **methods)
+
+
+def sentences(random: np.random.Generator, rows: int) -> np.ndarray:
+    """Ids of one to six tokens, each closed by <eos>."""
+    ids = random.integers(4, 13, (rows, 6)).astype(np.int32)
+    ends = np.arange(rows) % 6
+    ids[np.arange(rows), ends] = EOS
+    return np.where(np.arange(6) <= ends[:, None], ids, 0)
+
+
+def batch_of(config: Config) -> dict[str, np.ndarray]:
+    random, rows = np.random.default_rng(0), 6
+    batch = {"source": sentences(random, rows)[::-1], "target": sentences(random, rows)}
+    if side := FRAMES.get(config.system):
+        frames = random.normal(size=(rows, 12, config.data.bands)).astype(np.float32)
+        there = np.arange(12) < random.integers(3, 13, rows)[:, None]
+        batch[side] = np.where(there[..., None], frames, -np.inf).astype(np.float32)
+    if config.system == "language-model":
+        first = np.pad(batch["target"], ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+        there = batch["target"] != 0
+        batch |= {"source": np.where(there, first, 0), "characters": 3.0 * there, "words": 1.0 * there}
+    return batch
+
+
+def padded(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The batch with rows and columns of padding."""
+    return {
+        name: np.pad(
+            x,
+            ((0, ROWS), (0, COLUMNS), *((0, 0),) * (x.ndim - 2)),
+            constant_values=-np.inf if x.ndim == 3 else 0,
+        )
+        for name, x in batch.items()
+    }
+
+
+def teacher_of(config: Config):
+    """Each target token is aligned to the source token at its position, or the last one."""
+    if config.system != "nonautoregressive":
+        return untrained_teacher(config)
+
+    def alignment(model, variables, source, target):
+        last = (source != 0).sum(axis=1)[:, None] - 1
+        place = jnp.minimum(jnp.arange(target.shape[1]), last)
+        return jax.nn.one_hot(place, source.shape[1])
+
+    teacher = SimpleNamespace(variables={}, model=None, system=SimpleNamespace(alignment=alignment))
+    return lambda _: teacher
+
+
+def built(config: Config, batch: dict[str, np.ndarray]):
+    """The model, its objective, random variables, and the memory of the rows."""
+    system, random = find_system(config.system), np.random.default_rng(1)
+
+    def draw(path, like):
+        usual = 1.0 if path[-1].key in ("scale", "variance", "quadratic") else 0.0
+        return jnp.asarray(usual + random.uniform(-0.3, 0.3, like.shape), like.dtype)
+
+    variables = jax.tree_util.tree_map_with_path(draw, model_shapes(config))
+    carry = jax.tree.map(lambda x: x[: len(batch["source"])], system.carry(config, False))
+    objective = objective_of(config, teacher_of(config), str)
+    return system.model(config.model), objective, variables, carry
+
+
+def measured(config: Config, batch: dict[str, np.ndarray]):
+    """The loss and its sums, in training."""
+    model, objective, variables, carry = built(config, batch)
+    context = Context(jax.random.key(0), carry=carry)
+    loss = jax.jit(lambda variables, batch: objective(model, variables, batch, context))(variables, batch)
+    return {"total": loss.total, "metrics": loss.metrics, "statistics": loss.statistics}
+
+
+def updated(config: Config, batch: dict[str, np.ndarray]):
+    """Parameters, running statistics and metrics after an update by the gradient itself."""
+    model, objective, variables, carry = built(config, batch)
+    optimizer, params = optax.sgd(1.0), variables.pop("params")
+    step = make_train_step(model, objective, optimizer, seed=0)
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), variables, None, carry)
+    state, metrics = jax.jit(step)(state, jax.tree.map(jnp.asarray, batch))
+    return {"params": state.params, "statistics": state.statistics, "metrics": metrics}
+
+
+def assert_close(found, expected):
+    leaves = jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected)
+    for (path, x), y in zip(*leaves, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4, err_msg=jax.tree_util.keystr(path))
+
+
+NORMALISED = [name for name in (*SYSTEMS, *VARIANTS) if is_stack(name)]
+
+
+@pytest.mark.parametrize("name", mostly_slow([*SYSTEMS, *VARIANTS], NORMALISED))
+def test_padding_changes_no_loss_and_no_statistic(name):
+    config = configured(name, "batch")
+    batch = batch_of(config)
+    assert_close(measured(config, padded(batch)), measured(config, batch))
+
+
+@pytest.mark.parametrize(("name", "norm"), list(cases()))
+def test_padding_changes_no_update(name, norm):
+    config = configured(name, norm)
+    batch = batch_of(config)
+    assert_close(updated(config, padded(batch)), updated(config, batch))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_padding_changes_no_training_method(method):
+    config = configured("transformer", "batch", **METHODS[method])
+    batch = batch_of(config)
+    assert_close(measured(config, padded(batch)), measured(config, batch))
+
+
+def test_packed_rows_have_the_statistics_of_their_sentences():
+    config = configured("transformer", "batch")
+    batch = batch_of(config)
+    packed = {}
+    for side in ("source", "target"):
+        segments = np.where(batch[side] != 0, np.arange(1, 7)[:, None], 0)
+        ids, sentences = (x[batch[side] != 0] for x in (batch[side], segments))
+        packed |= {side: np.pad(ids, (0, 3))[None], f"{side}_segments": np.pad(sentences, (0, 3))[None]}
+    assert_close(measured(config, packed), measured(config, batch))
