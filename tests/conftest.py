@@ -60,6 +60,12 @@ install_import_hook(
 )
 
 
+# JAX reads the environment that is set above when it is imported.
+from transformer.runtime.program_store import use_whole_entries  # noqa: E402
+
+use_whole_entries()  # one worker may read what another is writing
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., TransformerConfig]:
     """`tiny(**changes)`: 2+2 layers, width 16, 20 words, no dropout, with these changes."""

@@ -21,7 +21,6 @@ from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
 from transformer.config.registry import types_of
 from transformer.data.batching import Field, Fields
-from transformer.decoding import queue as queue_module
 from transformer.decoding.beam import beam_search
 from transformer.decoding.lanes import Job, Lane, Size, batch, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
@@ -125,17 +124,6 @@ def test_sizes_of_lanes() -> None:
     ]
     short = Job(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), ("source",))
     assert sizes(short, FIELDS, 1) == [Size(8, 10, (1,))]
-
-
-def test_the_longest_first_but_none_is_overtaken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "OVERTAKING", 4)
-    queue = Queue(1)
-    requests = requests_of([[4] * length for length in (1, 5, 3, 5, 4, 2, 6)], OPTIONS)
-    queue.put(requests)
-    requests[2].future.cancel()
-    taken = [request.line for _ in range(4) for request in queue.take(0, 2)]
-    assert taken == [6, 1, 3, 4, 0, 5]
-    assert queue.waiting(0) == len(queue) == 0
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Requests that wait to be searched: the longest first, but none is overtaken for ever."""
 
 import heapq
+import itertools
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,7 +23,29 @@ class SearchThread(threading.Thread):
 
 
 class Answer(Future[Any]):
-    """A future. The thread that searches calls its callbacks, so these cannot wait for another answer."""
+    """A future. The thread that searches calls its callbacks, so these cannot wait for another answer.
+
+    Once it is cancelled, `concurrent.futures.wait` and `as_completed` return at once: nobody else would tell
+    them, since the search drops cancelled requests wherever it meets them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notifying, self._notified = threading.Lock(), False
+
+    def cancel(self) -> bool:
+        """As `Future.cancel`."""
+        cancelled = super().cancel()
+        if cancelled:
+            self.set_running_or_notify_cancel()
+        return cancelled
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """As that of `Future`, also if it was told before that it is cancelled."""
+        with self._notifying:
+            if not self._notified:
+                self._notified = not super().set_running_or_notify_cancel()
+            return not self._notified
 
     def result(self, timeout: float | int | None = None) -> Any:
         """As `Future.result`.
@@ -87,14 +111,13 @@ class Queue:
 
     def __init__(self, lanes: int) -> None:
         self.lanes, self.changed = lanes, threading.Condition()
-        self._waiting: list[list[Request]] = [[] for _ in range(lanes)]
-        self._overtaken = [0] * lanes  # how often the oldest was
+        self._waiting = [Waiting() for _ in range(lanes)]
 
     def put(self, requests: Iterable[Request]) -> None:
         """Adds requests to their lanes."""
         with self.changed:
             for request in requests:
-                self._waiting[request.lane].append(request)
+                self._waiting[request.lane].add(request)
             self.changed.notify_all()
 
     def waiting(self, lane: int) -> int:
@@ -108,15 +131,46 @@ class Queue:
         """Removes up to `most` requests: the longest, and before them the oldest if it was overtaken often.
         Cancelled ones are dropped."""
         with self.changed:
-            waiting = [request for request in self._waiting[lane] if not request.future.cancelled()]
-            first = waiting[: int(self._overtaken[lane] >= OVERTAKING)]
-            rest = heapq.nlargest(
-                most - len(first), waiting[len(first) :], key=lambda request: request.length
-            )
-            taken = first + rest
-            gone = set(map(id, taken))
-            self._waiting[lane] = [request for request in waiting if id(request) not in gone]
-            self._overtaken[lane] += len(taken)
-            if waiting and id(waiting[0]) in gone:
-                self._overtaken[lane] = 0
-            return taken
+            return self._waiting[lane].take(most)
+
+
+class Waiting:
+    """The requests of one lane, in two orders: by arrival, and by length. Adding one and taking one cost
+    O(log n)."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._by_arrival = OrderedDict[int, Request]()
+        self._by_length: list[tuple[int, int]] = []  # a heap of (-length, number), some of them gone
+        self._overtaken = 0  # how often the oldest was
+
+    def __len__(self) -> int:
+        return len(self._by_arrival)
+
+    def add(self, request: Request) -> None:
+        """Adds a request."""
+        number = next(self._numbers)
+        self._by_arrival[number] = request
+        heapq.heappush(self._by_length, (-request.length, number))
+
+    def take(self, most: int) -> list[Request]:
+        """As `Queue.take`."""
+        oldest, taken = self._oldest(), list[Request]()
+        if oldest is not None and most and self._overtaken >= OVERTAKING:
+            taken.append(self._by_arrival.pop(oldest))
+        while self._by_length and len(taken) < most:
+            _, number = heapq.heappop(self._by_length)
+            request = self._by_arrival.pop(number, None)
+            if request and not request.future.cancelled():
+                taken.append(request)
+        self._overtaken = self._overtaken + len(taken) if self._oldest() == oldest else 0
+        return taken
+
+    def _oldest(self) -> int | None:
+        """The number of the request that has waited longest. Cancelled ones before it are dropped."""
+        while self._by_arrival:
+            number, request = next(iter(self._by_arrival.items()))
+            if not request.future.cancelled():
+                return number
+            del self._by_arrival[number]
+        return None

@@ -1,5 +1,6 @@
 """A persistent cache of compiled programs, so that only the first process compiles."""
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -25,6 +26,10 @@ def keep_programs() -> Path | None:
     Returns:
       The folder, or None if nothing is cached.
     """
+    with contextlib.suppress(ImportError):  # another version of JAX may not have what this wraps
+        from transformer.runtime.program_store import use_whole_entries
+
+        use_whole_entries()
     told: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     asked = os.environ.get("TRANSFORMER_COMPILED")
     if told or asked == "off":
