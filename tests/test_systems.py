@@ -20,6 +20,7 @@ from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import train_main
+from transformer.config import as_decided
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
 from transformer.config.copying import CopyingConfig
 from transformer.config.fast_autoregressive import FastAutoregressiveConfig
@@ -143,7 +144,9 @@ def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     for a, b in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_array_equal(a, b)
 
-    assert Run(whole).config == dataclasses.replace(config, model=Run(whole).config.model)
+    assert Run(whole).config == as_decided(
+        dataclasses.replace(config, model=Run(whole).config.model), Run(whole).config
+    )
     records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if record["kind"] == "training"]
     assert len(losses) == 6
@@ -296,24 +299,24 @@ def test_line_breaks_inside_a_sentence_shift_no_lines(tmp_path):
 def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(base, teacher, tmp_path):
     folder, decoding = tmp_path / "new", Run(teacher).config.decoding
     distill(teacher, folder, "best", decoding)
-    sources = (folder / "train.en").read_text().splitlines()
+    sources = (folder / "train.source").read_text().splitlines()
     assert sources == base.data.train_source.read_text().splitlines()
-    assert (folder / "train.de").read_text().splitlines() == Translator.load(teacher).translate(sources)
+    assert (folder / "train.target").read_text().splitlines() == Translator.load(teacher).translate(sources)
     for split in ("validation", "test"):
         original = getattr(base.data, f"{split}_target").read_text()
-        assert (folder / f"{split}.de").read_text() == original
+        assert (folder / f"{split}.target").read_text() == original
 
 
 def test_a_distillation_goes_on_after_its_last_whole_line(teacher, tmp_path):
     folder, decoding = tmp_path / "new", Run(teacher).config.decoding
     distill(teacher, folder, "best", decoding)
-    whole = (folder / "train.de").read_text()
-    (folder / "train.de").unlink()
+    whole = (folder / "train.target").read_text()
+    (folder / "train.target").unlink()
     cut = "".join(line + "\n" for line in whole.splitlines()[:20]) + whole.splitlines()[20][:2]
-    (folder / "train.de.partial").write_text(cut)
+    (folder / "train.target.partial").write_text(cut)
     distill(teacher, folder, "best", decoding)
-    assert (folder / "train.de").read_text() == whole
-    assert not (folder / "train.de.partial").exists()
+    assert (folder / "train.target").read_text() == whole
+    assert not (folder / "train.target.partial").exists()
 
 
 def test_a_distillation_never_writes_into_another(teacher, tmp_path):
