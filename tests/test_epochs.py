@@ -61,7 +61,7 @@ def test_every_kind_of_plan(config, batching, monkeypatch, tmp_path):
     if batching == "packed":
         data = dataclasses.replace(data, batching="packed", max_length=16, buckets=(16,))
     if batching == "sampled":
-        data = dataclasses.replace(data, tokenizer="bpe", vocab_size=30, subword_sampling=0.1, max_length=40)
+        data = dataclasses.replace(data, tokenizer="bpe", vocab_size=290, subword_sampling=0.1, max_length=40)
     given = dataclasses.replace(config, data=data)
     if batching == "stream":
         given = PRESETS["language-model"]
@@ -76,7 +76,7 @@ def test_every_kind_of_plan(config, batching, monkeypatch, tmp_path):
     assert used.training == stored.training
 
 
-def test_epochs_are_as_many_steps_and_resume(config, tmp_path, monkeypatch):
+def test_epochs_are_as_many_steps_and_resume(config, tmp_path):
     by_epochs = train(changed(config, epochs=0.5), tmp_path / "epochs", watch=quiet())
     steps = Run(by_epochs).config.training.steps
     by_steps = train(changed(config, steps=steps), tmp_path / "steps", watch=quiet())
@@ -85,9 +85,8 @@ def test_epochs_are_as_many_steps_and_resume(config, tmp_path, monkeypatch):
     before = (by_epochs / "metrics.jsonl").read_bytes()
     train(changed(config, epochs=0.5), by_epochs, watch=quiet())  # complete
     assert (by_epochs / "metrics.jsonl").read_bytes() == before
-    longer = changed(config, epochs=0.5 + 2 * 0.5 / steps)
-    train(longer, by_epochs, watch=quiet())
-    assert Run(by_epochs).checkpoints.steps()[-1] == steps + 2
+    train(changed(config, epochs=1), by_epochs, watch=quiet())
+    assert 2 * steps - 1 <= Run(by_epochs).checkpoints.steps()[-1] <= 2 * steps + 1
 
 
 def test_the_end_of_a_cosine_may_not_be_moved_by_epochs(config, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "transformer"
 LAYERS = (
     {"errors", "commands", "text"},
-    {"files"},
+    {"files", "extras"},
     {"config"},
     {"data", "model"},
     {"runtime"},

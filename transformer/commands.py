@@ -1,6 +1,7 @@
 """The commands, and how to call each: `python train.py` in a checkout, otherwise `transformer train`."""
 
 import importlib
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def called(name: str) -> str:
     if not Path("transformer/commands.py").is_file():
         return f"transformer {name}"
     return f"python {name}.py" if Path(f"{name}.py").is_file() else f"python -m transformer {name}"
+
+
+def command(name: str, *arguments: str) -> str:
+    """A command line to print, quoted for a shell."""
+    return shlex.join((*called(name).split(), *arguments))
 
 
 def program(name: str) -> str:

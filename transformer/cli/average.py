@@ -7,7 +7,7 @@ import tyro
 
 from transformer.cli.guard import guarded
 from transformer.cli.parser import parse
-from transformer.commands import called, program
+from transformer.commands import command, program
 from transformer.errors import UserError
 
 
@@ -42,4 +42,4 @@ def _average(arguments: list[str]) -> None:
     steps = list(given.steps) or run.checkpoints.steps()[-(given.last or run.config.training.keep_last) :]
     place = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{place.name}")
-    print(f"Try: {called('decode')} {run.name} --checkpoint average")
+    print("Try:", command("decode", run.name, "--checkpoint", "average"))

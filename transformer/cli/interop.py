@@ -1,5 +1,6 @@
 """`python -m transformer import|export`: the import and export commands."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import tyro
 
 from transformer.cli.guard import guarded
 from transformer.cli.parser import parse
-from transformer.commands import called, program
+from transformer.commands import command, program
 from transformer.files import check_local
 
 
@@ -42,7 +43,7 @@ def import_command(arguments: list[str]) -> None:
     if ignored := ignored_options(given.folder):
         print(f"Ignored, since not supported here: {', '.join(ignored)}")
     print(f"Written to {run.name}")
-    print(f'Try: echo "..." | {called("decode")} {run.name}')
+    print(f'Try: echo "..." | {command("decode", run.name)}')
 
 
 def export_command(arguments: list[str]) -> None:
@@ -54,11 +55,11 @@ def export_command(arguments: list[str]) -> None:
     print(f"Written to {folder}")
     if unknown := unnamed_languages(given.run_dir):
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
-    print(f'Try: transformers.MarianMTModel.from_pretrained("{folder}")')
+    print(f"Try: transformers.MarianMTModel.from_pretrained({str(folder)!r})")
     if (folder / CTRANSLATE2[0]).exists():
         print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
-        names = " ".join(CTRANSLATE2)
-        print(f"  ct2-transformers-converter --model {folder} --output_dir NEW --copy_files {names}")
+        names, quoted = " ".join(CTRANSLATE2), shlex.quote(str(folder))
+        print(f"  ct2-transformers-converter --model {quoted} --output_dir NEW --copy_files {names}")
         print("  rm NEW/shared_vocabulary.json")
 
 

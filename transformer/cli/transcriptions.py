@@ -11,6 +11,7 @@ from transformer.cli.outputs import FOR_SYNTHESIS, FOR_TEXT, Numbered, Outputs, 
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
+from transformer.extras import check_libraries
 from transformer.files import readable
 from transformer.translator.transcriber import Transcriber, Transcript
 
@@ -37,6 +38,7 @@ class Transcriptions(Outputs):
         self.each = 1 if given.format == "json" else self.n_best
         self.references = self._references()
         self.judged = self.references is not None
+        check_libraries(("soundfile", "soxr", *["jiwer"] * self.judged), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
         return self.transcriber
 

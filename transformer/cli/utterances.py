@@ -24,6 +24,7 @@ from transformer.cli.outputs import (
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
 from transformer.errors import UserError
+from transformer.extras import check_libraries
 from transformer.tasks.text_to_speech import Utterance
 from transformer.translator.synthesizer import Synthesizer
 from transformer.translator.translator import Translator
@@ -53,6 +54,7 @@ class Utterances(Outputs):
         if is_device(given.output):
             raise UserError(f"--output {given.output} must be a file: recordings are written beside it")
         self.place = Path(os.path.realpath(given.output))
+        check_libraries(("soundfile",), f"speaking with {run_dir}")
         self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
         if given.pronunciation:
             self.voice.pronunciation = Translator.load(given.pronunciation)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from transformer.data.features.audio import library
 from transformer.evaluation.scores import Score
+from transformer.extras import library
 
 
 def word_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from transformer.config import OptimizerConfig
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
+from transformer.extras import library
 from transformer.files import parse_object
 from transformer.inspection.attention import Attention, Kind
 from transformer.inspection.tree import Candidate, SearchTree
@@ -287,10 +288,7 @@ def _figure(
 ) -> tuple["Figure", Any]:
     """A figure and its axes, [down, across]. It is closed in pyplot, so a notebook displays it only once,
     as the value of the cell."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install '.[notebooks]'") from error
+    pyplot = library("matplotlib.pyplot")
     figure, axes = pyplot.subplots(down, across, figsize=size, layout=layout, squeeze=False, **options)
     pyplot.close(figure)
     return figure, axes

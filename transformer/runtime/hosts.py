@@ -110,7 +110,20 @@ def gathered(item: T) -> list[T]:
 
 
 def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
-    """Returns all of `work(items)`, in order, on every process; each process computes a part of it."""
+    """Returns all of `work(items)`, in order, on every process; each process computes a part of it.
+
+    Raises:
+      UserError: of any process, on all of them.
+    """
+    if jax.process_count() == 1:
+        return work(items)
     share = -(-len(items) // jax.process_count())
     mine = items[jax.process_index() * share :][:share]
-    return [result for results in gathered(work(mine)) for result in results]
+    try:
+        done: tuple[list[R], str] = work(mine), ""
+    except UserError as error:
+        done = [], str(error)
+    parts = gathered(done)
+    if failed := next((reason for _, reason in parts if reason), ""):
+        raise UserError(failed)
+    return [result for results, _ in parts for result in results]

@@ -21,7 +21,7 @@ from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
 from transformer.data.plans import Batching, Example, Lengths
-from transformer.data.sources.recordings import Recording, check_manifests, open_recordings
+from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
 from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
 from transformer.tasks.exhibit import Axis, Picture, Sound
@@ -110,6 +110,11 @@ class Recordings(Task):
     def check(cls, config: Config) -> None:
         """Raises UserError if recordings are missing."""
         check_manifests(_data(config))
+
+    @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """What reads recordings, or changes their rate or speed."""
+        return libraries_of(_data(config))
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:

@@ -37,6 +37,11 @@ class SpeechToText(Recordings):
     inputs = ("source",)
     sound, text = "source", "target"
 
+    @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """Those of recordings, and what counts errors."""
+        return (*super().libraries(config), "jiwer")
+
     @staticmethod
     def example(config: Config) -> Arguments:
         """Shapes of the frames and of decoder input ids."""

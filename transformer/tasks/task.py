@@ -100,6 +100,12 @@ class Task(ABC):
         return
 
     @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """The libraries that preparing, training or evaluating needs and that are not always installed
+        (`transformer.extras`)."""
+        return ()
+
+    @classmethod
     @abstractmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The corpus of the config, prepared on first use.

@@ -11,9 +11,8 @@ import jax
 import optax
 from flax.core import FrozenDict
 
-from transformer.commands import called
+from transformer.commands import command
 from transformer.config import Config
-from transformer.config.locations import as_options, locations
 from transformer.errors import Stopped, UserError
 from transformer.files import Json, write_whole
 from transformer.model.parameters import Variables
@@ -31,6 +30,7 @@ from transformer.trainer.clock import EVALUATION, TRAINING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.journal import Journal, Pace, Track, untracked
 from transformer.trainer.profile import Profile, memory_profiled
+from transformer.trainer.resuming import resume_command
 from transformer.trainer.signals import StopRequest, asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
@@ -191,7 +191,7 @@ class Loop:
         with self.clock.during(EVALUATION):
             found = None
             if not stop:
-                found = self.evaluator.validate(self.state.best_variables, self.stop_request)
+                found = self._validated()
                 stop = asked(self.stop_request)
             if found:
                 self._tell_evaluation(*found)
@@ -200,6 +200,18 @@ class Loop:
         if stop:
             self.run.checkpoints.finish_saving()
             self._stop(stop)
+
+    def _validated(self) -> tuple[Json, list[Sample]] | None:
+        """What the evaluation found; None if a stop was requested. If it fails, the state is saved first."""
+        try:
+            return self.evaluator.validate(self.state.best_variables, self.stop_request)
+        except Exception as error:
+            if jax.process_count() == 1 or isinstance(error, UserError):  # which all processes have
+                self.run.checkpoints.save(self.state)
+                self.run.checkpoints.finish_saving()
+                again = resume_command(self.run, self.config)
+                self.watch.message(f"The evaluation failed. Step {self.step} is saved. Resume with: {again}")
+            raise
 
     def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
@@ -274,7 +286,7 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
-        example = self.data.task.example_command(records[0], f"{called('decode')} {self.run.name}")
+        example = self.data.task.example_command(records[0], command("decode", self.run.name))
         if example and find_system(self.config.system).search is not NO_SEARCH:
             self.watch.message(f"Try: {example}", command=True)
 
@@ -287,7 +299,7 @@ class Loop:
         return asked(self.stop_request)
 
     def _stop(self, signal: int) -> None:
-        again = f"{called('train')} --run-dir {self.run.name}{as_options(locations(self.config))}"
+        again = resume_command(self.run, self.config)
         raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import jax
 
-from transformer.commands import called
-from transformer.config import Config, ModelConfig, as_decided, check_beam, differences
-from transformer.config.locations import NOT_OPENED, locations
+from transformer.config import Config, as_decided, check_beam, differences
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
 from transformer.errors import UserError
+from transformer.extras import check_libraries
 from transformer.methods.registry import check_methods, objective_of
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
@@ -26,18 +25,8 @@ from transformer.trainer.checks import check_task
 from transformer.trainer.clock import Clock
 from transformer.trainer.journal import Track, untracked
 from transformer.trainer.loop import Loop
+from transformer.trainer.resuming import check_unchanged, sized_like
 from transformer.trainer.teacher import check_teacher, load_teacher
-
-CHANGEABLE = (
-    "training.steps",
-    "training.patience",
-    "training.keep_last",
-    "training.samples",
-    "data.cache_dir",
-    "mesh.fsdp",
-    "mesh.tensor",
-)
-"""Options that may change on resume, since they affect no earlier result."""
 
 
 def train(
@@ -73,6 +62,7 @@ def train(
     watch = watch or Watch(quiet=not is_main_process())
     keep_programs()
     check_system(config)
+    check_libraries(find_system(config.system).task.libraries(config), f"system {config.system}")
     layout = layout_of(config.mesh)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
@@ -106,7 +96,7 @@ def train(
         config = dataclasses.replace(config, training=training)
         watch.message(f"  {epochs:g} epochs are {training.steps:,} updates")
         if run:
-            _check_unchanged(run, config)
+            check_unchanged(run, config)
     check_beam(config.decoding, config.model)
     objective = objective_of(config, partial(load_teacher, task), task.spell)
     if run is None:  # only now, after all checks: a run stores its options
@@ -143,39 +133,8 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir, writes=True)
     run.check_resumable()
-    _check_unchanged(run, config)
+    check_unchanged(run, config)
     return run
-
-
-def _check_unchanged(run: Run, config: Config) -> None:
-    """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
-    config = as_decided(config, run.config)
-    training = config.training
-    if training.epochs is not None:  # their updates are compared when they are known
-        training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
-    given = dataclasses.replace(config, model=_sized_like(config, run.config), training=training)
-    # every learning rate of a cosine depends on its last step
-    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
-    texts = {name for name in locations(given) | locations(run.config) if name.startswith("data.")}
-    # another path to the same text: its content is compared when it is opened
-    free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
-    changed = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
-    if changed:
-        raise UserError(
-            f"{run.name} was made with another config: " + "; ".join(changed) + ". To resume it, leave the "
-            f"preset and these options out: {called('train')} --run-dir {run.name}; or name another directory"
-        )
-
-
-def _sized_like(config: Config, other: Config) -> ModelConfig:
-    """The model config, with the other config's sizes that the data decides, if it has none."""
-    model = config.model
-    if model.vocab_size:
-        return model
-    common = set(model.FROM_DATA) & set(other.model.FROM_DATA)
-    return dataclasses.replace(
-        model, **{name: getattr(model, name) or getattr(other.model, name) for name in common}
-    )
 
 
 def _sized_like_parent(config: Config, parent: Run) -> Config:
@@ -190,7 +149,7 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
             f"--init-from {parent.name} holds a {parent.config.system} model, not a {config.system} one: "
             "leave out the preset"
         )
-    model = _sized_like(config, parent.config)
+    model = sized_like(config, parent.config)
     kind = type(parent.config.model)
     common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
     wanted = dataclasses.replace(parent.config, model=kind(**common))

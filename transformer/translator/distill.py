@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer.commands import called
+from transformer.commands import command
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
 from transformer.errors import UserError
@@ -88,12 +88,13 @@ def distill(
         os.replace(partial, translations)
     watch.message(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
-        f"--data.{split}-{side} {folder / f'{split}.{language}'}"
+        word
         for split in corpus.splits
         for side, language in zip(("source", "target"), languages, strict=True)
+        for word in (f"--data.{split}-{side}", str(folder / f"{split}.{language}"))
     ]
-    tokenizer = f"--data.source-tokenizer {run.name}/source.model"
-    watch.message(f"  {called('train')} PRESET {' '.join(files)} {tokenizer}", command=True)
+    tokenizer = "--data.source-tokenizer", f"{run.name}/source.model"
+    watch.message(f"  {command('train', 'PRESET', *files, *tokenizer)}", command=True)
 
 
 def suffixes(data: DataConfig) -> tuple[str, str]:

@@ -2,14 +2,14 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.errors import UserError
+from transformer.extras import library
 
 RATE = 16_000
 """Samples a second."""
@@ -18,7 +18,6 @@ WINDOW, HOP = 400, 160
 BANDS = 80
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
-EXTRA = "pip install '.[speech]'"
 PIECE = 300 * RATE // HOP
 """Frames that are computed at once."""
 
@@ -41,14 +40,6 @@ def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np
     places = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
     found: np.ndarray = np.stack([np.interp(places, there, band) for band in features.T], axis=1)
     return found.astype(np.float32)
-
-
-def library(name: str) -> Any:
-    """A library of the extra for speech. Raises UserError if it is not installed."""
-    try:
-        return __import__(name)
-    except (ImportError, OSError) as error:
-        raise UserError(f"this needs {name}: {EXTRA}") from error
 
 
 # Features

@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer.data.features.audio import RATE, library
+from transformer.data.features.audio import RATE
 from transformer.errors import UserError
+from transformer.extras import library
 from transformer.files import open_regular, open_whole
 
 LONGEST = 3600

@@ -225,6 +225,13 @@ def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
 # Manifests
 
 
+def libraries_of(data: RecordingsConfig) -> tuple[str, ...]:
+    """The libraries that preparing these recordings needs and that are not always installed."""
+    if any(getattr(data, split) for split in SPLITS):
+        return "soundfile", "soxr"
+    return () if data.dataset in BUILT_IN and data.speeds == (1.0,) else ("soxr",)
+
+
 def check_manifests(data: RecordingsConfig) -> None:
     """Raises UserError if manifests are missing, or name files that are not there."""
     given = [split for split in SPLITS if getattr(data, split)]
