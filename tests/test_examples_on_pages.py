@@ -1,0 +1,49 @@
+"""What the README and the quick start show of `python train.py` is what it prints."""
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import jax
+import pytest
+
+from transformer.config.presets import PRESETS
+from transformer.data.sources import built_in
+from transformer.systems.registry import model_shapes
+from transformer.tasks.translation import Translation
+from transformer.trainer.evaluator import _of_various_lengths
+
+ROOT = Path(__file__).parent.parent
+CONFIG = PRESETS["quickstart"]
+README, QUICK_START = (ROOT / name for name in ("README.md", "docs/quick-start.md"))
+
+
+def pairs(split: str, count: int) -> list[tuple[str, str]]:
+    return list(islice(built_in.pairs(seed=0, split=split), count))
+
+
+def test_the_command_that_translates():
+    (record,) = pairs("test", 1)
+    task = Translation.without_corpus(CONFIG)
+    assert (
+        f"\n{task.example_command(record, 'python decode.py runs/transformer-1')}\n"
+        in QUICK_START.read_text()
+    )
+
+
+def test_the_sample_translations():
+    """Sources and references of the README; it has one of the three samples of an evaluation."""
+    some, t = pairs("validation", CONFIG.training.evaluate_sentences), CONFIG.training
+    printed = {some[index] for index in _of_various_lengths([len(str(pair)) for pair in some], t.samples)}
+    shown = re.findall(r"^  (\w.*)\n  -> .*\n   = (.*)$", README.read_text(), re.MULTILINE)
+    assert shown
+    assert {*shown} <= printed
+
+
+@pytest.mark.parametrize("page", ["docs/quick-start.md", "docs/recipes/quickstart.md", "docs/results.md"])
+def test_the_sizes(page):
+    shapes = model_shapes(Translation.without_corpus(CONFIG).config)
+    size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    text = (ROOT / page).read_text()
+    for number in (size, CONFIG.data.built_in_size):
+        assert f"{number:,}" in text
