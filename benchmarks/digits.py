@@ -25,12 +25,13 @@ from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Run, Transcriber, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.speech import RecordingsConfig
-from transformer.data.features.audio import RATE, library
+from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import read_manifest
 from transformer.data.sources.spoken import DIGITS
 from transformer.errors import UserError
 from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.extras import library
 from transformer.files import Json
 
 FEWEST, MOST = 3, 7  # digits of a string
