@@ -32,12 +32,17 @@ def test_the_command_that_translates():
 
 
 def test_the_sample_translations():
-    """Sources and references of the README; it has one of the three samples of an evaluation."""
+    """Sources and references in the README are of the samples that an evaluation prints."""
     some, t = pairs("validation", CONFIG.training.evaluate_sentences), CONFIG.training
     printed = {some[index] for index in _of_various_lengths([len(str(pair)) for pair in some], t.samples)}
-    shown = re.findall(r"^  (\w.*)\n  -> .*\n   = (.*)$", README.read_text(), re.MULTILINE)
+    shown = re.findall(r"^  (\w.*)\n  -> (.*)\n(?:   = (.*))?", README.read_text(), re.MULTILINE)
     assert shown
-    assert {*shown} <= printed
+    assert {(source, reference or output) for source, output, reference in shown} <= printed
+
+
+def test_the_command_at_the_end():
+    (record,) = pairs("test", 1)
+    assert f"\nTry: echo '{record[0]}' | python decode.py runs/transformer-1\n" in README.read_text()
 
 
 @pytest.mark.parametrize("page", ["docs/quick-start.md", "docs/recipes/quickstart.md", "docs/results.md"])
