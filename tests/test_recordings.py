@@ -263,8 +263,8 @@ def test_two_scales_are_two_tasks(tmp_path):
     config = dataclasses.replace(PRESETS["synthesis"], data=RecordingsConfig(bands=2))
     tokenizer = type("None", (), {"content": lambda _: b"text"})()
     scales = [Scale(np.float32(mean), np.float32(dev)) for mean, dev in (([1, 2], [3, 4]), ([1, 2], [3, 5]))]
-    first, second = (SpeechToText(config, tokenizer, scale).content() for scale in scales)
-    assert first != second
+    tasks = [kind(config, tokenizer, scale) for kind in (SpeechToText, TextToSpeech) for scale in scales]
+    assert len({task.content() for task in tasks}) == 4
 
 
 def test_a_bucket_has_room_for_text_in_proportion():

@@ -40,7 +40,8 @@ class DecodeArguments:
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
     """Text to translate, one sentence per line. Speech: names of recordings, relative to this file, with a
-    tab and what is said if that is known; or one recording. Default: standard input."""
+    tab and what is said if that is known (nothing after the tab: silence); or one recording. Default:
+    standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     tsv: bool = False

@@ -91,8 +91,8 @@ class RecordingsConfig(CorpusConfig):
     most_digits: int = 5
     """Built-in recordings: most digits of each. A number has at most 4."""
     train: Path | None = None
-    """Manifest of the training recordings: a file name, a tab and the text on each line. Names are relative
-    to its folder."""
+    """Manifest of the training recordings: a file name, a tab and the text on each line, which is empty for
+    silence. Names are relative to its folder."""
     validation: Path | None = None
     """The same for validation. Default: a part of the training recordings."""
     test: Path | None = None

@@ -175,9 +175,11 @@ class Recordings(Task):
             write_whole(folder / "scale.json", json.dumps(kept))
 
     def content(self) -> bytes:
-        """The vocabulary's file, and the scale."""
-        scale = self.scale.mean.tobytes() + self.scale.deviation.tobytes() if self.scale else b""
-        return self.tokenizer.content() + scale
+        """The vocabulary's file; the scale, and the side that it is for."""
+        if not self.scale:
+            return self.tokenizer.content()
+        parts = self.scale.mean.tobytes(), self.scale.deviation.tobytes(), self.sound.encode()
+        return self.tokenizer.content() + b"".join(parts)
 
     # To batches
 
