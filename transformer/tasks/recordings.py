@@ -308,8 +308,7 @@ def _read_scale(path: Path, bands: int) -> Scale:
         ) from error
     if mean.shape != (bands,) or deviation.shape != (bands,):
         raise UserError(f"{path}: must have a mean and a deviation for each of {bands} bands")
-    least = np.float32(LEAST_DEVIATION)
-    if not ((np.abs(mean) <= LARGEST) & (deviation >= least) & (deviation <= LARGEST)).all():
+    if not ((np.abs(mean) <= LARGEST) & (deviation >= LEAST_DEVIATION) & (deviation <= LARGEST)).all():
         raise UserError(
             f"{path}: means must be from {-LARGEST:g} to {LARGEST:g}, and deviations from "
             f"{LEAST_DEVIATION:g} to {LARGEST:g}; copy it from where the run was made"

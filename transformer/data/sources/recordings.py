@@ -103,7 +103,7 @@ def recording(path: Path, bands: int, text: str = "") -> Recording:
     Raises:
       UserError: as `read_audio`.
     """
-    return Recording(readable(path.name), audio.features_of(read_audio(path), bands), text)
+    return Recording(readable(path.name), audio.features_of(read_audio(fetched(path)), bands), text)
 
 
 # Built-in
