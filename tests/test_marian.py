@@ -17,10 +17,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from transformer.cli.interop import export_command, import_command
-from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig
+from transformer.config import BeamConfig, Config, DataConfig, MbrConfig, SampleConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.errors import UserError
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
+from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.tasks.translation import Translation
@@ -194,21 +195,78 @@ def test_options_of_the_search_are_honoured_or_reported(folder, capsys):
                 "max_new_tokens": 20,
                 "max_length": 512,
                 "no_repeat_ngram_size": 3,
-                "repetition_penalty": 1.0,
-                "min_length": 0,
-                "suppress_tokens": [7, 9],
-                "bad_words_ids": [[59], [8, 9]],
+                "repetition_penalty": 1.25,
+                "encoder_repetition_penalty": 1.5,
+                "min_length": 5,
+                "suppress_tokens": [7, 9, 900],
+                "begin_suppress_tokens": [11],
+                "pad_token_id": 59,
+                "bad_words_ids": [[59], [58], [8, 9]],
                 "do_sample": False,
             }
         )
     )
     import_command([str(folder), str(folder.parent / "run")])
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ignored"))
-    assert line.endswith(": no_repeat_ngram_size 3, suppress_tokens [7, 9], bad_words_ids [8, 9]")
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not imported")]
+    assert (
+        said
+        == [
+            "Not imported: bad_words_ids [8, 9]: here only single tokens are suppressed by id.",
+            "Not imported: encoder_repetition_penalty 1.5 has no counterpart here.",
+        ][::-1]
+    )
     config = Run(folder.parent / "run").config.decoding
     assert (config.beam_size, config.stop, config.max_length) == (6, "full", 20)
+    assert (config.no_repeat_ngram, config.repetition_penalty, config.min_length) == (3, 1.25, 4)
+    assert (config.suppress, config.suppress_first) == ((7, 9, 58), (11,))
     import_command([str(DATA / "marian"), str(folder.parent / "another")])
-    assert "Ignored" not in capsys.readouterr().out
+    assert "Not imported" not in capsys.readouterr().out
+
+
+SEARCHES = {
+    "power": BeamConfig(penalty="power", length_penalty=0.7, stop="full", max_length=30),
+    "rules": BeamConfig(
+        penalty="power",
+        beam_size=3,
+        stop="present",
+        max_length=30,
+        min_length=3,
+        repetition_penalty=1.5,
+        no_repeat_ngram=2,
+        suppress=(5, 7),
+        suppress_first=(9,),
+    ),
+    "sampling": SampleConfig(penalty="power", samples=1, temperature=0.5, top_k=7, top_p=0.9, max_length=9),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_goes_out_and_comes_back(name):
+    search, numbers = SEARCHES[name], {index: index + 1 for index in range(4, 59)}
+    there = {"pad_token_id": 59, **search_to_marian(search, numbers, [], 59, 1024)}
+    back = search_from_marian(there, 60)
+    expected = replace(
+        search,
+        suppress=tuple(index + 1 for index in search.suppress),
+        suppress_first=tuple(index + 1 for index in search.suppress_first),
+    )
+    if name == "sampling":  # where nothing is ranked
+        expected = replace(expected, length_penalty=1.0)
+    assert back == expected
+    assert not_imported(there, {"pad_token_id": 59}) == []
+
+
+def test_what_is_not_exported_is_named():
+    search = BeamConfig(coverage_penalty=0.2, noise=0.1, beam_size=4, groups=2)
+    said = "\n".join(not_exported(search))
+    for option in ("--extra-length 50", "--penalty wu", "--noise", "--coverage-penalty 0.2", "--groups 2"):
+        assert option in said
+    assert "one sample is drawn there" in not_exported(SampleConfig())[-1]
+    assert "nothing there chooses among the 64 candidates" in not_exported(MbrConfig())[-1]
+    one = not_exported(BeamConfig(beam_size=1, repetition_penalty=2.0))
+    assert ["factor on log-probabilities" in one[1], "--stop exact of one beam" in one[2]] == [True, True]
+    phrases = search_to_marian(search, {4: 2, 5: 3}, [(4, 5), (6,)], 9, 1024)["bad_words_ids"]
+    assert phrases == [[9], [2, 3]]  # one with an id that is not exported cannot occur
 
 
 # --- bad input ---

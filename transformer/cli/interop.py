@@ -40,8 +40,8 @@ def import_command(arguments: list[str]) -> None:
     from transformer.interop.folders import ignored_options, import_marian
 
     run = import_marian(given.folder, given.run_dir)
-    if ignored := ignored_options(given.folder):
-        print(f"Ignored, since not supported here: {', '.join(ignored)}")
+    for sentence in ignored_options(given.folder):
+        print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")
     print(f'Try: echo "..." | {command("decode", run.name)}')
 
@@ -49,9 +49,11 @@ def import_command(arguments: list[str]) -> None:
 def export_command(arguments: list[str]) -> None:
     given = parse(Export, arguments, "export")
     check_local(given.folder, "the folder")
-    from transformer.interop.folders import CTRANSLATE2, export_marian, unnamed_languages
+    from transformer.interop.folders import CTRANSLATE2, export_marian, left_options, unnamed_languages
 
     folder = export_marian(given.run_dir, given.folder, given.checkpoint)
+    for sentence in left_options(given.run_dir):
+        print(f"Not exported: {sentence}")
     print(f"Written to {folder}")
     if unknown := unnamed_languages(given.run_dir):
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from transformer.config import BeamConfig, Config, DataConfig, SpecialIds, TransformerConfig, text_data
+from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig, text_data
 from transformer.config.languages import CODE
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -24,6 +24,7 @@ from transformer.interop.marian import (
     params_from_marian,
     params_to_marian,
 )
+from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
 from transformer.runs.run import Run
 from transformer.tasks.translation import Translation
 
@@ -33,31 +34,6 @@ GENERATION = "generation_config.json"
 TOKENIZER, LANGUAGES = "tokenizer_config.json", ("source_lang", "target_lang")
 TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
 CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # word lists, for separate vocabularies
-
-_STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
-_IGNORED: Json = {  # and the value that has no effect
-    "do_sample": False,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "forced_bos_token_id": None,
-    "forced_decoder_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "force_words_ids": None,
-    "constraints": None,
-    "penalty_alpha": None,
-    "guidance_scale": 1.0,
-    "max_time": None,
-    "stop_strings": None,
-}
 
 
 def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
@@ -105,27 +81,29 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         model = replace(model, output_bias=False)
     joint = model.share_embeddings == "all"
     data = replace(DataConfig(dataset="imported", joint_vocabulary=joint), **_languages(folder))
-    config = Config(model=model, data=data, decoding=_decoding(folder, generation))
+    config = Config(model=model, data=data, decoding=_decoding(folder, generation, model.output_size))
     return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
 
 
 def ignored_options(folder: Path | str) -> list[str]:
-    """The search options of a Marian model that affect Hugging Face's output but are not supported here, as
-    `name value`.
+    """A sentence for each search option of a Marian model that affects Hugging Face's output, but is not
+    imported.
 
     Raises:
       UserError: a file cannot be read.
     """
-    meant = _generation(Path(folder))
-    ignored = [
-        f"{name} {json.dumps(meant[name])}"
-        for name, neutral in _IGNORED.items()
-        if meant.get(name) not in (None, neutral, [])
-    ]
-    for words in meant.get("bad_words_ids") or []:
-        if words != [meant.get("pad_token_id")]:
-            ignored.append(f"bad_words_ids {json.dumps(words)}")
-    return ignored
+    folder = Path(folder)
+    with _naming(_searched(folder)):
+        return not_imported(_generation(folder), _json(folder / CONFIG))
+
+
+def left_options(run_dir: Path | str) -> list[str]:
+    """A sentence for each search option of a run that affects its output, but is not exported.
+
+    Raises:
+      UserError: the run cannot be read.
+    """
+    return not_exported(Run(run_dir).config.decoding)
 
 
 def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best") -> Path:
@@ -157,7 +135,12 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     size = max(map(len, kept)) + 1
     orders = tuple(ids + [-1] * (size - len(ids)) for ids in kept)  # <pad> is the last one
     described = config_to_marian(config, size, POSITIONS)
-    described |= {"num_beams": run.config.decoding.kept, "max_length": POSITIONS // 2}
+    ids = {name: described[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
+    ids |= {name: described["eos_token_id"] for name in ("bos_token_id", "forced_eos_token_id")}
+    numbers = {index: number for number, index in enumerate(orders[1]) if index >= 0}
+    search = run.config.decoding
+    phrases = [each for text in search.forbidden for each in translation_of(run).phrases(text)]
+    generation = ids | search_to_marian(search, numbers, phrases, size - 1, POSITIONS)
     params = run.checkpoints.variables(checkpoint, model_shapes(run.config))["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
 
@@ -181,6 +164,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
             about |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
             _write_json(partial / TOKENIZER, about)
             _write_json(partial / CONFIG, described)
+            _write_json(partial / GENERATION, generation)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
     return folder
@@ -274,22 +258,15 @@ def _generation(folder: Path) -> Json:
     return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
 
 
-def _decoding(folder: Path, meant: Json) -> BeamConfig:
-    """The model's own search options, with the penalty and the stopping criterion of Hugging Face."""
-    with _naming(folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)):
-        early = meant.get("early_stopping") or False
-        if type(early) not in (bool, str) or early not in _STOP:
-            raise UserError(f'early_stopping is {early!r}, not true, false or "never"')
-        length = (
-            meant.get("max_new_tokens") or int(meant.get("max_length") or 512) - 1
-        )  # <pad> is counted there
-        return BeamConfig(
-            beam_size=int(meant.get("num_beams") or 1),
-            length_penalty=float(meant.get("length_penalty", 1.0)),
-            penalty="power",
-            stop=_STOP[early],
-            max_length=max(1, int(length)),
-        )
+def _searched(folder: Path) -> Path:
+    """The file that has the search options."""
+    return folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)
+
+
+def _decoding(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
+    """The model's own search options."""
+    with _naming(_searched(folder)):
+        return search_from_marian(meant, vocab_size)
 
 
 # Writing

@@ -204,10 +204,7 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
         "pad_token_id": pad,
         "decoder_start_token_id": pad,
         "eos_token_id": eos,
-        "forced_eos_token_id": eos,
         "bos_token_id": eos,
-        "num_beams": 4,
-        "bad_words_ids": [[pad]],
     }
 
 

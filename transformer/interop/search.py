@@ -1,0 +1,237 @@
+"""Converts search options of Hugging Face's transformers and ours.
+
+There, lengths count the start of the decoder: `min_length` n is `min_length` n - 1 here, and so is
+`max_length`. Processors of logits (`generation/logits_process.py`) get log-probabilities in beam search,
+as here, and logits in greedy search and sampling, so that `repetition_penalty` means something else there.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
+from transformer.errors import UserError
+from transformer.files import Json
+
+_STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
+_TOP_K = 50  # of transformers, if it is not given
+_UNKNOWN: Json = {  # options without a counterpart here, and the value that has no effect
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "forced_bos_token_id": None,
+    "forced_decoder_ids": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "constraints": None,
+    "penalty_alpha": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "stop_strings": None,
+}
+_OF_SAMPLING: Json = {
+    "min_p": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+}
+_RULES = (
+    *("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+
+
+# From Hugging Face
+
+
+def search_from_marian(meant: Json, vocab_size: int) -> DecodingConfig:
+    """The search that these options describe.
+
+    Args:
+      meant: of generation_config.json.
+      vocab_size: of the target. Ids beyond it have no effect there.
+
+    Raises:
+      UserError, TypeError, ValueError: a value is not one.
+    """
+    early = meant.get("early_stopping") or False
+    if type(early) not in (bool, str) or early not in _STOP:
+        raise UserError(f'early_stopping is {early!r}, not true, false or "never"')
+    beams = int(meant.get("num_beams") or 1)
+    length = max(1, int(meant.get("max_new_tokens") or int(meant.get("max_length") or 512) - 1))
+    least = meant.get("min_new_tokens")
+    least = max(0, int(meant.get("min_length") or 0) - 1) if least is None else int(least)
+    options: dict[str, Any] = {
+        "length_penalty": float(meant.get("length_penalty", 1.0)),
+        "penalty": "power",
+        "max_length": length,
+        "min_length": min(least, length - 1),  # at the limit an output ends anyway
+        "repetition_penalty": float(meant.get("repetition_penalty") or 1.0),
+        "no_repeat_ngram": int(meant.get("no_repeat_ngram_size") or 0),
+        "suppress": _ids((*_listed(meant, "suppress_tokens"), *_single_words(meant)), vocab_size),
+        "suppress_first": _ids(_listed(meant, "begin_suppress_tokens"), vocab_size),
+    }
+    if meant.get("forced_bos_token_id") is not None:  # it comes first there
+        options["suppress_first"] = ()
+    if meant.get("do_sample") is True and beams == 1:
+        top_k = meant.get("top_k", _TOP_K)
+        options |= {"samples": 1, "top_k": int(top_k or 0)}
+        options |= {name: float(meant.get(name) or 1.0) for name in ("temperature", "top_p")}
+        return SampleConfig(**options)
+    # a beam of one ends with its first </s>, as greedy search does, if it compares present lengths
+    return BeamConfig(beam_size=beams, stop=_STOP[early] if beams > 1 else "present", **options)
+
+
+def not_imported(meant: Json, described: Json) -> list[str]:
+    """A sentence for each option that changes outputs there, and is not carried by `search_from_marian`.
+
+    Args:
+      meant: of generation_config.json.
+      described: config.json, by whose ids the model is read.
+    """
+    beams, samples = meant.get("num_beams") or 1, meant.get("do_sample") is True
+    found = _in_use(meant, _UNKNOWN | (_OF_SAMPLING if samples else {}))
+    said = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in found]
+    if samples and beams != 1:
+        said.append(f"do_sample true with num_beams {beams}: beams are not sampled here.")
+    for words in _listed(meant, "bad_words_ids"):
+        if len(words) > 1:
+            said.append(f"bad_words_ids {json.dumps(words)}: here only single tokens are suppressed by id.")
+    if meant.get("repetition_penalty") not in (None, 1.0) and beams == 1:
+        said.append(
+            f"repetition_penalty {meant['repetition_penalty']} with num_beams 1 is a factor on logits there, "
+            "and on log-probabilities here."
+        )
+    if meant.get("forced_bos_token_id") is not None and _listed(meant, "begin_suppress_tokens"):
+        said.append("begin_suppress_tokens with forced_bos_token_id are about the second token there.")
+    rules = _in_use(meant, {name: 1.0 if name == "repetition_penalty" else 0 for name in _RULES})
+    rules += ["bad_words_ids"] * any(True for _ in _single_words(meant))
+    if meant.get("renormalize_logits") is True and beams > 1 and rules:
+        said.append(
+            f"renormalize_logits with {' and '.join(rules)}: what is left adds up to one there, and keeps "
+            "its probabilities here."
+        )
+    for name in "eos_token_id", "decoder_start_token_id", "pad_token_id", "forced_eos_token_id":
+        ours, theirs = described.get(name.removeprefix("forced_")), meant.get(name)
+        if theirs not in (None, ours, [ours]):
+            said.append(f"{name} is {json.dumps(theirs)} there, and {json.dumps(ours)} here.")
+    return said
+
+
+def _in_use(meant: Json, neutral: Json) -> list[str]:
+    return [name for name, value in neutral.items() if meant.get(name) not in (None, value, [])]
+
+
+def _listed(meant: Json, name: str) -> list[Any]:
+    given = meant.get(name) or []
+    if not isinstance(given, list):
+        raise UserError(f"{name} is {given!r}, not a list")
+    return given
+
+
+def _single_words(meant: Json) -> Iterable[int]:
+    """The tokens that are forbidden alone, besides <pad>, which is never generated here, and </s>, which
+    cannot be forbidden there."""
+    never = meant.get("pad_token_id"), meant.get("eos_token_id")
+    for words in _listed(meant, "bad_words_ids"):
+        if not isinstance(words, list) or not words:
+            raise UserError(f"bad_words_ids has {words!r}, not a list of ids")
+        if len(words) == 1 and words[0] not in never:
+            yield words[0]
+
+
+def _ids(given: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
+    several = tuple(given)
+    if wrong := [index for index in several if type(index) is not int]:
+        raise UserError(f"{wrong[0]!r} is among the ids of suppressed tokens")
+    return tuple(dict.fromkeys(index for index in several if 0 <= index < vocab_size))
+
+
+# To Hugging Face
+
+
+def search_to_marian(
+    search: DecodingConfig,
+    numbers: Mapping[int, int],
+    phrases: Sequence[Sequence[int]],
+    pad: int,
+    positions: int,
+) -> Json:
+    """The options of generation_config.json for a search.
+
+    Args:
+      search: the options here.
+      numbers: Marian's id of each of ours.
+      phrases: the sequences of our ids that are forbidden.
+      pad: Marian's id of <pad>.
+      positions: maximum length there.
+    """
+    longest = search.max_length or search.buckets[-1] + search.extra_length
+    forbidden = [[numbers[index] for index in each] for each in phrases if numbers.keys() >= set(each)]
+    options: Json = {
+        "do_sample": _draws(search),
+        "num_beams": _beams(search),
+        "max_length": min(longest + 1, positions),
+        "bad_words_ids": [[pad], *forbidden],
+    }
+    if options["num_beams"] > 1:
+        stop = search.stop if isinstance(search, BeamConfig) else "exact"
+        options |= {"length_penalty": search.length_penalty}
+        options |= {"early_stopping": next(theirs for theirs, ours in _STOP.items() if ours == stop)}
+    if _draws(search):
+        assert isinstance(search, SampleConfig)
+        options |= {name: getattr(search, name) for name in ("temperature", "top_k", "top_p")}
+    if search.min_length:
+        options["min_length"] = search.min_length + 1
+    if search.repetition_penalty != 1:
+        options["repetition_penalty"] = float(search.repetition_penalty)
+    if search.no_repeat_ngram:
+        options["no_repeat_ngram_size"] = search.no_repeat_ngram
+    for name, ids in ("suppress_tokens", search.suppress), ("begin_suppress_tokens", search.suppress_first):
+        if known := [numbers[index] for index in ids if index in numbers]:
+            options[name] = known
+    return options
+
+
+def not_exported(search: DecodingConfig) -> list[str]:
+    """A sentence for each option that changes outputs here, and is not carried by `search_to_marian`."""
+    said = [f"--extra-length {search.extra_length}: there is no limit relative to the source there."]
+    beams = _beams(search)
+    if search.penalty == "wu" and search.length_penalty and beams > 1:
+        said.append(
+            f"--penalty wu becomes |Y|^{search.length_penalty:g}, the only form there: short outputs compare "
+            "otherwise."
+        )
+    for option in search.noisy:
+        said.append(f"--{option.replace('_', '-')}: there is no noise there.")
+    if search.repetition_penalty != 1 and beams == 1:
+        said.append(
+            f"--repetition-penalty {search.repetition_penalty:g} of one beam is a factor on "
+            "log-probabilities here, and on logits there."
+        )
+    match search:
+        case MbrConfig():
+            said.append(f"--method mbr: nothing there chooses among the {search.samples} candidates.")
+        case SampleConfig():
+            said.append(
+                f"--samples {search.samples}, --seed: one sample is drawn there, with other random numbers."
+            )
+        case BeamConfig():
+            if search.coverage_penalty:
+                said.append(f"--coverage-penalty {search.coverage_penalty:g} does not exist there.")
+            if search.groups > 1:
+                said.append(f"--groups {search.groups}: there all beams are one group.")
+            if beams == 1 and search.stop == "exact" and search.length_penalty > 0:
+                said.append("--stop exact of one beam: greedy search ends with its first </s> there.")
+    return said
+
+
+def _draws(search: DecodingConfig) -> bool:
+    return isinstance(search, SampleConfig) and getattr(search, "candidates", "sample") == "sample"
+
+
+def _beams(search: DecodingConfig) -> int:
+    return 1 if isinstance(search, GreedyConfig) or _draws(search) else search.kept
