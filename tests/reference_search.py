@@ -25,16 +25,16 @@ SOURCES = np.array(
 _ROWS, _TIME = 8, 22  # one compiled program scores prefixes of every number and length
 
 
-def random_variables(model: Transformer, seed: int) -> Any:
+def random_variables(model: Any, seed: int, shapes: Any = None) -> Any:
     """Variables with which a model is fairly certain, and does not repeat itself: large embeddings, small
-    biases."""
+    biases. `shapes` are theirs, if its source is not ids."""
     rng, ids = np.random.default_rng(seed), np.ones((1, 2), np.int32)
 
     def draw(path: Any, leaf: Any) -> np.ndarray:
         spread = {"table": 0.7, "scale": 0.1, "bias": 0.1}.get(path[-1].key, 0.35)
         return rng.normal(path[-1].key == "scale", spread, leaf.shape).astype(np.float32)
 
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)
+    shapes = shapes or jax.eval_shape(model.init, jax.random.key(0), ids, ids)
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 

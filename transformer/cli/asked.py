@@ -1,6 +1,9 @@
 """What a line of the input asks for: a sentence, how its translation begins, and the terms in it."""
 
+import functools
+import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterator
 
 from transformer.cli.decode_arguments import DecodeArguments, columns_of
@@ -15,6 +18,7 @@ from transformer.text import has_text
 from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
+NAMED = 3  # terms of a line that get a warning each, if they are left out
 
 
 class Asking:
@@ -52,21 +56,29 @@ class Asking:
     def _found(self, number: int, source: str, own: tuple[str, ...]) -> Iterator[str]:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are left
         out, with a warning."""
-        held, wanted = set(own), [text for text in self.glossary.terms(source) if text not in own]
+        try:
+            wanted = [text for text in self.glossary.terms(source) if text not in own]
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from error
         if not wanted:
             return
-        term, settings = self.translator.task.term, self.translator.settings(None, self.options)
-        room = self.translator.room(Asked(source), settings) - sum(len(term(text)) for text in own)
+        size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
+        settings = self.translator.settings(None, self.options)
+        room = self.translator.room(Asked(source), settings) - sum(map(size_of, own))
+        held, dropped = set(own), Counter[str]()
         for text in wanted:
             try:
-                size = len(term(text))
                 if len(held | {text}) > SIZES[-1]:
                     raise UserError(f"the term {brief(text)} is one more than the {SIZES[-1]} of a search")
-                if size > room:
+                if (size := size_of(text)) > room:
                     raise UserError(f"the output has no room for the term {brief(text)} (see --extra-length)")
             except UserError as error:
-                log.warning("line %d: %s; it is left out", number, error)
+                dropped[str(error)] += 1
             else:
                 room -= size
                 held.add(text)
                 yield text
+        for why, count in itertools.islice(dropped.items(), NAMED):
+            log.warning("line %d: %s; it is left out%s", number, why, f" {count:,} times" * (count > 1))
+        if more := sum(dropped.values()) - sum(list(dropped.values())[:NAMED]):
+            log.warning("line %d: %s more terms are left out", number, f"{more:,}")

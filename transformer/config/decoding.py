@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
-from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges
+from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges, check_types
 from transformer.errors import UserError, nearest
 from transformer.text import has_text
 
-_LISTS: dict[str, type] = {"forbidden": str, "suppress": int, "suppress_first": int, "buckets": int}
-_NAMES: dict[type, str] = {str: "phrases", int: "whole numbers"}
+PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwords are forbidden
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,9 @@ class DecodingConfig:
         return 1
 
     def __post_init__(self) -> None:
-        for name, each in _LISTS.items():
-            given: Any = getattr(self, name)
-            whole = isinstance(given, list | tuple | set | frozenset)
-            if not whole or not all(isinstance(item, each) for item in given):
-                option = name.replace("_", "-")
-                raise UserError(f"--decoding.{option} {given!r}: must be a list of {_NAMES[each]}")
-            object.__setattr__(self, name, tuple(given))  # hashable: programs depend on it
+        check_types("decoding", self)  # also so that it is hashable: programs depend on it
         check_ranges("decoding", self, self._RANGES)
         methods = methods_of(type(self))
-        if self.method not in methods:
-            raise UserError(f"--decoding.method {self.method}: choose {' or '.join(methods)}")
         if methods[self.method] is not type(self):
             kind = methods[self.method].__name__
             raise UserError(f"--decoding.method {self.method}: its options are a {kind}")
@@ -99,6 +90,8 @@ class DecodingConfig:
             raise UserError("--decoding.input-dropout must be in [0, 1)")
         if any(not has_text(phrase) for phrase in self.forbidden):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
+        if (longest := max(map(len, self.forbidden), default=0)) > PHRASE:
+            raise UserError(f"--decoding.forbidden: a phrase has {longest:,} letters, and may have {PHRASE}")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")
         if self.rows * self.kept * self.buckets[-1] > IDS:
@@ -258,9 +251,9 @@ def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> Dec
     """
     kinds = methods_of(type(current))
     method = values.get("method", current.method)
-    if method not in kinds:
+    if not isinstance(method, str) or method not in kinds:
         needs = ""
-        if method in METHODS:
+        if isinstance(method, str) and method in METHODS:
             needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
         raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
     kind = kinds[method]

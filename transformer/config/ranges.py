@@ -1,6 +1,11 @@
-"""Limits of options."""
+"""Types and limits of options."""
 
-from typing import Any
+import dataclasses
+import functools
+import numbers
+import reprlib
+from collections.abc import Hashable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.errors import UserError
 
@@ -25,3 +30,65 @@ def check_ranges(section: str, config: object, ranges: Ranges) -> None:
                 raise UserError(
                     f"--{section}.{name.replace('_', '-')} must be at least {least:,} and at most {most:,}"
                 )
+
+
+@functools.cache
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+_SEVERAL = {int: "whole numbers", float: "numbers", str: "phrases"}
+
+
+def check_types(section: str, config: Any) -> None:
+    """Gives every field the type that it is declared with: numbers of NumPy become Python's, lists tuples.
+
+    Raises:
+      UserError: a value has another type, with the name of its option.
+    """
+    kind: Any = type(config)
+    for field in dataclasses.fields(config):
+        value, hint = getattr(config, field.name), _hints(kind)[field.name]
+        try:
+            typed = _typed(value, hint)
+        except TypeError as error:
+            option = f"--{section}.{field.name.replace('_', '-')}"
+            raise UserError(f"{option} {reprlib.repr(value)}: {error}") from error
+        object.__setattr__(config, field.name, typed)
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """A value as the type of a hint. Raises TypeError if it has another."""
+    kinds = get_args(hint) or (hint,)
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if get_origin(hint) is Literal:
+        if not isinstance(value, str) or value not in kinds:
+            raise TypeError(f"choose {' or '.join(kinds)}")
+    elif get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple | set | frozenset):
+            raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}")
+        try:
+            return tuple(_typed(item, kinds[0]) for item in value)
+        except TypeError as error:
+            raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}") from error
+    elif value is None and type(None) in kinds:
+        return None
+    elif int in kinds and is_number and isinstance(value, numbers.Integral):
+        return int(value)
+    elif float in kinds and is_number:
+        return float(value)
+    elif {int, float, str, bool} & set(kinds) and type(value) not in kinds:
+        raise TypeError(f"must be {' or '.join(_NAMES[kind] for kind in kinds if kind in _NAMES)}")
+    return value
+
+
+def whole_number(name: str, value: Any, least: int = 0, most: int = COUNTS) -> int:
+    """A whole number within limits.
+
+    Raises:
+      UserError: it is none, with this name.
+    """
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most:
+        return int(value)
+    raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from {least:,} to {most:,}")

@@ -39,6 +39,25 @@ class Finished:
 
 
 @struct.dataclass
+class LogP(ByRows):
+    """log P under the model alone, where beams are ranked by another sum: with a hook that penalises, or with
+    noise."""
+
+    live: Float[Array, "b n"]
+    """Of the unfinished beams."""
+    ended: Float[Array, "b columns n"]
+    """A ring: of each beam, if <eos> is its token at that step."""
+    cache: AnyCache | None
+    """Of the model without noise. None: there is no noise."""
+
+    def put_rows(self, rows: Int[Array, " r"], new: "LogP") -> "LogP":
+        """These rows begin anew. The ring is kept."""
+        begun: Any = new.cache
+        cache = self.cache and self.cache.put_rows(rows, begun)
+        return replace(self, live=put_rows(self.live, rows, new.live), cache=cache)
+
+
+@struct.dataclass
 class Slots(ByRows):
     """The sentences of a search."""
 
@@ -53,7 +72,8 @@ class Slots(ByRows):
     limits: Int[Array, " b"]
     """The maximum length of its output."""
     live: Float[Array, "b n"]
-    """Log-probabilities of the unfinished beams."""
+    """What the unfinished beams are ranked by: their log-probabilities, under the noise and with what a hook
+    takes from them."""
     newest: Int[Array, "b n"]
     """Their last tokens."""
     tokens: Int[Array, "b columns n"]
@@ -69,11 +89,13 @@ class Slots(ByRows):
     """What the choice reads for each slot, such as random keys: arrays with rows first."""
     noise: Noise | None = None
     """On the decoder's inputs."""
+    log_p: LogP | None = None
+    """Of the beams. None: it is `live`."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
         """These slots begin anew, as in `new`, whose rings may have any length. Rows beyond the last are
         dropped."""
-        kept = "cache", "column", "start", "tokens", "parents"
+        kept = "cache", "column", "start", "tokens", "parents", "log_p"
         changed: dict[str, Any] = {
             field.name: put_rows(getattr(self, field.name), rows, getattr(new, field.name))
             for field in fields(self)
@@ -81,7 +103,8 @@ class Slots(ByRows):
         }
         start = self.start.at[rows].set(self.column, mode="drop")
         begun: Any = new.cache
-        return replace(self, **changed, cache=self.cache.put_rows(rows, begun), start=start)
+        log_p = None if self.log_p is None or new.log_p is None else self.log_p.put_rows(rows, new.log_p)
+        return replace(self, **changed, cache=self.cache.put_rows(rows, begun), start=start, log_p=log_p)
 
 
 @struct.dataclass
@@ -122,26 +145,45 @@ class Choice(Protocol):
 
 def step(model: nn.Module, variables: Variables, slots: Slots, choice: Choice, hook: SearchHook) -> Slots:
     """One more token in every slot."""
-    logits, log_normaliser, cache = predict(model, variables, slots, hook)
-    return extend(slots, cache, choice(slots, logits, log_normaliser, special_ids(model).eos), hook)
+    eos, predicted = special_ids(model).eos, predict(model, variables, slots, hook)
+    chosen = choice(slots, predicted.logits, predicted.log_normaliser, eos)
+    return extend(slots, predicted, chosen, hook, eos)
 
 
-def predict(
-    model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook
-) -> tuple[Float[Array, "b n v"], Float[Array, "b n 1"], AnyCache]:
-    """The logits of the next token, with -inf for what is forbidden, the log-sum-exp of all logits, and the
-    cache."""
+@struct.dataclass
+class Predicted:
+    """What the model predicts for the next token of each beam."""
+
+    logits: Float[Array, "b n v"]
+    """To choose from: -inf for what is forbidden."""
+    log_normaliser: Float[Array, "b n 1"]
+    """The log-sum-exp of all logits."""
+    cache: AnyCache
+    log_p: Float[Array, "b n v"] | None
+    """Of each token under the model alone. None: slots need none (`Slots.log_p`)."""
+    noiseless: AnyCache | None
+    """The cache without noise, if there is some."""
+
+
+def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook) -> Predicted:
+    """The prediction for the next token, and the caches that include the newest one."""
+    noise, log_p, noiseless = {}, None, None
     if slots.noise is not None:
-        variables = {**variables, NOISE: {OF_INPUTS: slots.noise.at(slots.length)}}
-    logits, cache = advance(model, variables, slots.cache, slots.newest)
+        noise = {NOISE: {OF_INPUTS: slots.noise.at(slots.length)}}
+    logits, cache = advance(model, {**variables, **noise}, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     if getattr(hook, "penalises", False):
         logits, log_normaliser = logits - log_normaliser, jnp.zeros_like(log_normaliser)
+        log_p = logits
+    if slots.log_p is not None and slots.log_p.cache is not None:
+        by_itself, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
+        log_p = jax.nn.log_softmax(by_itself)
     last = slots.length + 1 >= slots.limits
-    return allowed(hook, logits, slots.hook.value, special_ids(model), last), log_normaliser, cache
+    logits = allowed(hook, logits, slots.hook.value, special_ids(model), last)
+    return Predicted(logits, log_normaliser, cache, log_p, noiseless)
 
 
-def extend(slots: Slots, cache: AnyCache, chosen: Extended, hook: SearchHook) -> Slots:
+def extend(slots: Slots, predicted: Predicted, chosen: Extended, hook: SearchHook, eos: int) -> Slots:
     """The slots after a step."""
     column, columns = slots.column, slots.tokens.shape[1]
 
@@ -150,11 +192,17 @@ def extend(slots: Slots, cache: AnyCache, chosen: Extended, hook: SearchHook) ->
         new = jnp.where(slots.done[:, None], old, new)
         return jax.lax.dynamic_update_index_in_dim(ring, new, column, axis=1)
 
+    log_p = slots.log_p
+    if log_p is not None:
+        assert predicted.log_p is not None
+        total = log_p.live[:, :, None] + predicted.log_p
+        noiseless: Any = predicted.noiseless and predicted.noiseless.select(chosen.parents)
+        log_p = LogP(of_chosen(total, chosen), write(log_p.ended, total[..., eos]), noiseless)
     length = jnp.where(slots.done, slots.length, slots.length + 1)
     complete = slots.done | chosen.enough | (length >= slots.limits)
     return replace(
         slots,
-        cache=cache.select(chosen.parents),
+        cache=predicted.cache.select(chosen.parents),
         hook=States(hook.advance(chosen.tokens, slots.hook.select(chosen.parents).value)),
         column=(column + 1) % columns,
         length=length,
@@ -165,7 +213,14 @@ def extend(slots: Slots, cache: AnyCache, chosen: Extended, hook: SearchHook) ->
         finished=chosen.finished,
         done=complete | (length >= columns),
         overflowed=slots.overflowed | (~complete & (length >= columns)),
+        log_p=log_p,
     )
+
+
+def of_chosen(values: Float[Array, "b n v"], chosen: Extended) -> Float[Array, "b n"]:
+    """The values of the tokens that a step chose, for the beams that they continue."""
+    of_parents = jnp.take_along_axis(values, chosen.parents[:, :, None], axis=1)
+    return jnp.take_along_axis(of_parents, chosen.tokens[:, :, None], axis=2)[:, :, 0]
 
 
 def run(
@@ -208,7 +263,11 @@ def results(slots: Slots, special: SpecialIds, penalty: LengthPenalty) -> Search
     steps = (jnp.arange(columns), *(jnp.moveaxis(x, 1, 0) for x in rings))
     _, tokens = jax.lax.scan(back, finished.beam, steps, reverse=True)
     tokens = tokens.transpose(1, 2, 0)
-    return in_order(tokens, finished.scores, finished.scores * penalty(lengths(tokens, special.pad)))
+    log_p = finished.scores * penalty(lengths(tokens, special.pad))
+    if slots.log_p is not None:
+        row, at = jnp.arange(len(order))[:, None], (slots.start[:, None] + finished.step) % columns
+        log_p = jnp.where(unfilled, NEVER, slots.log_p.ended[row, at, finished.beam])
+    return in_order(tokens, finished.scores, log_p)
 
 
 def search_all(
@@ -253,8 +312,11 @@ def begun(
     live, rows = choice.first(), len(limits.each)
     shape = (rows, len(live))
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
+    cache, log_p = begin(model, variables, inputs, len(live), columns), None
+    if noise is not None or getattr(hook, "penalises", False):
+        log_p = LogP(jnp.zeros(shape), jnp.zeros(rings.shape), None if noise is None else cache)
     return Slots(
-        cache=begin(model, variables, inputs, len(live), columns),
+        cache=cache,
         hook=States(first_states(hook, inputs, len(live))),
         column=jnp.zeros((), jnp.int32),
         start=jnp.zeros(rows, jnp.int32),
@@ -269,4 +331,5 @@ def begun(
         overflowed=jnp.zeros(rows, bool),
         read=read,
         noise=noise,
+        log_p=log_p,
     )

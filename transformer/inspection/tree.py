@@ -36,19 +36,20 @@ class Candidate:
     step: int
     """Its length in tokens, counting <eos>; from 1."""
     rank: int
-    """Its rank among the candidates of its step, from 0: by log-probability; with terms, banks take turns."""
+    """Its rank among the candidates of its step, from 0: by log-probability, with the repetition penalty and
+    under the noise of the search; with terms, banks take turns."""
     parent: int | None
     """Index in the tree of the candidate that it continues. None: <s>."""
     token: str
     log_p: float
-    """log P of all its tokens, in nats."""
+    """log P of all its tokens under the model, in nats."""
     gained: float
     """log P of its last token, given the previous ones, in nats."""
     fate: Fate
     """live: the search continues it; finished: it ends in <eos> and is among the beam_size best of its step;
     pruned: others were better."""
     score: float | None = None
-    """log_p divided by the length penalty, for finished candidates."""
+    """For finished candidates: as `Hypothesis.score`."""
     place: int | None = None
     """Rank among the returned hypotheses, from 0. None: it is not one of them."""
     why: str = ""
@@ -122,8 +123,8 @@ def search_tree(
     ends: dict[tuple[int, int], int] = {}  # the candidate that ends a beam at a step
     ids: list[tuple[int, ...]] = [()] * choice.beam_size  # of each beam
     while not slots.done[0]:
-        step, before = int(slots.length[0]), np.asarray(slots.live[0])
-        slots, found, met, chosen = _step(*job, slots)
+        step, before = int(slots.length[0]), np.asarray((slots.log_p or slots).live[0])
+        slots, found, log_p_of, met, chosen = _step(*job, slots)
         going_on = {
             (int(parent), int(token)): beam
             for beam, (parent, token) in enumerate(zip(chosen.parents[0], chosen.tokens[0], strict=True))
@@ -131,26 +132,25 @@ def search_tree(
         }
         beams: list[int | None] = [None] * choice.beam_size
         said = list(ids)
-        each = list(
-            zip(*(np.asarray(x[0]) for x in (found.log_p, found.parent, found.token, met)), strict=True)
-        )
+        columns = found.log_p, found.parent, found.token, met
+        each = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
         reasons = Reasons(choice.beam_size, step < forced, bool(phrases), each, going_on)
-        for rank, (log_p, parent, token, bank) in enumerate(each):
-            if log_p == NEVER:
+        for rank, (total, parent, token, bank) in enumerate(each):
+            if total == NEVER:
                 break
             fate: Fate = "pruned"
             score = None
             if token == eos and rank < choice.beam_size:
-                fate, score = "finished", float(log_p / penalty(np.float32(step + 1)))
+                fate, score = "finished", float(total / penalty(np.float32(step + 1)))
                 ends[step, int(parent)] = len(candidates)
             elif (int(parent), int(token)) in going_on:
                 fate = "live"
                 beam = going_on[int(parent), int(token)]
                 beams[beam], said[beam] = len(candidates), (*ids[parent], int(token))
-            gained, so_far = float(log_p - before[parent]), (*ids[parent], int(token))
-            why = reasons(fate, float(log_p), token == eos, int(bank))
+            log_p, so_far = float(log_p_of[0, rank]), (*ids[parent], int(token))
+            why = reasons(fate, float(total), token == eos, int(bank))
             done = tuple(term for term, phrase in phrases.items() if so_far[-len(phrase) :] == phrase)
-            reached = above[parent], "", float(log_p), gained, fate, score
+            reached = above[parent], "", log_p, log_p - float(before[parent]), fate, score
             candidates.append(Candidate(step + 1, rank, *reached, why=why, completes=done))
             tokens.append(int(token))
         above, ids = beams, said
@@ -241,16 +241,21 @@ def _step(
     options: DecodingConfig,
     variables: Variables,
     slots: Slots,
-) -> tuple[Slots, Candidates, Array, Extended]:
-    """`transformer.decoding.slots.step`, with its candidates, their banks, and what it chose of them."""
+) -> tuple[Slots, Candidates, Array, Array, Extended]:
+    """`transformer.decoding.slots.step`, with its candidates, their log P, their banks, and what it chose of
+    them."""
     choice: Any = choice_of(options, search.hook)
-    logits, log_normaliser, cache = predict(model, as_variables(variables), slots, search.hook)
-    chosen = choice(slots, logits, log_normaliser, special_ids(model).eos)
-    found = choice.candidates(slots, logits, log_normaliser)
+    eos, predicted = special_ids(model).eos, predict(model, as_variables(variables), slots, search.hook)
+    given = slots, predicted.logits, predicted.log_normaliser
+    chosen, found = choice(*given, eos), choice.candidates(*given)
+    log_p = found.log_p
+    if slots.log_p is not None and predicted.log_p is not None:
+        row = jnp.arange(len(log_p))[:, None]
+        log_p = slots.log_p.live[row, found.parent] + predicted.log_p[row, found.parent, found.token]
     met = jnp.zeros_like(found.token)
     if isinstance(choice, Allotted):
         met = choice.met(choice.state(slots), found.parent, found.token)
-    return extend(slots, cache, chosen, search.hook), found, met, chosen
+    return extend(slots, predicted, chosen, search.hook, eos), found, log_p, met, chosen
 
 
 def _named(model: nn.Module, search: AutoregressiveSearch, tokens: list[int], inputs: Inputs) -> list[int]:

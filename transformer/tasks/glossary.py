@@ -1,13 +1,23 @@
 """Glossaries: the terms that a translation must have, found in its source."""
 
 import re
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import regex
 
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
-from transformer.files import shown
+from transformer.files import brief, shown
 from transformer.text import has_text
+
+LONGEST = 100  # words and signs of a term, and of its translation
+SECONDS = 1.0  # for the regular expression, in each line
+Phrases = dict[Any, Any]
+"""Phrases by their words, a dictionary for each. What belongs to one is under None after its last word."""
 
 
 class Glossary:
@@ -19,27 +29,36 @@ class Glossary:
     Args:
       entries: the translation of each term.
       keep: a regular expression. What it matches in a source must occur in its translation, such as
-        "https?://[^ ]+".
+        "https?://[^ ]+". It has a second for each source.
 
     Raises:
-      UserError: the expression is invalid.
+      UserError: an entry is no term with its translation, or too long, or the expression is invalid.
     """
 
     def __init__(self, entries: Mapping[str, str], keep: str = "") -> None:
-        for term, target in dict(entries).items():
-            if not all(isinstance(text, str) and has_text(text) for text in (term, target)):
-                raise UserError(f"the glossary entry {term!r}: {target!r} must be a term and its translation")
+        if not isinstance(entries, Mapping):
+            raise UserError(
+                f"entries {reprlib.repr(entries)}: must be a dictionary of terms and translations"
+            )
+        self._exact: Phrases = {}
+        self._any_case: Phrases = {}
+        for term, target in entries.items():
+            texts = all(isinstance(text, str) and has_text(text) for text in (term, target))
+            if not (texts and _words(term)):
+                entry = f"{reprlib.repr(term)}: {reprlib.repr(target)}"
+                raise UserError(f"the glossary entry {entry} must be a term and its translation")
+            for text in term, target:
+                if (size := len(_words(text))) > LONGEST:
+                    raise UserError(
+                        f"the glossary entry {brief(text)} has {size:,} words and signs, and may have "
+                        f"{LONGEST}"
+                    )
+            words = _words(term)
+            _add(self._exact, words, target)
+            if all(word == word.lower() for word in words):
+                _add(self._any_case, tuple(map(str.casefold, words)), target)
         self.entries = {_words(term): target for term, target in entries.items()}
-        self._any_case = {
-            tuple(map(str.casefold, words)): target
-            for words, target in self.entries.items()
-            if all(word == word.lower() for word in words)
-        }
-        self._longest = max(map(len, self.entries), default=0)
-        try:
-            self._keep = re.compile(keep or "(?!)")
-        except re.error as error:
-            raise UserError(f"the regular expression {keep!r} is invalid: {error}") from error
+        self._keep = _compiled(keep)
 
     @classmethod
     def read(cls, path: Path | str, keep: str = "") -> "Glossary":
@@ -48,6 +67,8 @@ class Glossary:
         Raises:
           UserError: the file is missing, or a line is not like that.
         """
+        if not isinstance(path, Path | str):
+            raise UserError(f"path {reprlib.repr(path)}: must be that of a file of terms and translations")
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(Path(path)), start=1):
             if not has_text(line):
@@ -58,39 +79,97 @@ class Glossary:
                 raise UserError(f"{where}: must be a term, a tab and its translation")
             if entries.setdefault(columns[0], columns[1]) != columns[1]:
                 raise UserError(f"{where}: {columns[0]!r} has another translation above")
+            if (size := max(len(_words(column)) for column in columns)) > LONGEST:
+                raise UserError(f"{where}: {size:,} words and signs, and an entry may have {LONGEST}")
         return cls(entries, keep)
 
     def terms(self, source: str) -> tuple[str, ...]:
         """What the translation of a sentence must have; twice what stands there twice. One that is a part of
-        another is there once more, since an occurrence in a translation counts for both."""
-        found, end = [], 0
-        for match in self._keep.finditer(source):
+        another is there once more, since an occurrence in a translation counts for both.
+
+        Raises:
+          UserError: the regular expression takes too long.
+        """
+        if not isinstance(source, str):
+            raise UserError(f"source must be a sentence, not {type(source).__name__}")
+        try:
+            kept = list(self._keep.finditer(source, timeout=SECONDS)) if self._keep else []
+        except TimeoutError as error:
+            pattern, text = brief(self._keep.pattern), brief(source)
+            raise UserError(
+                f"the regular expression {pattern} takes more than {SECONDS:.0f} s on {text}: make it simpler"
+            ) from error
+        found, end = list[str](), 0
+        for match in kept:
             found += [*self._found(source[end : match.start()]), match[0].strip()]
             end = match.end()
         found = list(filter(has_text, [*found, *self._found(source[end:])]))
-        parts = [text for text in dict.fromkeys(found) for other in found for _ in range(_times(text, other))]
-        return (*found, *parts)
+        return (*found, *_parts(found))
 
     def _found(self, text: str) -> Iterator[str]:
         """The translations of the entries in a text."""
         words, start = _words(text), 0
+        folded = tuple(map(str.casefold, words))
         while start < len(words):
-            for size in range(min(self._longest, len(words) - start), 0, -1):
-                written = words[start : start + size]
-                target = self.entries.get(written) or self._any_case.get(tuple(map(str.casefold, written)))
-                if target:
-                    yield target
-                    break
-            else:
-                size = 1
+            # of equal length, the entry that is written so comes first
+            several = [*_at(self._exact, words, start), *_at(self._any_case, folded, start)]
+            size, target = max(several, key=lambda each: each[0], default=(1, ""))
+            if target:
+                yield target
             start += size
 
 
-def _times(text: str, other: str) -> int:
-    """How often the words of a text are in another text."""
-    words, around = _words(text), _words(other)
-    starts = range(len(around) - len(words) + 1) if words != around else ()
-    return sum(around[start : start + len(words)] == words for start in starts)
+def _compiled(keep: str) -> Any:
+    """A regular expression. None: there is none.
+
+    Raises:
+      UserError: it is invalid.
+    """
+    if not isinstance(keep, str):
+        raise UserError(f"keep {reprlib.repr(keep)}: must be a regular expression")
+    try:
+        return regex.compile(keep) if keep else None
+    except (regex.error, RecursionError, OverflowError, MemoryError) as error:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UserError(f"the regular expression {brief(keep)} is invalid: {what}") from error
+
+
+def _parts(found: Sequence[str]) -> Iterator[str]:
+    """The texts that are a part of others, as often as they are."""
+    phrases: Phrases = {}
+    words = {text: _words(text) for text in found}
+    for text, own in words.items():
+        if own and len(own) <= LONGEST:
+            _add(phrases, own, text, several=True)
+    times: Counter[str] = Counter()
+    for other, count in Counter(found).items():
+        around = words[other]
+        for start in range(len(around)):
+            for size, texts in _at(phrases, around, start):
+                if size < len(around):
+                    times.update(dict.fromkeys(texts, count))
+    return (text for text in words for _ in range(times[text]))
+
+
+def _add(phrases: Phrases, words: Sequence[str], value: str, several: bool = False) -> None:
+    """Adds a phrase; with `several`, a list of all its values is under None."""
+    for word in words:
+        phrases = phrases.setdefault(word, {})
+    if several:
+        phrases.setdefault(None, []).append(value)
+    else:
+        phrases[None] = value
+
+
+def _at(phrases: Phrases, words: Sequence[str], start: int) -> Iterator[tuple[int, Any]]:
+    """The phrases that begin at a word: how many words each has, and what belongs to it, the shortest
+    first."""
+    for place in range(start, len(words)):
+        if words[place] not in phrases:
+            return
+        phrases = phrases[words[place]]
+        if None in phrases:
+            yield place + 1 - start, phrases[None]
 
 
 def _words(text: str) -> tuple[str, ...]:

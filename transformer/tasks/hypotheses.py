@@ -11,21 +11,28 @@ from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
 from transformer.evaluation.consensus import expected_chrf
+from transformer.tasks.plain import Plain
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """One output for one input: a translation, or what was said."""
+class Hypothesis(Plain):
+    """One output for one input: a translation, or what was said. `json.dumps(hypothesis.to_dict())` writes it
+    as JSON, and `json.dumps(found, default=Hypothesis.to_dict)` whatever a search returned."""
+
+    computed = ("perplexity",)
 
     text: str
     tokens: tuple[str, ...]
     """Its subwords."""
     score: float
-    """The log-probability divided by the length penalty, by which hypotheses are ranked."""
+    """What hypotheses are ranked by: the log-probability divided by the length penalty. The log-probability
+    is then the one that the search adds up: with the repetition penalty, under the noise, or that with which
+    a parallel decoder chose each token. A coverage penalty is added to the quotient; minimum Bayes risk and
+    rerankers replace it."""
     log_probability: float
-    """log P(output | input) in nats, including <eos>: equal to `Translator.score` up to rounding. (For
-    a parallel decoder that re-predicts tokens or samples fertilities, each token has the probability with
-    which it was chosen.)"""
+    """log P(output | input) of the model in nats, including <eos>, whatever the options of the search. It
+    equals `Translator.score` of `ids` up to rounding; also of `text`, if the tokenizer divides that into the
+    same tokens."""
     alignment: Float[np.ndarray, "target source"] | None = None
     """Cross-attention, if requested: a row for every token and <eos>, a column for every source subword (see
     `Translator.subwords`; without those that were truncated) and <eos>, or for every encoded frame. Each row
@@ -33,17 +40,15 @@ class Hypothesis:
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids: the tokens, then <eos>."""
     token_log_probabilities: tuple[float, ...] | None = field(default=None, repr=False)
-    """If requested: log P of every token and of <eos>, in nats, with all tokens before it given."""
+    """If requested: log P of every token and of <eos>, in nats, with all tokens before it given. They add up
+    to `log_probability`."""
     entropies: tuple[float, ...] | None = field(default=None, repr=False)
     """If requested: of the distribution that each of them comes from, in nats."""
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability of its tokens, counting <eos>."""
-        total = self.log_probability
-        if self.token_log_probabilities is not None:  # without penalties of the search
-            total = sum(self.token_log_probabilities)
-        return math.exp(min(-total / max(len(self.ids), 1), 700))
+        """exp(-log_probability / |Y|), where |Y| is the number of its tokens, counting <eos>."""
+        return math.exp(min(-self.log_probability / max(len(self.ids), 1), 700))
 
 
 def hypotheses(

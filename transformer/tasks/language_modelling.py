@@ -27,6 +27,7 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Task
 from transformer.text import has_text
@@ -36,16 +37,18 @@ KEPT = 256  # documents of which the tokens are kept
 
 
 @dataclass(frozen=True)
-class Generated:
-    """What follows a prompt."""
+class Generated(Plain):
+    """What follows a prompt. `json.dumps(generated.to_dict())` writes it as JSON."""
 
     text: str
     """Without the prompt."""
     tokens: tuple[str, ...]
     score: float
-    """The log-probability divided by the length penalty, by which outputs are ranked."""
+    """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition
+    penalty or noise, the one under these."""
     log_probability: float
-    """log P(text | prompt) in nats, including <eos>, which also stands where the limit ends the text."""
+    """log P(text | prompt) of the model in nats, whatever the options of the search, including <eos>, which
+    also stands where the limit ends the text."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
 

@@ -34,9 +34,22 @@ class TextSteering:
 
     # Prefixes
 
-    def prefixes(self, texts: Sequence[str]) -> Steering:
-        """The hook that forces beginnings."""
-        begun = [self.begun(text) for text in texts]
+    def prefixes(self, texts: Sequence[str], lines: Sequence[int]) -> Steering:
+        """The hook that forces beginnings.
+
+        Args:
+          texts: the beginning of each output, which may be empty.
+          lines: the numbers of the sentences, for messages.
+
+        Raises:
+          UserError: the vocabulary cannot spell one.
+        """
+        begun = []
+        for line, text in zip(lines, texts, strict=True):
+            try:
+                begun.append(self.begun(text))
+            except UserError as error:
+                raise UserError(f"line {line}: {error}") from error
         examples = [prefix.example(*each) for each in begun]
         return Steering(
             "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in begun]
@@ -74,11 +87,13 @@ class TextSteering:
         else:
             spelled = tokenizer.spelled(word) or SPACE
             spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
-        if spelled == word:
+        if len(spelled) > LETTERS:
+            goes_on = False
+        elif spelled == word:
             goes_on = any(piece.startswith(word) for piece in tokenizer.by_piece)
         else:
             goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
-        if len(spelled) > LETTERS or not goes_on:  # or letters that have no piece: as it is
+        if not goes_on:  # it is too long, or letters have no piece: as it is
             head, spelled = whole, ""
         return self._known("prefix", text, tokenizer.encode(head.strip()) if has_text(head) else []), spelled
 

@@ -23,14 +23,17 @@ from transformer.evaluation.scores import MEL, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.tasks.exhibit import Exhibit, Sound
+from transformer.tasks.plain import Plain
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 from transformer.text import has_text
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A spoken text."""
+class Utterance(Plain):
+    """A spoken text. `json.dumps(utterance.to_dict())` writes it as JSON, without the waveform."""
+
+    computed = ("seconds",)
 
     text: str
     features: Float[np.ndarray, "t bands"]

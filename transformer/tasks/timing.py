@@ -6,10 +6,11 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.data.features.tokenizer import Tokenizer
+from transformer.tasks.plain import Plain
 
 
 @dataclass(frozen=True)
-class Word:
+class Word(Plain):
     """A word of an output, and when it was said."""
 
     text: str

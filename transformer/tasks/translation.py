@@ -218,7 +218,7 @@ class Translation(Task):
         asked = [record if isinstance(record, Asked) else Asked(*record) for record in records]
         found = []
         if any(each.prefix for each in asked):
-            found.append(self._steering.prefixes([each.prefix for each in asked]))
+            found.append(self._steering.prefixes([each.prefix for each in asked], lines))
         if any(each.terms for each in asked):
             found.append(self._steering.terms([each.terms for each in asked], lines))
         return found

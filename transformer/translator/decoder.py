@@ -24,6 +24,7 @@ from transformer.config import (
     changed_search,
     check_beam,
 )
+from transformer.config.ranges import whole_number
 from transformer.data.batching import Fields
 from transformer.data.corpus import Record
 from transformer.data.plans import Example
@@ -112,6 +113,8 @@ class Decoder(Generic[TaskT]):
         Raises:
           UserError: the directory or the checkpoint is missing or damaged.
         """
+        if not isinstance(run_dir, str | Path):
+            raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory")
         refuse_forked()
         keep_programs()
         run = Run(run_dir)
@@ -182,7 +185,8 @@ class Decoder(Generic[TaskT]):
           first_line: as in `decode`.
           options: as in `decode`.
         """
-        return self.outputs(enumerate(records, first_line), self.settings(n_best, options), n_best)
+        numbered = enumerate(records, whole_number("first_line", first_line))
+        return self.outputs(numbered, self.settings(n_best, options), n_best)
 
     def outputs(
         self, records: Iterable[Numbered], settings: DecodingConfig, n_best: int | None, **then: Any
@@ -238,7 +242,8 @@ class Decoder(Generic[TaskT]):
           A future of the outputs, best first. It can be cancelled. Its callbacks run in the thread that
           searches: they must be short, and cannot wait for other records.
         """
-        (future,) = self._begin([(line, record)], self.settings(n_best, options), n_best)
+        numbered = whole_number("line", line), record
+        (future,) = self._begin([numbered], self.settings(n_best, options), n_best)
         return future
 
     def warm_up(self, **options: Option) -> None:
@@ -255,7 +260,7 @@ class Decoder(Generic[TaskT]):
         for this model."""
         settings = changed_search(self.config.decoding, options)
         kept = settings.kept
-        if n_best is not None and not (isinstance(n_best, int) and 1 <= n_best <= kept):
+        if n_best is not None and not (type(n_best) is int and 1 <= n_best <= kept):
             raise UserError(
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
                 "--decoding.beam-size, --decoding.samples and --decoding.method"

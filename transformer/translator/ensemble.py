@@ -43,10 +43,11 @@ def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndar
     """
     try:
         given = np.array([float(weight) for weight in weights] or [1.0] * models)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         given = np.array([])
     if len(given) != models or not (np.isfinite(given) & (given > 0)).all():
         raise UserError(f"{name} {weights!r}: give a positive number for each of the {models} models")
+    given /= given.max()  # their sum may be no number
     found: np.ndarray = given / given.sum()
     return found
 
@@ -55,10 +56,11 @@ def ensemble_of(
     members: Sequence[Decoder[Translation]], weights: Sequence[float] | None, mean: str
 ) -> tuple[System, Ensemble, Variables]:
     """The system, the model and the variables of an ensemble. See `Translator.together`."""
-    if not members or not all(isinstance(member, Decoder) for member in members):
-        raise UserError("an ensemble is made of translators: give at least one")
+    several = not isinstance(members, Decoder) and isinstance(members, Sequence) and members
+    if not several or not all(isinstance(member, Decoder) for member in members):
+        raise UserError("an ensemble is made of translators: give a list with at least one")
     first, each = members[0], shares_of(weights or (), len(members), "weights")
-    if mean not in ("probabilities", "logarithms"):
+    if not isinstance(mean, str) or mean not in ("probabilities", "logarithms"):
         raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
     for member in members:
         name = member.origin or member.config.system

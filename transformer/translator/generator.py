@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import GreedyConfig, Option, SampleConfig
 from transformer.config.language_model import LanguageModelConfig
+from transformer.config.ranges import whole_number
 from transformer.decoding.calls import as_variables
 from transformer.decoding.sampling import Randomness
 from transformer.decoding.scores import token_scores
@@ -22,6 +23,7 @@ from transformer.model.parameters import Variables
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.plain import Plain
 from transformer.translator.decoder import Decoder
 
 UNFINISHED = "\ufffd"  # how an incomplete character of bytes is decoded
@@ -29,8 +31,10 @@ SEEN = 8  # tokens with which the next ones are decoded: no character is spelled
 
 
 @dataclass(frozen=True)
-class ScoredText:
-    """The log-probability of a text."""
+class ScoredText(Plain):
+    """The log-probability of a text. `json.dumps(scored.to_dict())` writes it as JSON."""
+
+    computed = ("log_probability", "bits_per_character")
 
     tokens: tuple[str, ...]
     log_probabilities: tuple[float, ...]
@@ -107,8 +111,9 @@ class Generator(Decoder[LanguageModelling]):
         refuse_forked()
         texts_of([prompt], "prompts")
         _check_until(until)
-        if length is not None and length < 0:
-            raise UserError(f"length {length}: must not be negative; 0: until the document ends")
+        whole_number("line", line)
+        if length is not None:  # 0: until the document ends
+            whole_number("length", length)
         shown, pending, held = self.task.tokenizer.encode(prompt)[-SEEN:], list[int](), ""
         settings = self._streaming(options)
         length = settings.extra_length if length is None else length
@@ -214,7 +219,7 @@ def texts_of(given: object, what: str) -> list[str]:
 
 def _check_until(until: Sequence[str]) -> None:
     """Raises UserError if a string to stop at is empty: every text contains it."""
-    if isinstance(until, str) or not all(until):
+    if isinstance(until, str) or not all(texts_of(until, "until")):
         raise UserError("until must be a list of strings, none of them empty")
 
 

@@ -30,6 +30,21 @@ def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tup
         yield members, next(size for size in settings.buckets if size >= lengths[members[0]])
 
 
+def of_any_length(
+    lengths: list[int], settings: DecodingConfig, table: int | None
+) -> Iterator[tuple[list[int], int, int]]:
+    """`of_like_length` for lengths of which some are beyond the buckets: yields indices, their padded length
+    and the number of rows. Each of the longer ones is alone."""
+    last = settings.buckets[-1]
+    short = [index for index, length in enumerate(lengths) if length <= last]
+    for members, length in of_like_length([lengths[index] for index in short], settings):
+        yield [short[member] for member in members], length, settings.rows
+    for index, length in enumerate(lengths):
+        if length > last:
+            whole = -(-length // last) * last
+            yield [index], min(whole, table or whole), 1
+
+
 def padded(
     sentences: Sequence[Sequence[int]], length: int, rows: int, pad: int
 ) -> Int[np.ndarray, "{rows} {length}"]:

@@ -23,7 +23,8 @@ def rescored(
     first_line: int = 1,
     weights: Sequence[float] = (),
 ) -> Iterator[list[Hypothesis]]:
-    """Re-ranks every sentence's hypotheses by the scores of judges, and replaces their scores by these.
+    """Re-ranks every sentence's hypotheses by the scores of judges, and replaces their scores by these. Their
+    log-probabilities stay those of the model that found them.
 
     A score is log P under a judge, in nats, divided by the judge's own length penalty; of several judges, the
     mean by their weights. With a parallel decoder this is noisy parallel decoding (Gu et al. 2018, section
@@ -50,23 +51,20 @@ def rescored(
             if has_text(source)
             for hypothesis in several
         ]
-        each = np.array([judged(judge, asked) for judge in several_judges])  # [judges, 2, hypotheses]
-        found_scores = iter((shares[:, None, None] * each).sum(axis=0).T.tolist())
+        each = np.array([judged(judge, asked) for judge in several_judges])  # [judges, hypotheses]
+        found_scores = iter((shares @ each).tolist())
         for _, (source, several) in chunk:
             if not has_text(source):  # an empty line
                 yield several
                 continue
-            new = []
-            for hypothesis in several:
-                total, score = next(found_scores)
-                new.append(dataclasses.replace(hypothesis, score=score, log_probability=total))
+            new = [dataclasses.replace(hypothesis, score=next(found_scores)) for hypothesis in several]
             yield sorted(new, key=lambda hypothesis: -hypothesis.score)
 
 
 def judged(
     judge: Translator, asked: Sequence[tuple[int, str, Hypothesis]]
-) -> Float[np.ndarray, "2 hypotheses"]:
-    """log P under a judge, and its score.
+) -> Float[np.ndarray, " hypotheses"]:
+    """The scores of a judge.
 
     Args:
       judge: the model.
@@ -77,4 +75,5 @@ def judged(
     log_p, penalty = judge.score(sources, texts, lines=lines), length_penalty(judge.config.decoding)
     lengths = [len(judge.tokenizers[1].encode(text)) + 1 for text in texts]
     divisors = np.array([float(penalty(length)) for length in lengths])  # type: ignore[arg-type]
-    return np.stack([log_p, log_p / divisors])
+    scores: np.ndarray = log_p / divisors
+    return scores

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from transformer.config import Option
 from transformer.tasks.text_to_speech import TextToSpeech, Utterance
 from transformer.translator.decoder import Decoder
+from transformer.translator.generator import texts_of
 from transformer.translator.translator import Translator
 
 
@@ -41,6 +42,7 @@ class Synthesizer(Decoder[TextToSpeech]):
           texts: any number.
           options: as in `speak`.
         """
+        texts = texts_of(texts, "texts")
         if self.pronunciation:
             pairs = zip(self.pronunciation.translate(texts), texts, strict=True)
             records = [self.task.written_for(*pair) for pair in pairs]

@@ -1,7 +1,7 @@
 """The Python API for speech: a decoder whose records are recordings."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ by the range of their type."""
 
 @dataclasses.dataclass(frozen=True)
 class Transcript(Hypothesis):
-    """What was said in a recording."""
+    """What was said in a recording. `json.dumps(transcript.to_dict())` writes it as JSON."""
 
     words: tuple[Word, ...] = ()
     """With their times, if requested."""
@@ -77,6 +77,8 @@ class Transcriber(Decoder[SpeechToText]):
         """
         if isinstance(recordings, Path | str):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
+        if not isinstance(recordings, Iterable):
+            raise UserError(f"recordings must be a list of them, not {type(recordings).__name__}")
         settings = self.settings(n_best, options)
         records = enumerate(map(self.heard, recordings), 1)
         return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))

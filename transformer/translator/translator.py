@@ -1,6 +1,8 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import dataclasses
+import operator
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import Config, DecodingConfig, Option
+from transformer.config import LONGEST, Config, DecodingConfig, Option
+from transformer.config.ranges import whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
 from transformer.decoding.scores import SearchResult
@@ -23,9 +26,12 @@ from transformer.tasks.translation import Hypothesis, Pair, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.given import More, aligned, covered, scored
-from transformer.translator.lengths import of_like_length, padded, within_positions
+from transformer.translator.lengths import of_any_length, of_like_length, padded, within_positions
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
+
+Target = Sequence[int] | Int[np.ndarray, " t"]
+"""The ids of a translation."""
 
 
 def translation_of(run: Run) -> Translation:
@@ -76,6 +82,8 @@ class Translator(Decoder[Translation]):
         Raises:
           UserError: as `Decoder.load` and `together`.
         """
+        if not isinstance(run_dir, str | Path | Sequence):
+            raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory, or a list of them")
         several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
         if not several:
             raise UserError("an ensemble needs at least one run directory")
@@ -212,7 +220,7 @@ class Translator(Decoder[Translation]):
         if isinstance(records, str):
             raise UserError("sources must be a list of sentences, not one string")
         settings = self.settings(n_best, options)
-        pairs = enumerate(asked(records, prefixes, terms), first_line)
+        pairs = enumerate(asked(records, prefixes, terms), whole_number("first_line", first_line))
         more = More(alignments, token_scores) if alignments or token_scores else None
         return self.outputs(pairs, settings, n_best, more=more)
 
@@ -289,38 +297,82 @@ class Translator(Decoder[Translation]):
         return several[:n_best]
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], *, lines: Sequence[int] | None = None
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | Target],
+        *,
+        lines: Sequence[int] | None = None,
     ) -> Float[np.ndarray, " pairs"]:
         """log P(target | source) of every pair, in nats, including <eos>.
 
+        A search's `Hypothesis.log_probability` is that of its `ids`, up to rounding. That of its text is the
+        same if the tokenizer divides the text into the same tokens; a search also finds other divisions.
+
         Args:
           sources: sentences.
-          targets: one translation each.
+          targets: one translation each: its text, or its ids with <eos> at the end, as in `Hypothesis.ids`.
           lines: line numbers for warnings. None: 1, 2, 3, ...
 
         Raises:
-          UserError: the numbers of sources and targets differ.
+          UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
-        if isinstance(sources, str) or isinstance(targets, str) or len(sources) != len(targets):
+        for name, given in ("sources", sources), ("targets", targets):
+            if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+                raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(given)}")
+        sources = [sentence(source) for source in sources]
+        if len(sources) != len(targets):
             raise UserError(
                 f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
             )
         refuse_forked()
-        settings = within_positions(self.config.decoding, self.longest)
-        sides = [
-            self.task.ids(texts, tokenizer, settings.buckets[-1], lines or range(1, len(texts) + 1))
-            for texts, tokenizer in zip((sources, targets), self.tokenizers, strict=True)
-        ]
-        longest = [max(map(len, pair)) for pair in zip(*sides, strict=True)]
+        if lines is not None and len(lines) != len(sources):
+            raise UserError(f"{len(lines)} line numbers for {len(sources)} sources: give one for each")
+        settings, pad = within_positions(self.config.decoding, self.longest), self.task.special.pad
+        last, lines = settings.buckets[-1], lines or range(1, len(sources) + 1)
+        source_ids = self.task.ids(sources, self.tokenizers[0], last, lines)
+        target_ids = self._target_ids(targets, lines, last + settings.extra_length)
+        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(sources), np.float32)
-        for rows, length in of_like_length(longest, settings):
+        for rows, length, count in of_any_length(lengths, settings, self.longest):
             source, target = (
-                padded([ids[row] for row in rows], length, settings.rows, self.task.special.pad)
-                for ids in sides
+                padded([ids[row] for row in rows], length, count, pad) for ids in (source_ids, target_ids)
             )
             found = scored(self.system, self.model, self.variables, *shard_rows(source, target))
             scores[rows] = np.asarray(found.log_p).sum(axis=1)[: len(rows)]
         return scores
+
+    def _target_ids(
+        self, targets: Sequence[str | Target], lines: Sequence[int], longest: int
+    ) -> list[list[int]]:
+        """The ids of targets: of texts, truncated to `longest`, and those that are given.
+
+        Raises:
+          UserError: given ids are not those of a translation.
+        """
+        most, size, special = self.longest or LONGEST, self.config.model.output_size, self.task.special
+        numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
+        texts, of_texts = [text for _, text in numbered], [line for line, _ in numbered]
+        divided = iter(self.task.ids(texts, self.tokenizers[1], min(longest, most), of_texts))
+
+        def checked(line: int, given: Target) -> list[int]:
+            try:
+                ids = [operator.index(each) for each in given]
+            except TypeError as error:
+                what = f"line {line}: the target {reprlib.repr(given)}"
+                raise UserError(f"{what} must be a text or a list of ids") from error
+            if ids[-1:] != [special.eos] or {special.pad, special.bos, special.eos} & set(ids[:-1]):
+                raise UserError(
+                    f"line {line}: the target must be ids of tokens, then <eos>, which is {special.eos} (as "
+                    f"Hypothesis.ids is), and not {reprlib.repr(ids)}"
+                )
+            if outside := [each for each in ids if each < 0 or (each >= size and not self.system.copies)]:
+                raise UserError(f"line {line}: the id {outside[0]}: the vocabulary has {size:,} ids, from 0")
+            if len(ids) > most:
+                raise UserError(f"line {line}: {len(ids):,} ids, and a target may have {most:,}")
+            return ids
+
+        pairs = zip(lines, targets, strict=True)
+        return [next(divided) if isinstance(each, str) else checked(line, each) for line, each in pairs]
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>."""

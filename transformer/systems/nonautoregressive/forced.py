@@ -1,5 +1,7 @@
 """Log-probabilities and cross-attention of given translations."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -22,7 +24,7 @@ def initial_draft(
     c = model.config
     is_token = target != c.special.pad
     if c.decoder_input == "bos":
-        return jnp.full((target.shape[0], max(c.bos_length, target.shape[1])), c.special.bos)
+        return jnp.full((target.shape[0], c.bos_length), c.special.bos)
     if c.decoder_input == "fertility":
         memory = model.apply(variables, source, method="encode")
         fertility = jnp.asarray(model.apply(variables, memory, method="plan")).argmax(axis=-1)
@@ -37,11 +39,13 @@ def nonautoregressive_scores(
     source: Int[Array, "b s"],
     target: Int[Array, "b t"],
 ) -> TokenScores:
-    """log P of each target token, with all predicted at once. The length is given, except for decoder input
-    bos."""
-    draft = initial_draft(model, variables, source, target)
-    logits = jnp.asarray(model.apply(variables, source, draft))[:, : target.shape[1]]
-    return token_scores(logits, target, model.config.special.pad)
+    """log P of each target token, with all predicted at once from the likeliest fertilities. The length is
+    given, except for decoder input bos, where tokens beyond `bos_length` are impossible."""
+    c, draft = model.config, initial_draft(model, variables, source, target)
+    logits = _as_long(jnp.asarray(model.apply(variables, source, draft)), target)
+    found, is_token = token_scores(logits, target, c.special.pad), target != c.special.pad
+    beyond = is_token & (jnp.arange(target.shape[1]) >= draft.shape[1])
+    return replace(found, log_p=jnp.where(beyond, -jnp.inf, found.log_p))
 
 
 def nonautoregressive_attention(
@@ -55,5 +59,11 @@ def nonautoregressive_attention(
     draft = target
     if model.config.decoder_input != "masked":
         draft = initial_draft(model, variables, source, target)
-    weights = sown_attention(cross_attention, model, variables, source, draft)[:, : target.shape[1]]
-    return jax.lax.stop_gradient(weights)
+    weights = sown_attention(cross_attention, model, variables, source, draft)
+    return jax.lax.stop_gradient(_as_long(weights, target))
+
+
+def _as_long(x: Float[Array, "b _ n"], target: Int[Array, "b t"]) -> Float[Array, "b t n"]:
+    """What there is of each target position; zeros beyond the draft."""
+    missing = max(0, target.shape[1] - x.shape[1])
+    return jnp.pad(x, ((0, 0), (0, missing), (0, 0)))[:, : target.shape[1]]

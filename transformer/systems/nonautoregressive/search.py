@@ -13,7 +13,7 @@ from transformer.config import SpecialIds
 from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.limits import source_limits
-from transformer.decoding.scores import NEVER, SearchResult, in_order
+from transformer.decoding.scores import NEVER, SearchResult, in_order, token_scores
 from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
@@ -33,8 +33,9 @@ def nonautoregressive_search(
     lines: Int[Array, " b"],
     options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
-    """Translations of each sentence, best first. The log-probability is the sum over the tokens; that of a
-    token comes from the iteration that predicted it last.
+    """Translations of each sentence, best first. They are ranked by the probabilities with which their tokens
+    were chosen: in the iteration that predicted each last, given the sampled fertilities. log P(Y | X) is
+    that of `nonautoregressive_scores`.
 
     Args:
       inputs: `source`, ids, each sentence closed by <eos>, then <pad>.
@@ -70,13 +71,15 @@ def _search(
     limits, longest = found.each, found.longest
     memory = apply(source, method="encode")
 
-    def ranked(tokens: Int[Array, "b n t"], log_p: Float[Array, "b n"]) -> SearchResult:
-        return in_order(tokens, log_p / penalty(lengths_of(tokens, c.special.pad)), log_p)
+    def ranked(
+        tokens: Int[Array, "b n t"], chosen: Float[Array, "b n"], log_p: Float[Array, "b n"]
+    ) -> SearchResult:
+        return in_order(tokens, chosen / penalty(lengths_of(tokens, c.special.pad)), log_p)
 
     if c.decoder_input == "bos":
         draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
         tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
-        return ranked(tokens[:, None], log_p[:, None])
+        return ranked(tokens[:, None], log_p[:, None], log_p[:, None])
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
     if c.decoder_input == "fertility":
@@ -99,22 +102,30 @@ def _search(
         """All candidates, with a decoder input of `size` positions."""
         positions = jnp.arange(size) < lengths[:, None]
         if fertilities is None:
-            draft = jnp.where(positions, c.special.bos, c.special.pad)
+            draft = likeliest = jnp.where(positions, c.special.bos, c.special.pad)
         else:
-            draft = copied_source(
-                jnp.repeat(source, n, axis=0), fertilities.reshape(batch * n, -1), positions, c.special.pad
+            of_first = jnp.repeat(fertilities[:, :1], n, axis=1)
+            draft, likeliest = (
+                copied_source(
+                    jnp.repeat(source, n, axis=0), each.reshape(batch * n, -1), positions, c.special.pad
+                )
+                for each in (fertilities, of_first)
             )
         tokens, log_p = predict_tokens(apply, c.special, rows, draft, lengths)
+        chosen = log_p
         if c.decoder_input == "masked":
-            tokens, log_p = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
+            tokens, chosen = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
+        if (n > 1 and fertilities is not None) or options.iterations > 1:  # another draft, or other tokens
+            logits = apply(rows, likeliest, method="logits")
+            log_p = token_scores(logits, tokens, c.special.pad).log_p
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
-        return padded, (log_p * positions).sum(axis=1)
+        return padded, *((each * positions).sum(axis=1) for each in (chosen, log_p))
 
     # as many positions as the longest candidate of this batch needs
     sizes = draft_sizes(longest)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
-    tokens, log_p = jax.lax.switch(needed, [functools.partial(decode, size) for size in sizes])
-    return ranked(tokens.reshape(batch, n, -1), log_p.reshape(batch, n))
+    tokens, chosen, log_p = jax.lax.switch(needed, [functools.partial(decode, size) for size in sizes])
+    return ranked(tokens.reshape(batch, n, -1), chosen.reshape(batch, n), log_p.reshape(batch, n))
 
 
 def draft_sizes(longest: int) -> tuple[int, ...]:
