@@ -13,6 +13,7 @@ from tiers import combinations
 from transformer import Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
+from transformer.translator.ensemble import shares_of
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings"]
 MIXED = (
@@ -119,3 +120,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         Translator.load(run, weights=[1.0])
     with pytest.raises(UserError, match="at least one"):
         Translator.load([])
+
+
+def test_weights_may_be_as_large_as_numbers_are() -> None:
+    given = [1e308, 1e308, 5e307]
+    np.testing.assert_allclose(shares_of(given, 3, "weights"), [0.4, 0.4, 0.2])

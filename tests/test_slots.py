@@ -22,7 +22,7 @@ from transformer.config import BeamConfig, changed_search
 from transformer.config.registry import types_of
 from transformer.data.batching import Field, Fields
 from transformer.decoding.beam import beam_search
-from transformer.decoding.lanes import Job, Lane, Size, batch, sizes
+from transformer.decoding.lanes import Job, Lane, Size, batch, enough_memory, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
@@ -342,3 +342,12 @@ def test_the_best_are_the_same_if_the_others_may_be_uncertain(penalty: float) ->
         found = translator.search(sources, length_penalty=penalty, extra_length=12, n_best=number)
         for several, whole in zip(found, every, strict=True):
             assert [each.ids for each in several] == [each.ids for each in whole[:number]]
+
+
+def test_a_search_that_needs_too_much_memory_is_refused(translator: Translator) -> None:
+    error = jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 160020800000 bytes.")
+    with pytest.raises(UserError, match="out of memory: lower --decoding.rows, --decoding.buckets"):
+        with enough_memory():
+            raise error
+    with pytest.raises(jax.errors.JaxRuntimeError, match="another"), enough_memory():
+        raise jax.errors.JaxRuntimeError("another")

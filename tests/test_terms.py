@@ -25,6 +25,8 @@ from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Glossary, UserError
 from transformer.cli import decode_main
+from transformer.cli.asked import Asking
+from transformer.cli.decode_arguments import parse_decode
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms
@@ -324,3 +326,46 @@ def test_on_the_command_line(
     terms.write_text("dog\n")
     status, _, errors = decoded(run, "--input", lines, "--glossary", terms)
     assert (status, "terms.tsv, line 1: must be a term, a tab and its translation" in errors) == (2, True)
+
+
+def test_the_work_for_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = Glossary({f"w{i}": f"t{i} t{i + 1}" for i in range(20_000)})
+    source = " ".join(f"w{i}" for i in range(20_000))
+    assert many.terms(source) == tuple(f"t{i} t{i + 1}" for i in range(20_000))
+    assert len(Glossary({"a " * 99 + "b": "x", "a": "y"}).terms("a " * 5000)) == 5000
+    monkeypatch.setattr("transformer.tasks.glossary.SECONDS", 0.05)
+    with pytest.raises(UserError, match="takes more than .* make it simpler"):
+        Glossary({}, keep="(a|aa)+$").terms("a" * 60 + "b")
+
+
+@pytest.mark.parametrize(
+    ("entries", "keep", "message"),
+    [
+        ("red", "", "entries 'red': must be a dictionary"),
+        ([("a", "b")], "", "must be a dictionary"),
+        ({"a": 3}, "", "must be a term and its translation"),
+        ({"a " * 3000: "b"}, "", "3,000 words and signs, and may have 100"),
+        ({"a": "b " * 3000}, "", "3,000 words and signs, and may have 100"),
+        ({}, 3, "keep 3: must be a regular expression"),
+        ({}, "a{99999999999999999999}", "is invalid"),
+        ({}, "(" * 3000 + ")" * 3000, "is invalid: it is nested too deeply"),
+    ],
+)
+def test_what_is_no_glossary_is_refused(entries: Any, keep: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Glossary(entries, keep)
+
+
+def test_equal_terms_that_are_left_out_get_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given = parse_decode(["run", "--keep", "x+"])
+    list(Asking(given, small_translator())._found(7, "x xx xxx xxxx xxxxx " * 500, ()))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert "line 7: the term 'x' has words that are not in the vocabulary; it is left out" in said[0]
+    assert said[3].startswith("line 7: ")
+    assert said[3].endswith(" more terms are left out")
+
+
+def test_an_unknown_word_in_a_prefix_is_named_with_its_line() -> None:
+    with pytest.raises(UserError, match="line 2: the prefix 'unheard ' has words that are not in"):
+        small_translator().search(["red", "cat"], prefixes=["", "unheard "])

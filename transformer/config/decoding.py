@@ -45,7 +45,7 @@ class DecodingConfig:
     """Ids of tokens that do not begin an output."""
     noise: float = 0.0
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
-    those of a beam search, and scores are those under the noise. 0: none; at most 100."""
+    those of a beam search, which ranks them under the noise. 0: none; at most 100."""
     input_dropout: float = 0.0
     """Dropout that is kept on for the decoder's inputs, to the same end: the share of their features that are
     zero, below 1."""

@@ -2,7 +2,7 @@
 
 A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
 forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
-log-probabilities, and what it returns is what the search adds up; it must not be positive.
+log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive.
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,10 @@ inputs up to a length and rings of so many columns. What does not fit in the rin
 again in the next. A lane has as many slots as it can use at the moment: one, a few, or all.
 """
 
+import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from transformer.decoding.search import (
     read_of,
 )
 from transformer.decoding.slots import Slots, begun, results, run
+from transformer.errors import UserError
 from transformer.model.parameters import Variables
 
 SHORT = 24  # the shortest inputs that have a lane of their own
@@ -159,6 +161,18 @@ def resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Sl
 # The host
 
 
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Raises UserError if a device has not enough memory for what is done within."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory")):
+            options = "--decoding.rows, --decoding.buckets, or the number of outputs of each"
+            raise UserError(f"a device is out of memory: lower {options}") from error
+        raise
+
+
 class Lane:
     """The slots of a worker of one size.
 
@@ -203,6 +217,7 @@ class Lane:
         """How many requests it holds."""
         return sum(request is not None for request in self.owners) + len(self._pool)
 
+    @enough_memory()
     def turn(self) -> None:
         """Fills free slots, steps until some are done, and delivers what these have found."""
         self._resize()
@@ -297,6 +312,7 @@ class Lane:
                 request.fail(error)
             return None
 
+    @enough_memory()
     def _begin(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
         inputs = batch([each.example for each in requests], self.fields, length, rows)
         options = [each.options for each in requests] or [self.job.options]
@@ -385,5 +401,6 @@ class Batches:
             for row, request in enumerate(requests):
                 request.deliver(jax.tree.map(lambda x, row=row: x[row], found))
 
+    @enough_memory()
     def _found(self, inputs: Any, lines: np.ndarray, options: DecodingConfig) -> Any:
         return self.search(jax.tree.map(jnp.asarray, inputs), jnp.asarray(lines), options)

@@ -21,9 +21,9 @@ class SearchResult:
 
     tokens: Int[Array, "batch beam time"]
     scores: Float[Array, "batch beam"]
-    """log P(Y | X) / lp(|Y|)."""
+    """What they are ranked by: log P(Y | X) / lp(|Y|), with penalties and under the noise of the search."""
     log_probabilities: Float[Array, "batch beam"]
-    """log P(Y | X), in nats."""
+    """log P(Y | X) of the model alone, in nats."""
 
 
 @functools.lru_cache
