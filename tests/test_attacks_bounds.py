@@ -2,8 +2,12 @@
 
 import json
 import shutil
+import struct
+from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_run import WORDS, changed, quiet
 
@@ -12,7 +16,11 @@ from transformer.config import DataConfig
 from transformer.config.json import from_json
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.files import parse_json
-from transformer.runs.report import write_report
+from transformer.runs import log
+from transformer.runs.exhibits import read_exhibits, write_exhibits
+from transformer.runs.media import png_of
+from transformer.runs.report import write_comparison, write_report
+from transformer.runs.report.logged import Logged
 from transformer.runs.sealed import MANIFEST
 from transformer.trainer.train import train
 
@@ -139,9 +147,99 @@ def test_a_report_of_odd_metrics(run_dir: Path, record: dict) -> None:
     assert write_report(run_dir).read_text().endswith("</html>\n")
 
 
+AXIS = {"title": "", "labels": [], "extent": 0}
+PIXEL = b64encode(png_of(np.zeros((1, 1)))).decode()
+BOMB = b64encode(png_of(np.zeros((1, 1))).replace(struct.pack(">I", 1), struct.pack(">I", 2**20))).decode()
+ODD_VALUES = [
+    *(None, True, -1, 300_000_000, 2**63 - 1, 1.5, 1e308, -1e308),
+    *("", "x", "2", "}", "{0}", "%s", "inf", "\x1b[31m", "x" * 10_000, [], [1], [[]] * 100, {}, {"a": [1]}),
+]
+MEASURE = {"name": "bleu", "title": "BLEU", "higher_is_better": True, "digits": 2}
+
+
+def odd_evaluations() -> Iterator[dict]:
+    """Evaluations that have an odd value somewhere."""
+    plain = {"kind": "evaluation", "step": 1, "bleu": 1.0, "merit": 1.0, "nll": 1.0, "best": True}
+    for value in ODD_VALUES:
+        for name in MEASURE:
+            yield plain | {"measure": MEASURE | {name: value}}
+        for name in ("bleu", "merit", "nll", "measure", "elapsed", "samples", "best"):
+            yield plain | {"measure": MEASURE} | {name: value}
+        yield plain | {"measure": MEASURE, str(value): value}
+
+
+def test_a_report_of_odd_scores(run_dir: Path) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in odd_evaluations())
+    (run_dir / "metrics.jsonl").write_text('{"kind": "start", "step": 0}\n' + lines)
+    ordinary = json.loads((run_dir / "results.json").read_text())
+    fields = [(name, odd) for name in ordinary["bleu"] for odd in ODD_VALUES]
+    odd = {f"odd {index}": ordinary["bleu"] | {name: value} for index, (name, value) in enumerate(fields)}
+    (run_dir / "results.json").write_text(json.dumps(ordinary | odd | {"x" * 101: ordinary["bleu"]}))
+    page = write_report(run_dir).read_text()
+    assert f"{ordinary['bleu']['value']:.2f}" in page
+    assert len(page) < 10**6
+    for name in ("split", "unit", "sentences", "checkpoint"):
+        for value in ODD_VALUES:
+            (run_dir / "results.json").write_text(json.dumps(ordinary | odd | {name: value}))
+            scores = Logged(run_dir).scores
+            assert not scores or {*ordinary} & {*scores}
+            assert all(type(each["value"]) is float and each["digits"] < 13 for each in scores.values())
+    write_comparison([run_dir, run_dir], run_dir / "page.html")
+
+
+def test_a_report_is_no_larger_than_its_limits(run_dir: Path) -> None:
+    """Records as short as they can be, so that little text would become much memory, or a long page."""
+    quotes = '"' * 3_000
+    lengths = {str(side): {str(length): 1 for length in range(3_000)} for side in range(30)}
+    records = [
+        {"kind": "start", "step": 0, "date": quotes, "data": {"lengths": lengths, "x": [{}] * 10_000}},
+        *({"kind": "training", "step": step, "nll": 1e300} for step in range(20_000)),
+        *({"kind": "training", "step": step, "nll": -1e300} for step in range(20_000, 40_000)),
+        *({"kind": "start", "step": step, "x": [{}] * 100, "devices": quotes} for step in range(1_500)),
+        *(
+            {"kind": "evaluation", "step": step, "bleu": 1, "samples": [[quotes, quotes, f"{step}{quotes}"]]}
+            for step in range(500)
+        ),
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log, "MOST", 10_000)
+        (run_dir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        written = Run(run_dir).log
+        assert 1_000 < len(written.records("training")) < 3_400
+        assert len(written.records("training")) < len(written.records()) < 10_000
+        assert written.records()[-1]["step"] == 499
+        assert written.records("training")[-1] == records[40_000]
+        assert len(write_report(run_dir).read_text()) < 20 * 10**6
+
+
+ODD_PICTURES = [
+    {"png": BOMB},
+    {"png": ""},
+    {"x": AXIS | {"extent": 1e308}},
+    {"x": AXIS | {"extent": True}},
+    {"y": AXIS | {"labels": [""] * 100_000}},
+    {"caption": "x" * 2_000_000},
+]
+
+
+@pytest.mark.parametrize("change", ODD_PICTURES, ids=range(len(ODD_PICTURES)))
+def test_pictures_beyond_all_bounds(tmp_path: Path, change: dict) -> None:
+    picture = {"caption": "", "png": PIXEL, "x": AXIS, "y": AXIS}
+    exhibit = {"title": "", "texts": {}, "sounds": [], "pictures": [picture]}
+    write_exhibits(tmp_path, 1, [exhibit])
+    assert read_exhibits(tmp_path) == (1, [exhibit])
+    write_exhibits(tmp_path, 1, [exhibit | {"pictures": [picture | change]}])
+    assert read_exhibits(tmp_path) == (0, [])
+
+
+def test_what_is_read_of_a_log_is_what_was_written(run_dir: Path) -> None:
+    written = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert Run(run_dir).log.records() == written
+
+
 def test_training_continues_beside_odd_metrics(config: Config, run_dir: Path) -> None:
     with open(run_dir / "metrics.jsonl", "a") as file:
-        file.writelines(json.dumps(record) + "\n" for record in ODD_RECORDS)
+        file.writelines(json.dumps(record) + "\n" for record in (*ODD_RECORDS, *odd_evaluations()))
         file.write("[" * 10**5 + "\n" + ODD_JSON[-1] + "\n")
     train(changed(config, steps=14), run_dir, watch=quiet())
     assert Run(run_dir).checkpoints.steps()[-1] == 14

@@ -104,6 +104,19 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
 
 
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to take root's capabilities away")
+def test_an_average_of_a_read_only_run_is_refused_in_one_line(decoder: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    run_dir.chmod(0o555)
+    words = [sys.executable, "-m", "transformer", "average", run_dir]
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *words]
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"could not write {run_dir}/average: [Errno 13] Permission denied" in line
+
+
 def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path) -> None:
     """Otherwise the corrected command would find a run with other options."""
     short = replace(config, data=replace(config.data, max_length=2))

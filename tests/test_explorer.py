@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_translator import small_translator
+from test_policy_of_pages import PAGES
 
 from transformer import Translator
 from transformer.inspection import Attention, SearchTree, attention_of, explore, search_tree
@@ -381,3 +382,17 @@ def test_a_notebook_shows_it_in_a_frame(
     page = Page(driver)
     assert page.words("queries") == list(attentions[0].target)
     close_to(page.weights(), attentions[0].weights("cross")[0])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_does_not_contain_by_itself_is_not_run(driver: Any, tmp_path: Path, name: str) -> None:
+    """Were escaping to fail, the policy would still refuse."""
+    injected = f"<script>{BREAK}</script><img src=x onerror={BREAK}>"
+    painted = "<p style='color:rgb(1, 2, 3)' id=painted>x</p>"
+    path = tmp_path / "page.html"
+    path.write_text(PAGES[name].replace("<main>", f"<main>{injected}{painted}"), encoding="utf-8")
+    driver.get(path.as_uri())
+    assert driver.title != "broken"
+    assert "1, 2, 3" not in driver.find_element("id", "painted").value_of_css_property("color")
+    refused = [each["message"] for each in driver.get_log("browser")]
+    assert sum("Content Security Policy" in message for message in refused) >= 3

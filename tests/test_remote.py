@@ -3,6 +3,8 @@ of its own."""
 
 import dataclasses
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from small_run import changed, parameters, quiet, same, small_config
 from transformer import Config, Run, Translator
 from transformer.data import remote
 from transformer.errors import UserError
-from transformer.files import address, shown
+from transformer.files import MiB, address, shown
+from transformer.runs import mirror
 from transformer.runs.report import write_report
 from transformer.trainer.train import train
 
@@ -162,6 +165,63 @@ def test_names_that_lead_outside_are_not_copied(config, machine, store, tmp_path
     machine("second")
     Run(RUN)
     assert not [path for path in tmp_path.rglob("*") if path.name == "escaped"]
+
+
+def test_what_is_copied_is_bounded_before_and_while_it_is_copied(config, machine, store, monkeypatch) -> None:
+    train(config, RUN, watch=quiet())
+    steps = Run(RUN).checkpoints.steps()
+    machine("second")
+    store.pipe_file("/bucket/run/checkpoints/8/model/d/more", bytes(70 * MiB))
+    with pytest.raises(UserError, match=r"run/checkpoints/8/model/: larger than 64 MiB, so it is not copied"):
+        Translator.load(RUN, 8)
+    store.pipe_file("/bucket/run/checkpoints/8/training/d/more", bytes(70 * MiB))
+    with pytest.raises(UserError, match=r"run/checkpoints/8/: larger than 128 MiB, so it is not copied"):
+        train(changed(config, steps=12), RUN, watch=quiet())
+    assert Run(RUN).checkpoints.steps() == steps  # nothing was lost
+    find = store.find
+
+    def lies(*args, **options):
+        return {name: about | {"size": 10} for name, about in find(*args, **options).items()}
+
+    monkeypatch.setattr(store, "find", lies)
+    machine("third")
+    with pytest.raises(UserError, match=r"run/checkpoints/8/model/: larger than 64 MiB, so it is not copied"):
+        Translator.load(RUN, 8)
+    monkeypatch.setattr(mirror, "MOST", MiB)
+    store.pipe_file("/bucket/run/junk", bytes(2 * MiB))
+    machine("fourth")
+    with pytest.raises(UserError, match="memory://bucket/run: larger than 1 MiB"):
+        Run(RUN)
+    monkeypatch.undo()
+    monkeypatch.setattr(mirror, "MOST", MiB)
+    with pytest.raises(UserError, match="memory://bucket/run: larger than 1 MiB"):
+        Run(RUN)
+
+
+@pytest.mark.parametrize("name", ["report.html", "writer", "new/link", "checkpoints/1/manifest.json"])
+def test_links_are_not_followed_there(config, machine, decoder, tmp_path, name) -> None:
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / name).unlink(missing_ok=True)
+    (run_dir / name).symlink_to(secret)
+    for use in (Run, write_report, lambda where: train(config, where, watch=quiet())):
+        with pytest.raises(UserError, match=f"{name} is a link, a pipe or a device: a run directory may"):
+            use(f"file://{run_dir}")
+    assert secret.read_text() == "secret"
+    assert not [path for path in (tmp_path / "first").rglob("*") if path.name == Path(name).name]
+
+
+def test_a_run_at_a_link_is_followed_and_a_pipe_is_not_read(machine, decoder, tmp_path) -> None:
+    (tmp_path / "latest").symlink_to(decoder)
+    assert Run(f"file://{tmp_path}/latest").config == Run(decoder).config
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: not a regular file"):
+        remote.fetched(Path(f"file://{tmp_path}/pipe"))
+    (tmp_path / "large").write_bytes(bytes(2 * MiB))
+    with pytest.raises(UserError, match="large: larger than 1 MiB"):
+        remote.fetched(Path(f"file://{tmp_path}/large"), MiB)
 
 
 def test_average_and_report(config, machine, store) -> None:

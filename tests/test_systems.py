@@ -30,7 +30,7 @@ from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAut
 from transformer.runtime.console import Watch
 from transformer.systems.registry import find_system, model_shapes
 from transformer.trainer.train import train
-from transformer.translator.distill import ABOUT, _write_side, distill
+from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis
 
@@ -309,7 +309,11 @@ def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(ba
 
 def test_a_distillation_goes_on_after_its_last_whole_line(teacher, tmp_path):
     folder, decoding = tmp_path / "new", Run(teacher).config.decoding
+    folder.mkdir()
+    left = folder / f".{ABOUT}.0123456789ab"  # of a process that was killed while it wrote
+    left.write_text("{")
     distill(teacher, folder, "best", decoding)
+    assert not left.exists()
     whole = (folder / "train.target").read_text()
     (folder / "train.target").unlink()
     cut = "".join(line + "\n" for line in whole.splitlines()[:20]) + whole.splitlines()[20][:2]
@@ -329,6 +333,9 @@ def test_a_distillation_never_writes_into_another(teacher, tmp_path):
     (tmp_path / "other" / ABOUT).write_text("{}")
     with pytest.raises(UserError, match="another distillation"):
         distill(teacher, tmp_path / "other", "best", decoding)
+    third = tmp_path / "third"
+    with _claimed(third, {}), pytest.raises(UserError, match="another process"), _claimed(third, {}):
+        pass
 
 
 def test_another_model_may_choose(teacher):

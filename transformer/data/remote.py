@@ -8,10 +8,9 @@ import functools
 import hashlib
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from transformer.data.store import cache_root
 from transformer.errors import UserError
@@ -24,11 +23,15 @@ WRITER = "writer"  # the mark of who writes to a folder
 
 
 @functools.cache
-def fetched(path: Path) -> Path:
+def fetched(path: Path, largest: int | None = None) -> Path:
     """A file that can be opened: the path itself, or a copy of the remote file, which is kept.
 
+    Args:
+      path: the file.
+      largest: maximum size in bytes of a file that is copied. None: no limit.
+
     Raises:
-      UserError: it cannot be read.
+      UserError: it cannot be read, or is larger.
     """
     where = address(path)
     if where is None:
@@ -36,13 +39,43 @@ def fetched(path: Path) -> Path:
     with reaching(where):
         store, name = opened(where)
         about = store.info(name)
+        if about.get("type") == "other":
+            raise UserError(f"{where}: not a regular file")
+        Allowance(where, largest).take(about.get("size") or 0)
         kept = cache_root(None) / "remote" / "files" / hashed(where, version(about)) / path.name
         if not kept.exists():
             announce(about.get("size") or 0, where)
             kept.parent.mkdir(parents=True, exist_ok=True)
-            with store.open(name, "rb") as there, open_whole(kept) as here:
-                shutil.copyfileobj(there, here, MiB)
+            with open_whole(kept) as here:
+                copy(store, name, here, Allowance(where, largest))
     return kept
+
+
+class Allowance:
+    """How much may be copied.
+
+    Args:
+      what: is copied, for the message.
+      largest: its maximum size in bytes. None: no limit.
+    """
+
+    def __init__(self, what: str, largest: int | None) -> None:
+        self.what, self.largest, self.taken = what, largest, 0
+
+    def take(self, size: int) -> None:
+        """Counts bytes. Raises UserError if there are too many."""
+        self.taken += size
+        if self.largest is not None and self.taken > self.largest:
+            raise UserError(f"{self.what}: larger than {self.largest // MiB:,} MiB, so it is not copied")
+
+
+def copy(store: Any, name: str, here: IO[bytes], allowance: Allowance) -> None:
+    """Copies a file of a store into an open one. Raises UserError if it is larger than allowed, whatever the
+    store said before."""
+    with store.open(name, "rb") as there:
+        while block := there.read(MiB):
+            allowance.take(len(block))
+            here.write(block)
 
 
 def has(folder: Path | str, name: str) -> bool:
@@ -70,12 +103,22 @@ def check_new(where: str) -> None:
 
 
 def listed(store: Any, root: str) -> dict[str, dict[str, Any]]:
-    """What a store says about each file of a folder, by name."""
+    """What a store says about each file of a folder, by name.
+
+    Raises:
+      UserError: one is a link, a pipe or a device, as file:// and sftp:// may have.
+    """
     store.invalidate_cache()
     try:
         found = store.find(root, detail=True)
     except FileNotFoundError:
         return {}
+    for path, about in found.items():
+        if about.get("islink") or about.get("type") in ("link", "other"):
+            raise UserError(
+                f"{path} is a link, a pipe or a device: a run directory may contain only regular files and "
+                "folders, since it could lead to files outside. Put the file itself in its place"
+            )
     start = len(store._strip_protocol(root).rstrip("/")) + 1
     return {path[start:]: about for path, about in found.items() if path[start:] != WRITER}
 

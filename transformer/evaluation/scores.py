@@ -1,5 +1,6 @@
 """BLEU, chrF and exact match, each with a signature of how it was computed."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from transformer.files import Json
 
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
     from sacrebleu.metrics.base import Metric
+
+LONGEST_NAME, MOST_DIGITS = 100, 12
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,39 @@ class Measure:
     digits: int = 2
     """After the point, for people."""
 
+    def __post_init__(self) -> None:
+        texts = (self.name, self.title)
+        if not all(isinstance(text, str) and 0 < len(text) <= LONGEST_NAME for text in texts):
+            raise ValueError(f"a score's name and title are texts of at most {LONGEST_NAME} characters")
+        if type(self.higher_is_better) is not bool:
+            raise ValueError(f"higher_is_better is True or False, not {self.higher_is_better!r}")
+        if type(self.digits) is not int or not 0 <= self.digits <= MOST_DIGITS:
+            raise ValueError(f"a score has 0 to {MOST_DIGITS} digits after the point")
+
     @classmethod
     def of(cls, record: Json) -> "Measure":
-        """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU."""
-        return cls(**record["measure"]) if "measure" in record else BLEU
+        """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU.
+
+        Raises:
+          ValueError: it names none that could be shown: a record may come from a stranger.
+        """
+        if "measure" not in record:
+            return BLEU
+        try:
+            return cls(**record["measure"])
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    def value(self, record: Json) -> float:
+        """The score in a record. Raises ValueError if it is missing or no number."""
+        value = record.get(self.name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{self.name} must be a number")
+        return float(value)
+
+    def shown(self, value: float) -> str:
+        """A score for people."""
+        return f"{value:.{self.digits}f}"
 
     def merit(self, value: float) -> float:
         """A number that is higher for a better score."""

@@ -14,6 +14,7 @@ from transformer.errors import UserError
 from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, attention_of_text, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
+from transformer.runs.report.markup import source_of
 from transformer.tasks.asked import asked
 from transformer.translator.generator import Generator
 from transformer.translator.translator import Translator
@@ -176,7 +177,9 @@ def _tree(tree: SearchTree) -> list[Json]:
 
 
 def page_of(data: Json, template: str, names: Sequence[str]) -> str:
-    """A page as one file. The data is inserted last, so text in it is never taken for a placeholder.
+    """A page as one file. Its policy allows the style and the scripts of this package alone, by their hashes:
+    no text of a model could be run. The data is inserted last, so text in it is never taken for a
+    placeholder.
 
     Args:
       data: what its scripts read.
@@ -188,6 +191,9 @@ def page_of(data: Json, template: str, names: Sequence[str]) -> str:
         (folder / name).read_text(encoding="utf-8") for name in (template, "explorer.css", *names)
     )
     page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", "\n".join(scripts))
+    for element in ("style", "script"):
+        content = page.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+        page = page.replace(f"{element.upper()}-SOURCE", source_of(content))
     return page.replace('"DATA"', _embedded(data))
 
 

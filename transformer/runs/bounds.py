@@ -36,7 +36,7 @@ def check_sizes(folder: Path, like: Variables) -> None:
       ValueError: the files are too large.
     """
     sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    if sum(sizes.values()) > _allowed(like):
+    if sum(sizes.values()) > allowed(like):
         raise ValueError(f"its files have {sum(sizes.values()):,} bytes, more than its arrays need")
     for path, size in sizes.items():
         if path.parent.name != "d" and size > LARGEST_HEADER:
@@ -62,14 +62,14 @@ def check_arrays(folder: Path, like: Variables) -> None:
     for path in folder.rglob("*"):
         for size in _decoded_sizes(path) if path.is_file() else ():
             decoded, blocks = decoded + size, blocks + 1
-            if decoded > _allowed(like) or blocks > _allowed(like) // _SMALLEST:
-                raise ValueError(f"its files decompress to more than {_allowed(like):,} bytes")
-    if (total := sum(_array_sizes(folder))) > _allowed(like):
+            if decoded > allowed(like) or blocks > allowed(like) // _SMALLEST:
+                raise ValueError(f"its files decompress to more than {allowed(like):,} bytes")
+    if (total := sum(_array_sizes(folder))) > allowed(like):
         raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
 
-def _allowed(like: Variables) -> int:
-    """Bytes allowed on disk or in memory: twice the size of the arrays, plus room for headers."""
+def allowed(like: Variables) -> int:
+    """The bytes an item may have on disk or in memory: twice those of the arrays, and room for headers."""
     return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
 
 

@@ -23,6 +23,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from transformer.errors import UserError
 from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
 from transformer.model.parameters import Variables
+from transformer.runs.bounds import allowed
 from transformer.runs.log import LOSSES, Log, standing
 from transformer.runs.mirror import Mirror
 from transformer.runs.sealed import MANIFEST, first_line, read, seal
@@ -106,8 +107,7 @@ class Checkpoints:
         """
         stored = on_host if self.mirror else as_global_arrays
         items = ocp.args.Composite(
-            model=ocp.args.StandardSave(stored(state.best_variables)),
-            training=ocp.args.StandardSave(stored(_resume_items(state))),
+            **{name: ocp.args.StandardSave(stored(item)) for name, item in _items(state).items()}
         )
         step = int(state.step)
         self.finish_saving()
@@ -171,10 +171,10 @@ class Checkpoints:
         if self.mirror and not is_main_process():
             self.mirror.refresh(is_light)
 
-    def _fetch(self, prefix: str) -> None:
-        """Copies what a remote run has under a name."""
+    def _fetch(self, prefix: str, *like: Variables) -> None:
+        """Copies what a remote run has under a name, if it is no larger than such items may be."""
         if self.mirror:
-            self.mirror.pull(prefix)
+            self.mirror.pull(prefix, sum(map(allowed, like)))
 
     def _place(self, step: int) -> Path:
         return self.path / "checkpoints" / str(step)
@@ -220,8 +220,8 @@ class Checkpoints:
         Raises:
           UserError: the checkpoint is missing or damaged, or belongs to another model.
         """
-        self._fetch(f"checkpoints/{step}/")
-        shapes = {"model": like.best_variables, "training": _resume_items(like)}
+        shapes = _items(like)
+        self._fetch(f"checkpoints/{step}/", *shapes.values())
         with self._named():
             model, training = (read(self._place(step), shapes[name], name) for name in shapes)
         params = training.get("params") or model["params"]
@@ -239,10 +239,11 @@ class Checkpoints:
         None if there are no checkpoints.
 
         Raises:
-          UserError: all are damaged.
+          UserError: all are damaged; one cannot be copied from a remote run.
         """
         damaged: list[tuple[int, UserError]] = []
         for step in reversed(self.steps()):
+            self._fetch(f"checkpoints/{step}/", *_items(like).values())  # what cannot be copied is no damage
             try:
                 state = self.restore(step, like)
             except UserError as error:
@@ -275,12 +276,12 @@ class Checkpoints:
           UserError: there is no such checkpoint, or it is damaged or belongs to another model.
         """
         if checkpoint == "average":
-            self._fetch("average/")
+            self._fetch("average/", like)
             stored = self.path / "average"
             with self._named():
                 return read(stored, like) if stored.exists() else self.averaged(None, like)
         step = self.find(checkpoint)
-        self._fetch(f"checkpoints/{step}/model/")
+        self._fetch(f"checkpoints/{step}/model/", like)
         with self._named():
             return read(self._place(step), like, "model")
 
@@ -328,10 +329,11 @@ class Checkpoints:
         place = self.path / "average"
         partial = beside(place)
         try:
+            partial.mkdir()  # Orbax would warn of what it began, after this error
             with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.save(partial.absolute(), variables)
+                checkpointer.save((partial / "model").absolute(), variables)
             shutil.rmtree(place, ignore_errors=True)
-            os.replace(partial, place)
+            os.replace(partial / "model", place)
         except Exception as error:
             reason = first_line(error)
             raise UserError(f"could not write {place}: {reason}. The checkpoints are unchanged") from error
@@ -341,6 +343,11 @@ class Checkpoints:
         if self.mirror:
             self.mirror.push()
         return place
+
+
+def _items(state: TrainState) -> dict[str, Variables]:
+    """What a checkpoint stores, by item."""
+    return {"model": state.best_variables, "training": _resume_items(state)}
 
 
 def _resume_items(state: TrainState) -> Json:

@@ -4,6 +4,7 @@ model."""
 import binascii
 import json
 import math
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from transformer.tasks.exhibit import Exhibit
 
 EXHIBITS = "exhibits.json"
 LARGEST = 32 * MiB
+MOST_TEXTS, MOST_CHARACTERS = 50_000, 1_000_000  # of all exhibits
+MOST_PIXELS = 2**26
+LONGEST_AXIS = 10**9
 
 
 def exhibit_as_json(exhibit: Exhibit) -> Json:
@@ -46,28 +50,36 @@ def read_exhibits(folder: Path) -> tuple[int, list[Json]]:
     """The step and the exhibits that were written; none if there are none, or the file is damaged."""
     try:
         kept = parse_object(read_text(folder / EXHIBITS, LARGEST))
-        exhibits = kept["exhibits"]
-        for each in exhibits:
-            _check(each)
-        return int(kept["step"]), exhibits
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return 0, []
+        step, exhibits = kept["step"], kept["exhibits"]
+        texts = [text for each in exhibits for text in _checked(each)]
+        if type(step) is int and len(texts) <= MOST_TEXTS and sum(map(len, texts)) <= MOST_CHARACTERS:
+            return step, exhibits
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, struct.error):
+        pass
+    return 0, []
 
 
 def _base64(content: bytes) -> str:
     return b64encode(content).decode("ascii")
 
 
-def _check(exhibit: Any) -> None:
-    """Raises ValueError, TypeError, KeyError or AttributeError if this is not what `exhibit_as_json` makes: a
-    run directory may come from elsewhere."""
+def _checked(exhibit: Any) -> list[str]:
+    """The texts of an exhibit.
+
+    Raises:
+      ValueError, TypeError, KeyError, AttributeError, struct.error: this is not what `exhibit_as_json` makes.
+        A run directory may come from elsewhere.
+    """
     texts, sounds, pictures = exhibit["texts"], exhibit["sounds"], exhibit["pictures"]
     strings = [exhibit["title"], *texts, *texts.values()]
     strings += [each["caption"] for each in (*sounds, *pictures)]
     for axis in (picture[name] for picture in pictures for name in "xy"):
         strings += [axis["title"], *axis["labels"]]
-        if not isinstance(axis["labels"], list) or not math.isfinite(axis["extent"]):
-            raise ValueError("an axis must have a list of labels and a finite extent")
+        extent = axis["extent"]
+        if not isinstance(axis["labels"], list) or type(extent) not in (int, float):
+            raise ValueError("an axis must have a list of labels and an extent")
+        if not 0 <= extent <= LONGEST_AXIS:
+            raise ValueError(f"an axis must end between 0 and {LONGEST_AXIS:,}")
     files = [each["wav"] for each in sounds] + [each["png"] for each in pictures]
     if not all(isinstance(each, str) for each in (*strings, *files)):
         raise ValueError("must be text")
@@ -76,3 +88,7 @@ def _check(exhibit: Any) -> None:
             b64decode(each, validate=True)
         except binascii.Error as error:
             raise ValueError("must be base64") from error
+    for each in pictures:  # a browser takes the memory of all pixels
+        if math.prod(struct.unpack(">II", b64decode(each["png"])[16:24])) > MOST_PIXELS:
+            raise ValueError(f"a picture must have at most {MOST_PIXELS:,} pixels")
+    return strings

@@ -3,7 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +16,53 @@ from transformer.files import Json, append_flags, read_log
 
 LOSSES = ("nll", "loss")
 """The validation loss in an evaluation: the negative log-likelihood, or the objective's loss without one."""
+MOST = 1_000_000  # values of the records of a kind
+LONGEST_TEXT, MOST_SAMPLES = 2_000, 50
+LONGEST_TIME = 10**10  # seconds
+SPENT = "preparation", "training", "evaluation"
+"""What the time of a run is spent on."""
 
 
 class Log:
-    """The records that training writes."""
+    """The records that training writes. What is read may come from a stranger."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def records(self, kind: str | None = None) -> list[Json]:
-        """The records of one kind ("start", "training", "evaluation" or "test")
-        or of all. Other lines, such as one that a kill truncated, are skipped.
+    def stream(self) -> Iterator[Json]:
+        """Yields the records, as they were written. Other lines, such as one that a kill truncated, are
+        skipped.
 
         Raises:
           UserError: it cannot be read.
         """
         try:
-            records = [record for record in read_log(self.path) if _is_record(record)]
+            yield from filter(_is_record, read_log(self.path))
         except FileNotFoundError:
-            return []
+            return
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}") from error
-        return [record for record in records if kind in (None, record["kind"])]
+
+    def records(self, kind: str | None = None) -> list[Json]:
+        """The records of one kind ("start", "training", "evaluation" or "test") or of all, without fields
+        that training does not write. Long texts are cut, and of more records than memory should hold about every
+        second one is kept, the last one always.
+
+        Raises:
+          UserError: it cannot be read.
+        """
+        kept: dict[str, list[tuple[int, Json]]] = {}
+        sizes: dict[str, int] = {}
+        for number, record in enumerate(self.stream()):
+            if kind not in (None, record["kind"]):
+                continue
+            same = kept.setdefault(record["kind"], [])
+            same.append((number, _bounded(record)))
+            sizes[record["kind"]] = sizes.get(record["kind"], 0) + _values(same[-1][1])
+            if sizes[record["kind"]] > MOST and len(same) > 1:
+                del same[-2::-2]
+                sizes[record["kind"]] = sum(_values(each) for _, each in same)
+        return [record for _, record in sorted(chain.from_iterable(kept.values()), key=itemgetter(0))]
 
     def append(self, record: Json) -> None:
         """Writes a record as the last line."""
@@ -69,7 +96,7 @@ def spent_of(records: Sequence[Json]) -> dict[str, float]:
     """Seconds of a run by what they were spent on, up to the last of these records; empty if unknown."""
     last = max(filter(_is_timed, records), key=lambda record: record["elapsed"], default={})
     spent = last.get("spent")
-    if isinstance(spent, dict) and all(map(_is_seconds, spent.values())):
+    if isinstance(spent, dict):
         return spent
     # earlier versions did not count the preparation
     evaluations = [each["seconds"] for each in records if each["kind"] == "evaluation" and "seconds" in each]
@@ -82,7 +109,7 @@ def _is_timed(record: Json) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and 0 <= value <= LONGEST_TIME
 
 
 def _is_record(record: Json) -> bool:
@@ -93,6 +120,53 @@ def _is_record(record: Json) -> bool:
     if kind in ("start", "training", "test"):
         return True
     try:
-        return kind == "evaluation" and math.isfinite(merit(record)) and Measure.of(record).name in record
-    except (KeyError, TypeError, AttributeError):
+        Measure.of(record).value(record)
+        return kind == "evaluation" and math.isfinite(merit(record))
+    except (KeyError, TypeError, ValueError):
         return False
+
+
+def _bounded(record: Json) -> Json:
+    """A record's numbers, texts, measure, samples and data, each if it has the type that training writes."""
+    kept: Json = {}
+    for name, value in record.items():
+        if name == "samples":
+            kept[name] = _samples(value)
+        elif name == "data":
+            kept[name] = _data(value)
+        elif name == "spent" and isinstance(value, dict) and all(map(_is_seconds, value.values())):
+            kept[name] = {what: value[what] for what in SPENT if what in value}
+        elif isinstance(value, int | float) or (name == "measure" and record["kind"] == "evaluation"):
+            kept[name] = value
+        elif isinstance(value, str):
+            kept[name] = value[:LONGEST_TEXT]
+    return kept
+
+
+def _samples(samples: Any) -> list[list[str]]:
+    """Input, reference and output of each sample."""
+    found = samples[:MOST_SAMPLES] if isinstance(samples, list) else []
+    if not all(isinstance(each, list) and list(map(type, each)) == [str] * 3 for each in found):
+        return []
+    return [[text[:LONGEST_TEXT] for text in each] for each in found]
+
+
+def _data(data: Any) -> Json:
+    """What a start says about the data: texts and numbers, and the number of sequences by length."""
+    if not isinstance(data, dict):
+        return {}
+    found = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
+    lengths = data.get("lengths")
+    counts = {
+        side: each
+        for side, each in (lengths.items() if isinstance(lengths, dict) else ())
+        if isinstance(each, dict) and all(type(count) is int and count >= 0 for count in each.values())
+    }
+    return found | {"lengths": counts}
+
+
+def _values(record: Json) -> int:
+    """How many values it has, by which its size in memory is estimated."""
+    data = record.get("data", {})
+    counts = sum(1 + len(each) for each in data.get("lengths", {}).values())
+    return len(record) + 3 * len(record.get("samples", ())) + len(data) + counts

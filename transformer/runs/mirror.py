@@ -3,6 +3,7 @@
 A store has no locks, no links and no renaming, so these are the promises:
 
 - A file is complete or not there, and so is a checkpoint: its manifest is sent last and deleted first.
+- What is copied is bounded before and while it is copied, as what is read of a local run is.
 - Who writes to a folder leaves a mark in it. Whoever starts last takes the folder over; the one before
   notices at its next save and ends, and changes nothing.
 """
@@ -20,13 +21,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer.data.remote import WRITER, announce, hashed, listed, opened, reaching, version
+from transformer.data.remote import (
+    WRITER,
+    Allowance,
+    announce,
+    copy,
+    hashed,
+    listed,
+    opened,
+    reaching,
+    version,
+)
 from transformer.data.store import cache_root
 from transformer.errors import UserError
-from transformer.files import MiB, append_flags, open_whole, write_whole
+from transformer.files import LARGEST_FILE, MiB, append_flags, open_whole, write_whole
 from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
 
+MOST = 4 * LARGEST_FILE  # of what is copied at once, in bytes
 LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile
 Wanted = Callable[[str], bool]
 """Whether a file, by its name in a folder, is to be copied."""
@@ -91,28 +103,29 @@ class Mirror:
             for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
-            self._copy(there, wanted)
+            self._copy(there, wanted, MOST)
 
-    def pull(self, prefix: str) -> None:
-        """Copies the files whose names begin so."""
+    def pull(self, prefix: str, most: int) -> None:
+        """Copies the files whose names begin so. Raises UserError if they have more than `most` bytes."""
         with self._turn, self._alone(), reaching(self.where):
-            self._copy(_whole(self._listing()), lambda name: name.startswith(prefix))
+            self._copy(_whole(self._listing()), lambda name: name.startswith(prefix), most, f"/{prefix}")
 
-    def _copy(self, there: dict[str, Any], wanted: Wanted) -> None:
+    def _copy(self, there: dict[str, Any], wanted: Wanted, most: int, part: str = "") -> None:
         known, names = _read(self._index), list(filter(wanted, there))
         old = [
             name
             for name in names
             if known.get(name) != version(there[name]) or not (self.folder / name).is_file()
         ]
-        announce(sum(there[name].get("size") or 0 for name in old), self.where)
+        sizes = {name: there[name].get("size") or 0 for name in names}
+        Allowance(f"{self.where}{part}", most).take(sum(sizes.values()))
+        announce(sum(sizes[name] for name in old), self.where)
+        allowance = Allowance(f"{self.where}{part}", most)
+        allowance.take(sum(sizes[name] for name in set(names) - set(old)))
         for name in old:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (
-                self._store.open(f"{self._root}/{name}", "rb") as sent,
-                open_whole(self.folder / name) as file,
-            ):
-                shutil.copyfileobj(sent, file, MiB)
+            with open_whole(self.folder / name) as file:
+                copy(self._store, f"{self._root}/{name}", file, allowance)
             known[name] = version(there[name])
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}
         self._remember({name: known[name] for name in there if name in known})

@@ -4,7 +4,9 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-PREPARATION, TRAINING, EVALUATION = "preparation", "training", "evaluation"
+from transformer.runs.log import SPENT
+
+PREPARATION, TRAINING, EVALUATION = SPENT
 
 
 class Clock:
@@ -13,7 +15,7 @@ class Clock:
     preparation."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys((PREPARATION, TRAINING, EVALUATION), 0.0)
+        self._seconds = dict.fromkeys(SPENT, 0.0)
         self._phase, self._since = PREPARATION, time.monotonic()
 
     def enter(self, phase: str) -> None:

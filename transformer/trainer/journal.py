@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from transformer.data.batching import sides
-from transformer.files import Json, write_whole
+from transformer.files import Json, open_whole
 from transformer.runs.log import spent_of
 from transformer.runs.run import Run
 from transformer.runtime.hosts import gathered, is_main_process
@@ -52,9 +52,11 @@ class Journal:
 
     def _earlier(self, step: int) -> tuple[list[Json], dict[str, float]]:
         """The evaluations, and the seconds spent."""
-        records = [record for record in self._run.log.records() if record["step"] <= step]
-        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_whole(self._run.path / "metrics.jsonl", text)
+        with open_whole(self._run.path / "metrics.jsonl") as file:
+            for record in self._run.log.stream():
+                if record["step"] <= step:
+                    file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        records = self._run.log.records()
         return [each for each in records if each["kind"] == "evaluation"], spent_of(records)
 
     @contextlib.contextmanager

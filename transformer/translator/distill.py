@@ -10,20 +10,29 @@
 If it is interrupted, the same command continues after the last complete line.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer.commands import command
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
 from transformer.errors import UserError
-from transformer.files import Json, MiB, append_flags, open_whole, parse_object, read_text, write_whole
+from transformer.files import Json, MiB, append_flags, open_regular, open_whole, parse_object, write_whole
+
+if TYPE_CHECKING:
+    from transformer.runs.run import Run
+    from transformer.translator.translator import Translator
 
 ABOUT = "distilled.json"
 READ = 1024  # pairs read at a time
+_LEFT = re.compile(r"\..+\.[0-9a-f]{12}")  # what a killed process left of a file (`files.beside`)
 
 
 def distill(
@@ -42,12 +51,10 @@ def distill(
       UserError: the run or the checkpoint is missing; the folder is not empty, or holds another
         distillation; the corpus cannot be written; the training text is not the teacher's.
     """
-    from transformer.data.sources.corpora import one_line, open_corpus
     from transformer.runs.run import Run
-    from transformer.runtime.console import Watch
     from transformer.translator.translator import Translator
 
-    run, watch = Run(run_dir), Watch()
+    run = Run(run_dir)
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
@@ -58,7 +65,18 @@ def distill(
     }
     translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
-    _claim(folder, json.loads(json.dumps(about, default=str)))
+    with _claimed(folder, json.loads(json.dumps(about, default=str))):
+        _write(folder, run, translator, decoding, data)
+
+
+def _write(
+    folder: Path, run: "Run", translator: "Translator", decoding: DecodingConfig, data: DataConfig | None
+) -> None:
+    """Writes what is missing of the corpus."""
+    from transformer.data.sources.corpora import one_line, open_corpus
+    from transformer.runtime.console import Watch
+
+    watch = Watch()
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
     languages = suffixes(text_data(run.config))
@@ -82,7 +100,8 @@ def distill(
         )
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
         found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
-        with open(partial, "a", encoding="utf-8", newline="\n", opener=append_flags) as file:
+        # line-buffered, so that a killed process leaves complete lines
+        with open(partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags) as file:
             for best in watch.progress("translated", found, len(train) - done):
                 file.write(one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
@@ -103,21 +122,32 @@ def suffixes(data: DataConfig) -> tuple[str, str]:
     return (source, target) if source and target and source != target else ("source", "target")
 
 
-def _claim(folder: Path, about: Json) -> None:
-    """Claims the folder for this distillation, or checks that it belongs to it already."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / ABOUT).exists():
-            if parse_object(read_text(folder / ABOUT, MiB)) != about:
+@contextlib.contextmanager
+def _claimed(folder: Path, about: Json) -> Iterator[None]:
+    """Claims the folder for this distillation, or checks that it belongs to it already, and locks it."""
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / ABOUT).exists():
+                if any(not _LEFT.fullmatch(path.name) for path in folder.iterdir()):
+                    raise UserError(f"{folder} is not empty: choose another folder")
+                write_whole(folder / ABOUT, json.dumps(about, indent=2) + "\n")
+            file = held.enter_context(open_regular(folder / ABOUT, MiB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if parse_object(file.read(MiB).decode()) != about:
                 raise UserError(f"{folder} holds another distillation (see {ABOUT}): choose another folder")
-            return
-        if any(folder.iterdir()):
-            raise UserError(f"{folder} is not empty: choose another folder")
-        write_whole(folder / ABOUT, json.dumps(about, indent=2) + "\n")
-    except ValueError as error:
-        raise UserError(f"{folder / ABOUT} is damaged: choose another folder, or delete this one") from error
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+            for path in folder.iterdir():
+                if _LEFT.fullmatch(path.name):
+                    path.unlink()
+        except BlockingIOError as error:
+            raise UserError(f"{folder}: another process is writing it") from error
+        except ValueError as error:
+            raise UserError(
+                f"{folder / ABOUT} is damaged: choose another folder, or delete this one"
+            ) from error
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+        yield
 
 
 def _write_side(path: Path, lines: Iterator[str]) -> None:

@@ -12,7 +12,7 @@ from transformer.data.features.vocabulary import train_sentencepiece
 from transformer.data.features.words import read_vocabulary
 from transformer.data.remote import fetched
 from transformer.errors import UserError
-from transformer.files import parse_object, read_bytes
+from transformer.files import LARGEST_FILE, parse_object, read_bytes
 
 _STANDARD_IDS = SpecialIds()
 
@@ -42,7 +42,7 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
     Raises UserError if the file is missing, is something else, or has other ids than `special`.
     """
     try:
-        content = read_bytes(fetched(path))
+        content = read_bytes(fetched(path, LARGEST_FILE))
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:

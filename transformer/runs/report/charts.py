@@ -6,17 +6,21 @@ They are drawn for a width of about 400 pixels, that of a telephone or of half a
 import html
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 WIDTH, HEIGHT = 420, 220  # in a chart's own units
 LETTER = 7.5  # the width of a digit
 RIGHT, BOTTOM, TOP = 24, 30, 12  # room for labels
 BARS = 120  # the height of the highest bar
 COLOURS = 8  # in page.css: a to h
+GROUPS = 1_000  # of the points of a line, if there are more than can be told apart
+MOST_BARS, LONGEST_LABEL = 1_000, 100
 Points = Sequence[tuple[float, float]]
 
 
 def line_chart(name: str, lines: Mapping[str, Points]) -> str:
     """Lines against the step, in as many colours."""
+    lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     most, high = max(x for x, _ in points), max(y for _, y in points)
     marks = ticks(high)
@@ -26,7 +30,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
         return left + (WIDTH - left - RIGHT) * step / max(most, 1)
 
     def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
+        place = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
+        return max(-HEIGHT, min(place, 2 * HEIGHT))  # what is far outside is not seen
 
     parts = [
         f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
@@ -53,6 +58,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
 
 def bar_chart(name: str, counts: Mapping[str, int]) -> str:
     """A bar for each name, with its count as a tooltip."""
+    counts = {label[:LONGEST_LABEL]: count for label, count in islice(counts.items(), MOST_BARS)}
+    name = name[:LONGEST_LABEL]
     high, wide = max([1, *counts.values()]), (WIDTH - 20) / max(1, len(counts))
     every = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
     parts = []
@@ -70,6 +77,19 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
                 f"{html.escape(label)}</text>"
             )
     return _figure(name, html.escape(name), TOP + BARS + 28, parts)
+
+
+def thinned(line: Points) -> Points:
+    """The points of a line; of very many the lowest and the highest of each group, and the last."""
+    if len(line) <= 2 * GROUPS:
+        return line
+    size = math.ceil(len(line) / GROUPS)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(line), size):
+        group = range(start, min(start + size, len(line)))
+        lowest, highest = (choose(group, key=lambda index: line[index][1]) for choose in (min, max))
+        kept += [line[index] for index in sorted({lowest, highest})]
+    return [*kept, line[-1]]
 
 
 def colour_of(index: int) -> str:

@@ -1,16 +1,19 @@
 """What a run directory records: configuration, metrics, test scores."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from transformer.config import DataConfig, Option, as_decided, changed
-from transformer.evaluation.scores import Measure
+from transformer.evaluation.scores import LONGEST_NAME, Measure
 from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.log import spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
+
+SPEEDS = 4  # charts of them, at most
 
 
 class Logged:
@@ -45,7 +48,8 @@ class Logged:
     def curves(self) -> dict[str, dict[str, Points]]:
         """The curves of each chart, by name: points (step, value)."""
         measure = self.measure
-        speeds = {name for record in self.training for name in record if name.endswith("_per_second")}
+        names = {name for record in self.training for name in record if len(name) <= LONGEST_NAME}
+        speeds = sorted(name for name in names if name.endswith("_per_second"))[:SPEEDS]
         return {
             "nats per token": {
                 "training": _points(self.training, "nll"),
@@ -57,7 +61,7 @@ class Logged:
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
             **{
                 name.replace("_", " "): {name.replace("_per_second", "/s"): _points(self.training, name)}
-                for name in sorted(speeds)
+                for name in speeds
             },
         }
 
@@ -72,15 +76,13 @@ class Logged:
         data = data if isinstance(data, dict) else {}
         last = max((record["step"] for record in (*self.training, *self.evaluations)), default=0)
         best = max(self.evaluations, key=standing, default=None)
-        measure, title, part = self.measure.name, self.measure.title, self._part()
         languages = self.config.data.direction if isinstance(self.config.data, DataConfig) else ""
         facts: Json = {
             **{
-                f"{self.split} {_title(n, s)}": f"{s['value']:.{s.get('digits', 2)}f} ({self.tested})"
-                for n, s in self.scores.items()
+                f"{self.split} {score['title']}": f"{score['value']:.{score['digits']}f} ({self.tested})"
+                for score in self.scores.values()
             },
-            "best checkpoint": best
-            and f"{best['step']:,} (validation {title} {best[measure]:.{self.measure.digits}f}{part})",
+            "best checkpoint": best and f"{best['step']:,} (validation {_score(best)}{self._part()})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
             "time": time_spent(self.spent) if self.spent else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
@@ -105,17 +107,18 @@ class Logged:
         return nearest, found[nearest]
 
 
+def _score(evaluation: Json) -> str:
+    """The score that decides, with its title."""
+    measure = Measure.of(evaluation)
+    return f"{measure.title} {measure.shown(measure.value(evaluation))}"
+
+
 def _sizes(data: Json, languages: str) -> dict[str, str]:
     """The size of the training split in the task's unit, such as pairs, and the languages."""
     found = {name: str(size) for name, size in data.items() if name.startswith("train ")}
     name, size = next(iter(found.items()), ("train pairs", ""))
     parts = ", ".join(filter(None, (size, languages)))
     return {name.replace("train", "training", 1): parts} if parts else {}
-
-
-def _title(name: str, score: Json) -> str:
-    """The title of a test score, which runs of version 0.1 did not store."""
-    return str(score.get("title", {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)))
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
@@ -138,14 +141,26 @@ def _points(records: list[Json], name: str) -> Points:
 
 
 def _scores(path: Path) -> tuple[str, str, Json]:
-    """From results.json: the split, a line about it, and the scores by name; none if it is damaged."""
+    """From results.json: the split, a line about it, and the valid scores by name; none if it is damaged."""
     try:
         results = parse_object(read_text(path, MiB))
-        count = f"{results['sentences']:,} {results.get('unit', 'sentences')}"
-        about = f"{results['split']}, {count}, step {results['checkpoint']:,}"
-        scores = {name: score for name, score in results.items() if isinstance(score, dict)}
-        for score in scores.values():
-            score["value"] = float(score["value"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        split, unit = results["split"], results.get("unit", "sentences")
+        if not all(isinstance(text, str) and len(text) <= LONGEST_NAME for text in (split, unit)):
+            raise ValueError("a split and a unit are names")
+        about = f"{split}, {results['sentences']:,} {unit}, step {results['checkpoint']:,}"
+    except (OSError, ValueError, KeyError, TypeError):
         return "test", "", {}
-    return str(results["split"]), about, scores
+    scores = {}
+    for name, score in results.items():
+        if isinstance(score, dict):
+            with contextlib.suppress(ValueError):
+                scores[name] = _valid(name, score)
+    return split, about, scores
+
+
+def _valid(name: str, score: Json) -> Json:
+    """A test score, complete. Raises ValueError if it cannot be shown."""
+    title = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)  # not in version 0.1
+    measure = Measure(name, score.get("title", title), digits=score.get("digits", 2))
+    value = measure.value({name: score.get("value")})
+    return score | {"title": measure.title, "digits": measure.digits, "value": value}

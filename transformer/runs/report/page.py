@@ -1,6 +1,8 @@
 """A run as a page, `report.html`: results, curves, sounds, samples over time, data, configuration."""
 
 import html
+from collections import deque
+from itertools import islice
 from pathlib import Path
 
 from transformer.config import flatten
@@ -12,6 +14,8 @@ from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, facts, folded, table
 
 REPORT = "report.html"
+CHANGES = 100  # samples of an input over time
+SIDES = 10  # with a chart of lengths
 
 
 def write_report(run_dir: Path | str) -> Path:
@@ -55,7 +59,7 @@ def _scores(run: Logged) -> str:
     rows = (
         (
             name,
-            f"{score['value']:.{score.get('digits', 2)}f}",
+            f"{score['value']:.{score['digits']}f}",
             score.get("signature") or score.get("detail", ""),
         )
         for name, score in run.scores.items()
@@ -63,19 +67,14 @@ def _scores(run: Logged) -> str:
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
 
 
-def _translations(evaluation: list[Json]) -> str:
-    def triples(samples: object) -> bool:
-        return isinstance(samples, list) and all(
-            isinstance(each, list) and len(each) == 3 and all(isinstance(text, str) for text in each)
-            for each in samples
-        )
-
-    kept = [record for record in evaluation if record.get("samples") and triples(record["samples"])]
+def _translations(evaluations: list[Json]) -> str:
+    kept = [record for record in evaluations if record.get("samples")]
     if not kept:
         return ""
-    parts = ["<h2>Samples over time</h2><p>Evaluations that changed nothing are left out.</p>"]
+    about = f"Evaluations that changed nothing are left out; of the others the newest {CHANGES} are shown."
+    parts = [f"<h2>Samples over time</h2><p>{about}</p>"]
     for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
-        rows, before = [], None
+        rows, before = deque[tuple[str, str]](maxlen=CHANGES), None
         for record in kept:
             if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
                 rows.append((f"step {record['step']:,}", text))
@@ -87,14 +86,12 @@ def _translations(evaluation: list[Json]) -> str:
 
 def _data(starts: list[Json]) -> str:
     data = starts[-1].get("data") if starts else None
-    if not isinstance(data, dict):
+    if not data:
         return ""
     rows = [(name.replace("_", " "), value) for name, value in data.items() if name != "lengths"]
-    lengths = data.get("lengths")
     figures = "".join(
         bar_chart(f"{side} by length: up to so many elements", counts)
-        for side, counts in (lengths.items() if isinstance(lengths, dict) else ())
-        if isinstance(counts, dict) and all(type(count) is int and count >= 0 for count in counts.values())
+        for side, counts in islice(data.get("lengths", {}).items(), SIDES)
     )
     return f'<h2>Data</h2>{table(rows)}<p></p><div class="charts">{figures}</div>'
 
