@@ -329,11 +329,10 @@ class Checkpoints:
         place = self.path / "average"
         partial = beside(place)
         try:
-            partial.mkdir()  # Orbax would warn of what it began, after this error
             with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.save((partial / "model").absolute(), variables)
+                checkpointer.save(partial.absolute(), variables)
             shutil.rmtree(place, ignore_errors=True)
-            os.replace(partial / "model", place)
+            os.replace(partial, place)
         except Exception as error:
             reason = first_line(error)
             raise UserError(f"could not write {place}: {reason}. The checkpoints are unchanged") from error
