@@ -45,8 +45,8 @@ class Log:
 
     def records(self, kind: str | None = None) -> list[Json]:
         """The records of one kind ("start", "training", "evaluation" or "test") or of all, without fields
-        that training does not write. Long texts are cut, and of more records than memory should hold about every
-        second one is kept, the last one always.
+        that training does not write. Long texts are cut, and of more records than memory should hold about
+        every second one is kept, the last one always.
 
         Raises:
           UserError: it cannot be read.
