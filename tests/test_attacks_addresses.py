@@ -47,7 +47,7 @@ def test_phrases_of_a_run_are_no_addresses_and_no_paths(
 ) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    phrases = ("ftp://127.0.0.1:2121/secret", "cat:", "foo://b", "x" * 400, str(run_dir))
+    phrases = ("ftp://127.0.0.1:2121/secret", "cat:", "foo://b", "ä" * 200, str(run_dir))
     config = config_of(system)
     config = replace(config, decoding=replace(config.decoding, forbidden=phrases))
     (run_dir / "config.json").write_text(to_json(config))
@@ -56,7 +56,7 @@ def test_phrases_of_a_run_are_no_addresses_and_no_paths(
 
 
 def test_nor_are_those_of_the_command_line(decoder: Path, reached: list[str]) -> None:
-    phrases = ["cat:", "foo://b", "ftp://127.0.0.1:2121/secret", "x" * 400]
+    phrases = ["cat:", "foo://b", "ftp://127.0.0.1:2121/secret", "ä" * 200]
     given = parse_decode([str(decoder), "--forbidden", *phrases])
     assert (given.run_dir, given.decoding.forbidden) == (decoder, tuple(phrases))
     assert reached == []
