@@ -21,7 +21,7 @@ from transformer.data.features.words import OpenWordTokenizer, WordTokenizer
 from transformer.data.sources import dialogue
 from transformer.decoding.beam import beam_search
 from transformer.decoding.scores import wu_penalty
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.runtime.console import Watch
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
@@ -45,7 +45,7 @@ def variables():
 
 @functools.cache
 def extended():
-    return np.asarray(jax.jit(MODEL.apply)(variables(), SOURCE, shift_right(TARGET, BOS)))
+    return np.asarray(jax.jit(MODEL.apply)(variables(), SOURCE, decoder_input(TARGET, SpecialIds())))
 
 
 # --- the mixture ---
@@ -114,7 +114,7 @@ def test_step_by_step_is_teacher_forcing():
     memory = MODEL.apply(variables(), SOURCE, method="encode")
     cache = MODEL.apply(variables(), memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(MODEL.apply, method="decode_step"))
-    given = shift_right(extended_ids(TARGET, SOURCE, SIZE), BOS)
+    given = decoder_input(extended_ids(TARGET, SOURCE, SIZE), SpecialIds())
     for time in range(TARGET.shape[1]):
         log_p, cache = step(variables(), cache, given[:, time : time + 1])
         # as probabilities: at 1e-30, logarithms are only rounding errors

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_search import random_variables
-from test_copying import BOS, CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
+from test_copying import CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
 
 from transformer import UserError
+from transformer.config import SpecialIds
 from transformer.config.copying import CopyingConfig
 from transformer.data.sources import pointing
 from transformer.decoding.beam import beam_search
-from transformer.model.encoder_decoder import shift_right
+from transformer.model.encoder_decoder import decoder_input
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import forced
 from transformer.systems.copying.search import copying_scores
@@ -40,7 +41,7 @@ def inside(model, variables, source, target):
 
     def run(model):
         memory = model.encode(source)
-        hidden = model.decode(memory, shift_right(target, BOS))
+        hidden = model.decode(memory, decoder_input(target, SpecialIds()))
         return hidden, memory.states, model.output(hidden)
 
     found = jax.jit(lambda v: model.apply(v, method=run))(variables)
@@ -52,7 +53,7 @@ def test_copynet_is_one_softmax_over_words_and_positions():
     model, variables = built("copynet")
     hidden, states, generating = inside(model, variables, SOURCE, TARGET)
     matrix = np.asarray(variables["params"]["copy_key"]["kernel"], np.float64)
-    found = np.exp(np.asarray(model.apply(variables, SOURCE, shift_right(TARGET, BOS))))
+    found = np.exp(np.asarray(model.apply(variables, SOURCE, decoder_input(TARGET, SpecialIds()))))
     ids = np.asarray(extended_ids(SOURCE, SOURCE, SIZE))
     (log_p, _, _), _ = forced(model, variables, SOURCE, TARGET)
     for row, time in itertools.product(range(3), range(7)):
@@ -74,7 +75,7 @@ def test_the_pointer_network_by_hand(name):
     hidden, states, _ = inside(model, variables, WORDS, ANSWERS)
     parts = ("pointer_query", "pointer_key", "energy")
     query, key, v = (np.asarray(variables["params"][part]["kernel"], np.float64) for part in parts)
-    given = shift_right(ANSWERS, BOS)
+    given = decoder_input(ANSWERS, SpecialIds())
     found = np.exp(np.asarray(model.apply(variables, WORDS, given)))
     for row, time in itertools.product(range(2), range(6)):
         energy = np.exp(np.tanh(hidden[row, time] @ query + states[row] @ key) @ v[:, 0])
@@ -95,11 +96,11 @@ def test_the_pointer_network_by_hand(name):
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = built(name)
-    whole = np.exp(np.asarray(model.apply(variables, WORDS, shift_right(ANSWERS, BOS))))
+    whole = np.exp(np.asarray(model.apply(variables, WORDS, decoder_input(ANSWERS, SpecialIds()))))
     memory = model.apply(variables, WORDS, method="encode")
     cache = model.apply(variables, memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
-    given = shift_right(extended_ids(ANSWERS, WORDS, SIZE), BOS)
+    given = decoder_input(extended_ids(ANSWERS, WORDS, SIZE), SpecialIds())
     for time in range(5):
         log_p, cache = step(variables, cache, given[:, time : time + 1])
         live = np.asarray(ANSWERS[:, time] != PAD)
@@ -118,7 +119,7 @@ def test_what_is_pointed_to_once_does_not_come_again():
 
 def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
-    log_p = np.asarray(model.apply(variables, WORDS, shift_right(ANSWERS, BOS)))
+    log_p = np.asarray(model.apply(variables, WORDS, decoder_input(ANSWERS, SpecialIds())))
     assert (log_p[0, :, [3, 6, 7]] == -np.inf).all()
     scores = copying_scores(model, variables, WORDS, ANSWERS)
     assert np.isfinite(scores.log_p).all()

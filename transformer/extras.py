@@ -18,6 +18,9 @@ EXTRAS = {
 def library(name: str) -> Any:
     """A library, or a module of it. Raises UserError if it is not installed."""
     try:
+        importlib.import_module(
+            name.partition(".")[0]
+        )  # the package may be missing though its module is loaded
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: what it loads is missing
         raise _missing("this", [name]) from error

@@ -96,7 +96,7 @@ def spent_of(records: Sequence[Json]) -> dict[str, float]:
     """Seconds of a run by what they were spent on, up to the last of these records; empty if unknown."""
     last = max(filter(_is_timed, records), key=lambda record: record["elapsed"], default={})
     spent = last.get("spent")
-    if isinstance(spent, dict):
+    if isinstance(spent, dict) and all(map(_is_seconds, spent.values())):
         return spent
     # earlier versions did not count the preparation
     evaluations = [each["seconds"] for each in records if each["kind"] == "evaluation" and "seconds" in each]
