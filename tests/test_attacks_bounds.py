@@ -245,6 +245,32 @@ def test_training_continues_beside_odd_metrics(config: Config, run_dir: Path) ->
     assert Run(run_dir).checkpoints.steps()[-1] == 14
 
 
+ODD_SCORES = [
+    *(json.dumps({name: odd}) for name in ("merit", "bleu") for odd in ("nan", "inf", "1e9", [], {}, True)),
+    *('{"merit": NaN}', '{"merit": Infinity}', '{"merit": 1e999}', '["merit", "nll"]', '"merit nll"', "7"),
+    '{"merit": "1000", "bleu": {"a": 1}, "nll": "x", "loss": []}',
+]
+
+
+def test_checkpoints_beside_odd_scores(run_dir: Path) -> None:
+    """They count as not measured; the next ones are saved, and the best one kept."""
+    best, *others = (steps := Run(run_dir).checkpoints.steps())
+    ordinary = (run_dir / "checkpoints" / str(best) / "metrics" / "metrics").read_text()
+    for text in (*ODD_JSON, *ODD_SCORES):
+        for step in steps:
+            odd = ordinary if step == best else text
+            (run_dir / "checkpoints" / str(step) / "metrics" / "metrics").write_text(odd)
+        assert Run(run_dir).checkpoints.best() == best, text
+        checkpoints = Run(run_dir).checkpoints
+        checkpoints.finish_saving()  # opens what saves them
+        assert checkpoints.best() == best, text
+    with open(run_dir / "checkpoints" / str(others[-1]) / "metrics" / "metrics", "wb") as file:
+        file.truncate(2**40)
+    checkpoints = Run(run_dir).checkpoints
+    checkpoints.finish_saving()
+    assert checkpoints.best() == best
+
+
 def test_a_tokenizer_of_another_size(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     for words in (WORDS[:-1], [*WORDS, "more"]):
@@ -258,5 +284,14 @@ def test_words_that_are_no_text(tmp_path: Path) -> None:
     for kind in ("word", "open-word", "whitespace"):
         saved = {"kind": kind, "special": {"pad": 0, "bos": 1, "eos": 2, "unk": 3}, "words": ["a", "\ud800"]}
         (tmp_path / "v").write_text(json.dumps(saved))
+        with pytest.raises(UserError, match="neither a SentencePiece model nor a saved vocabulary"):
+            load_tokenizer(tmp_path / "v")
+
+
+@pytest.mark.parametrize("odd", [3.0, True, "3", None, [3]])
+def test_special_ids_that_are_no_whole_numbers(tmp_path: Path, odd: object) -> None:
+    special = {"pad": 0, "bos": 1, "eos": 2, "unk": 3} | {"bos" if odd is True else "unk": odd}
+    for kind in ("word", "open-word", "whitespace", "character", "byte"):
+        (tmp_path / "v").write_text(json.dumps({"kind": kind, "special": special, "words": ["a"]}))
         with pytest.raises(UserError, match="neither a SentencePiece model nor a saved vocabulary"):
             load_tokenizer(tmp_path / "v")

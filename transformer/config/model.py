@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
-from transformer.config.ranges import DEEPEST, LARGEST, Ranges, check_ranges
+from transformer.config.ranges import DEEPEST, LARGEST, Ranges, check_ranges, check_types
 from transformer.errors import UserError
 
 
@@ -19,6 +19,9 @@ class SpecialIds:
     """</s>, the end of every sentence."""
     unk: int = 3
     """<unk>, which replaces out-of-vocabulary tokens."""
+
+    def __post_init__(self) -> None:
+        check_types("model.special", self)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,21 @@ class _Best:
         return [each.step == best for each in checkpoints]
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, which would read the scores of earlier checkpoints whatever their size and type.
+
+    Args:
+      scores_of: the scores of a checkpoint that is there.
+    """
+
+    def __init__(self, scores_of: Callable[[int], Json], *args: Any, **options: Any) -> None:
+        self._scores_of = scores_of  # first, as the others ask for them
+        super().__init__(*args, **options)
+
+    def metrics(self, step: int) -> Json:
+        return self._scores_of(step)
+
+
 class Checkpoints:
     """The checkpoints of a run directory.
 
@@ -88,8 +103,11 @@ class Checkpoints:
             multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=saving),
         )
         (self.path / "checkpoints").mkdir(exist_ok=True)
-        return ocp.CheckpointManager(
-            (self.path / "checkpoints").absolute(), options=options, item_names=("model", "training")
+        return _Manager(
+            self._scores,
+            (self.path / "checkpoints").absolute(),
+            options=options,
+            item_names=("model", "training"),
         )
 
     def save(self, state: TrainState, scores: dict[str, float] | None = None) -> None:
@@ -195,11 +213,12 @@ class Checkpoints:
         return steps[-1] if best is None else best
 
     def _scores(self, step: int) -> Json:
-        """The scores of a checkpoint; none if it was not measured."""
+        """The scores of a checkpoint, which are numbers; none if it was not measured."""
         try:
-            return parse_object(read_text(self._place(step) / "metrics" / "metrics", MiB))
+            stored = parse_object(read_text(self._place(step) / "metrics" / "metrics", MiB))
         except (OSError, ValueError):
             return {}
+        return {name: value for name, value in stored.items() if type(value) in (int, float)}
 
     def _best_of(self, scores: Mapping[int, Json | None]) -> int | None:
         """The best of checkpoints, by step, in order; None if none was measured."""
