@@ -348,6 +348,8 @@ class Checkpoints:
         place = self.path / "average"
         partial = beside(place)
         try:
+            partial.mkdir()  # where it cannot be created, Orbax's threads warn, and wait for minutes
+            partial.rmdir()
             with ocp.StandardCheckpointer() as checkpointer:
                 checkpointer.save(partial.absolute(), variables)
             shutil.rmtree(place, ignore_errors=True)
