@@ -111,6 +111,14 @@ def test_what_was_imported_goes_out_and_comes_back(imported, tmp_path):
         )
 
 
+SEARCH = {
+    "penalty": "power",
+    "length_penalty": 0.8,
+    "stop": "present",
+    "beam_size": 3,
+    "repetition_penalty": 1.5,
+    "no_repeat_ngram": 2,
+}
 TEXT = ["ein kleiner hund rennt über die wiese", "zwei frauen lesen im park", "kinder spielen ball"] * 3
 
 
@@ -124,7 +132,7 @@ def ours(request, tmp_path_factory, tiny, random_variables):
     whole = Config(
         model=config,
         data=DataConfig(joint_vocabulary=joint),
-        decoding=BeamConfig(rows=4, buckets=(20,)),
+        decoding=BeamConfig(rows=4, buckets=(20,), suppress=(40,), max_length=19, **SEARCH),
     )
     task = Translation(whole, (tokenizers[0], tokenizers[0] if joint else tokenizers[1]))
     run = Run.create(run_dir, whole, task)
@@ -166,6 +174,31 @@ def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     np.testing.assert_allclose(logits[0], logits[1], atol=2e-5)
     assert np.std(logits[0]) > 0.5
     np.testing.assert_array_equal(load_file(tmp_path / "out/model.safetensors").get("lm_head.weight", 0), 0)
+
+
+def test_an_exported_folder_has_the_search_of_the_run(ours, tmp_path):
+    export_marian(ours, tmp_path / "out")
+    there = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    options = "length_penalty", "num_beams", "early_stopping", "max_length", "no_repeat_ngram_size"
+    assert [there[name] for name in options] == [0.8, 3, False, 20, 2]
+    assert there.keys().isdisjoint(
+        json.loads((tmp_path / "out" / "config.json").read_text()).keys() & options
+    )
+    import_marian(tmp_path / "out", tmp_path / "back")
+    before, after = Translator.load(ours), Translator.load(tmp_path / "back")
+    search = after.config.decoding
+    assert {name: getattr(search, name) for name in SEARCH} == SEARCH
+    assert search.max_length == 19
+    suppressed = [each.tokenizers[1].pieces(each.config.decoding.suppress) for each in (before, after)]
+    assert suppressed[0] == suppressed[1] != []
+
+
+def test_search_options_of_the_config_count_only_without_a_file_of_their_own(folder, tmp_path):
+    edit(folder / "config.json", num_beams=7)
+    import_marian(folder, tmp_path / "without")
+    (folder / "generation_config.json").write_text('{"length_penalty": 0.5}')
+    import_marian(folder, tmp_path / "with")
+    assert [Run(tmp_path / name).config.decoding.beam_size for name in ("without", "with")] == [7, 1]
 
 
 def test_commands(tmp_path, capsys):

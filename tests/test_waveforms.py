@@ -38,12 +38,17 @@ WHOLE = {
 }
 
 
+def step(kind):
+    """The distance of two neighbouring samples: whole numbers are from -127 to 127, divided by 128."""
+    return {"int8": 2**-7, "uint8": 2**-7, "float16": 2**-11}.get(kind, 2**-15)
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_numbers_are_those_of_the_range_of_their_type(kind):
     found = waveform_of(WHOLE[kind](tone()))
     assert found.dtype == np.float32
     expected = tone() + 0.6 if kind == "a little beyond 1" else tone()
-    np.testing.assert_allclose(found, expected, atol=1e-2 if kind.endswith("int8") else 1e-3)
+    np.testing.assert_allclose(found, expected, atol=step(kind))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_waveforms_of_tfds_are_scaled_and_their_channels_mixed(kind):
     samples = WHOLE[kind](np.stack([tone(), 0.5 * tone()], axis=1))
     wave, text = Waves([{"speech": samples, "text": b"one"}], "toy", "speech", "text", RATE, None)[0]
     assert (wave.dtype, text) == (np.float32, "one")
-    np.testing.assert_allclose(wave, 0.75 * tone(), atol=1e-2)
+    np.testing.assert_allclose(wave, 0.75 * tone(), atol=step(kind))
     for bad in (np.full(9, 1e5), np.zeros(0, np.int64), np.full(9, np.nan)):
         with pytest.raises(UserError, match="toy, record 0: speech (must have numbers|has no samples)"):
             Waves([{"speech": bad, "text": b""}], "toy", "speech", "text", RATE, None)[0]

@@ -13,6 +13,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
 from transformer.extras import check_libraries
 from transformer.files import readable
+from transformer.text import has_text
 from transformer.translator.transcriber import Transcriber, Transcript
 
 FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
@@ -58,7 +59,7 @@ class Transcriptions(Outputs):
                     self.given.input,
                 )
             return None
-        return [text.strip() for _, _, text in columns] or None
+        return [text.strip() if has_text(text) else "" for _, _, text in columns] or None
 
     @property
     def job(self) -> list[str]:

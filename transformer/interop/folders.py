@@ -253,9 +253,9 @@ def _marian_tokenizer(spm: Path, vocabulary: Json, size: int, special: SpecialId
 
 
 def _generation(folder: Path) -> Json:
-    """The search options, which older models have in config.json."""
-    path = folder / GENERATION
-    return {**_json(folder / CONFIG), **(_json(path) if path.exists() else {})}
+    """The search options, which older models have in config.json. As in `transformers`, that counts only if
+    there is no other file."""
+    return _json(_searched(folder))
 
 
 def _searched(folder: Path) -> Path:

@@ -213,9 +213,12 @@ class Checkpoints:
         return steps[-1] if best is None else best
 
     def _scores(self, step: int) -> Json:
-        """The scores of a checkpoint, which are numbers; none if it was not measured."""
+        """The scores of a checkpoint, which are numbers; none if it was not measured, or they are a link."""
+        file = self._place(step) / "metrics" / "metrics"
+        if file.is_symlink() or file.parent.is_symlink():
+            return {}
         try:
-            stored = parse_object(read_text(self._place(step) / "metrics" / "metrics", MiB))
+            stored = parse_object(read_text(file, MiB))
         except (OSError, ValueError):
             return {}
         return {name: value for name, value in stored.items() if type(value) in (int, float)}

@@ -134,7 +134,8 @@ class Translator(Decoder[Translation]):
     def translate(self, sources: Iterable[str], **options: Option) -> list[str]: ...
 
     def translate(self, sources: str | Iterable[str], **options: Option) -> str | list[str]:
-        """The best translation of every sentence, in order. Empty sentences stay empty.
+        """The best translation of every sentence, in order. Empty sentences, and those without a
+        visible character, stay empty.
 
         Args:
           sources: sentences, or one string. Line breaks at their ends are ignored; those inside are read as

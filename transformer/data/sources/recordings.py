@@ -23,6 +23,7 @@ from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, co
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.errors import UserError
 from transformer.files import open_regular, readable
+from transformer.text import has_text
 
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
@@ -256,7 +257,7 @@ def read_manifest(path: Path) -> list[Listed]:
             raise UserError(
                 f"{path}, line {place}: must be a file name, a tab and the text, which is empty for silence"
             )
-        found.append(Listed(listed(name, path, place), text if text.strip() else "", place, path))
+        found.append(Listed(listed(name, path, place), text if has_text(text) else "", place, path))
     if not found:
         raise UserError(f"{path} is empty: it lists no recordings")
     return found
