@@ -128,7 +128,7 @@ class _PrintableLog(logging.Formatter):
 
 
 class _PrintableStream:
-    """A stream that escapes control characters, but for the colours of a terminal."""
+    """A stream that escapes control characters, except the colours of a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -129,7 +129,8 @@ def _begun(arguments: list[str], preset: str | None, parent: str | None) -> tupl
     if preset is not None and preset.startswith(("tiny", "multi30k")) and not has_text:
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if preset is None and given.run_dir:
-        about = f"{shown(given.run_dir)} does not exist yet: starting a new run. {about}"
+        text = "" if has_text else " on a built-in corpus, since no text is given"
+        about = f"{shown(given.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
     return given, about
 
 

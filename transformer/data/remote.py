@@ -70,8 +70,8 @@ class Allowance:
 
 
 def copy(store: Any, name: str, here: IO[bytes], allowance: Allowance) -> None:
-    """Copies a file of a store into an open one. Raises UserError if it is larger than allowed, whatever the
-    store said before."""
+    """Copies a file of a store into an open one. Raises UserError if it is larger than allowed, even if the
+    store listed a smaller size."""
     with store.open(name, "rb") as there:
         while block := there.read(MiB):
             allowance.take(len(block))
