@@ -2,20 +2,25 @@
 epoch."""
 
 import dataclasses
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from transformer.config import Config, DataConfig
-from transformer.data.batching import Batcher, Field, fixed_batches, stacked
+from transformer.config.presets import PRESETS
+from transformer.data.batching import Batcher, fixed_batches
 from transformer.data.corpus import Corpus
+from transformer.data.example_store import stored
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.plans import Batching, PackedPlan, plan_of
 from transformer.data.sampled_plan import SampledPlan
+from transformer.data.sequences import Field, Sequences, arrays_of, gathered, side_lengths, sides, stacked
 from transformer.data.store import PairSource
 from transformer.errors import UserError
-from transformer.tasks.preparation import lengths_of
+from transformer.systems.registry import find_system
+from transformer.tasks.preparation import examples_of
 from transformer.tasks.translation import Translation
 
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)
@@ -50,13 +55,25 @@ def task_of(data, tokenizers=TOKENIZERS):
     return Translation(Config(data=data), tokenizers)
 
 
+IDS = Translation(Config(), TOKENIZERS).fields
+
+
+def examples_with(lengths, fields=IDS):
+    """Examples of which only the lengths matter."""
+    found = {}
+    for name, side in zip(sides(fields), lengths.T, strict=True):
+        values = np.zeros((side.sum(), *fields[name].shape), fields[name].dtype)
+        found[name] = Sequences(values, np.cumsum([0, *side]))
+    return found
+
+
 def make_plan(pairs, tokenizers, lengths, data):
-    return task_of(data, tokenizers).plan(pairs, lengths)
+    return task_of(data, tokenizers).plan(pairs, examples_with(lengths))
 
 
 def batcher_of(pairs, tokenizers, plan, data, host=0, hosts=1):
     task = task_of(data, tokenizers)
-    return Batcher(pairs, task.examples, task.fields, plan, host, hosts)
+    return Batcher(arrays_of(task.examples(pairs), task.fields), task.fields, plan, host, hosts)
 
 
 def epoch_of(plan, epoch: int) -> list:
@@ -82,10 +99,11 @@ def test_every_kept_pair_once_an_epoch(data):
 def test_pure_function_of_lengths_seed_and_step(data):
     plan, again = make_plan(PAIRS, TOKENIZERS, LENGTHS, data), make_plan(PAIRS, TOKENIZERS, LENGTHS, data)
     steps = [7, 0, 3 * plan.steps_per_epoch + 2]
-    assert [plan(step) for step in steps] == [again(step) for step in reversed(steps)][::-1]
+    assert [plan(step).members for step in steps] == [again(step).members for step in steps[::-1]][::-1]
     other = make_plan(PAIRS, TOKENIZERS, LENGTHS, dataclasses.replace(data, seed=4))
-    assert epoch_of(plan, 0) != epoch_of(plan, 1)
-    assert epoch_of(plan, 0) != epoch_of(other, 0)
+    orders = [[rows.members for rows in each] for each in (epoch_of(plan, 0), epoch_of(plan, 1))]
+    assert orders[0] != orders[1]
+    assert orders[0] != [rows.members for rows in epoch_of(other, 0)]
 
 
 def test_buckets_bound_the_shapes_and_the_tokens():
@@ -137,7 +155,7 @@ def test_rows_are_packed_by_first_fit(bucket, monkeypatch):
     lengths = rng.integers(1, np.array(bucket) + 1, (300, len(bucket)), np.int32)
     plan = PackedPlan(lengths, Batching((bucket,), batch_tokens=60, packed=True, seed=4))
     order = np.random.default_rng(4).permutation(300)
-    assert plan._packed == packed_slowly(lengths, order, bucket, most=6)
+    assert [row.tolist() for row in plan._packed] == packed_slowly(lengths, order, bucket, most=6)
 
 
 @BOTH
@@ -238,14 +256,14 @@ def test_long_samples_are_as_likely_as_short_ones(batching, windows, monkeypatch
     monkeypatch.setattr(SampledPlan, "BATCHES", lengths.sum() / 800 / windows)
     plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
     epochs = 30
-    seen = [sides for step in range(epochs * plan.steps_per_epoch) for sides in plan(step).examples.items()]
+    batches = [plan(step) for step in range(epochs * plan.steps_per_epoch)]
     assert plan._windows == windows
     assert plan.dropped == plan.outgrown == 0
-    counts = Counter(pair for pair, _ in seen)
+    counts = Counter(pair for rows in batches for pair in rows.chosen.tolist())
     assert (
         abs(sum(counts.values()) / epochs / len(PAIRS) - 1) < 0.15
     )  # a partial batch comes as often as a full one
-    drawn = np.array([[len(side) for side in sides.values()] for _, sides in seen])
+    drawn = np.concatenate([side_lengths(rows.examples[0])[rows.examples[1]] for rows in batches])
     random = np.random.default_rng(0)
     expected = np.array(
         [
@@ -268,13 +286,14 @@ def test_samples_that_are_too_long_are_left_out_and_told():
     plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
     assert 0 < plan.outgrown < 1
     assert plan.dropped == (lengths.max(axis=1) > 40).sum()
-    assert all(max(map(len, sides.values())) <= 40 for sides in plan(0).examples.values())
+    arrays, places = plan(0).examples
+    assert (side_lengths(arrays)[places] <= 40).all()
     strong = dataclasses.replace(data, subword_sampling=1.0, max_length=6, buckets=(6,))
     with pytest.raises(UserError, match="--data.subword-sampling draws is longer"):
         make_plan(PAIRS, (SUBWORDS, SUBWORDS), np.full((len(PAIRS), 2), 5), strong)
 
 
-def test_lengths_are_counted_once(tmp_path, monkeypatch):
+def test_examples_are_made_once(tmp_path, monkeypatch):
     calls = []
     encode = type(TOKENIZER).encode
 
@@ -285,13 +304,13 @@ def test_lengths_are_counted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(type(TOKENIZER), "encode", counting)
     pairs = Pairs([*PAIRS[:10], ("only a source", " "), ("", "only a target")])
     corpus, task = Corpus("pairs", {"train": pairs}, tmp_path), task_of(BUCKETS)
-    lengths = lengths_of(task, corpus)
+    lengths = side_lengths(examples_of(task, corpus))
     assert (lengths[:10] == LENGTHS[:10]).all()
     assert lengths[10, 1] == 0
     assert lengths[11, 0] == 0
-    assert len(calls) == 22
-    assert (lengths_of(task, corpus) == lengths).all()
-    assert len(calls) == 22
+    assert len(calls) == 24
+    assert (side_lengths(examples_of(task, corpus)) == lengths).all()
+    assert len(calls) == 24
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -334,7 +353,7 @@ def test_sides_have_lengths_of_their_own():
         {"frames": np.full((3, 80), 0.5, np.float32), "words": [7, 8], "speaker": 4},
         {"frames": np.zeros((1, 80), np.float32), "words": [9], "speaker": 5},
     ]
-    batch = stacked([[example] for example in examples], fields, (5, 2), size=3)
+    batch = stacked(examples, fields, (5, 2), size=3)
     assert {name: array.shape for name, array in batch.items()} == {
         "frames": (3, 5, 80),
         "words": (3, 2),
@@ -344,6 +363,153 @@ def test_sides_have_lengths_of_their_own():
     assert (batch["frames"][0, :3] == 0.5).all()
     assert batch["words"].tolist() == [[7, 8], [9, 0], [0, 0]]
     assert batch["speaker"].tolist() == [4, 5, 0]
+
+
+def gathered_slowly(examples, rows, fields, lengths, size):
+    """Element by element."""
+    batch, length = {}, iter(lengths)
+    for name, field in fields.items():
+        if not field.padded:
+            batch[name] = np.full((size, *field.shape), field.fill, field.dtype)
+            for number, row in enumerate(rows):
+                for index in row:
+                    batch[name][number] = examples[index][name]
+            continue
+        longest = next(length)
+        batch[name] = np.full((size, longest, *field.shape), field.fill, field.dtype)
+        batch[f"{name}_segments"] = np.zeros((size, longest), np.int32)
+        for number, row in enumerate(rows):
+            place = 0
+            for segment, index in enumerate(row, start=1):
+                for element in examples[index][name]:
+                    batch[name][number, place] = element
+                    batch[f"{name}_segments"][number, place] = segment
+                    place += 1
+    return batch
+
+
+FIELDS = {
+    "frames": Field("float32", fill=-1.0, shape=(3,)),
+    "words": Field("int32", fill=7),
+    "speaker": Field(padded=False, shape=(2,)),
+}
+
+
+def some_examples(count, seed):
+    random = np.random.default_rng(seed)
+    return [
+        {
+            "frames": random.normal(size=(random.integers(0, 6), 3)),
+            "words": random.integers(8, 90, random.integers(0, 4)).tolist(),
+            "speaker": random.integers(9, size=2),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_are_gathered_element_by_element(seed, tmp_path):
+    """In any number of rows, some of them empty; from memory and from files."""
+    random = np.random.default_rng(seed)
+    examples = some_examples(30, seed)
+    rows = [random.integers(0, 30, random.integers(0, 4)).tolist() for _ in range(random.integers(0, 6))]
+    chosen, counts = np.array([i for row in rows for i in row], int), np.array([*map(len, rows)], int)
+    given = (FIELDS, (15, 9), 7)
+    expected = gathered_slowly(examples, rows, *given)
+    kept = {**FIELDS, "words": Field("uint16")}
+    for arrays in (
+        arrays_of(examples, FIELDS),
+        stored(tmp_path / "kept", kept, iter([examples[:11], [], examples[11:]])),
+        stored(tmp_path / "kept", kept, iter(())),  # as it was written
+    ):
+        batch = gathered(arrays, chosen, counts, *given, segments=True)
+        assert batch.keys() == expected.keys()
+        for name, array in expected.items():
+            assert batch[name].dtype == array.dtype
+            np.testing.assert_array_equal(batch[name], array)
+
+
+def python_calls(work):
+    """How many calls of functions Python makes."""
+    count = 0
+
+    def called(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def larger(config, times):
+    data = config.data
+    return dataclasses.replace(config, data=dataclasses.replace(data, batch_tokens=data.batch_tokens * times))
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("tiny", {"batching": "packed"}),
+        ("tiny", {"batching": "buckets"}),
+        ("dialogue-en", {}),
+        ("language-model", {}),
+        ("speech", {}),
+        ("synthesis", {}),
+    ],
+)
+def test_no_python_runs_for_each_example(preset, changes):
+    """A batch of four times as many examples takes as many calls of functions."""
+    config = PRESETS[preset]
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
+    kind = find_system(config.system).task
+    random = np.random.default_rng(0)
+
+    def calls(config):
+        task = kind(config, *([TOKENIZERS] if kind is Translation else [TOKENIZER]))
+        fields, count = task.stored_fields, 4000
+        lengths = random.integers(3, 10, (count, len(sides(fields))))
+        arrays = {name: np.zeros((count, *field.shape), field.dtype) for name, field in fields.items()}
+        arrays |= examples_with(lengths, fields)
+        batcher = Batcher(arrays, task.fields, task.plan(PAIRS, arrays))
+        batcher(0)
+        rows = batcher.plan(1)
+        return len(rows.chosen), python_calls(lambda: batcher(1))
+
+    few, many = calls(config), calls(larger(config, 4))
+    assert many[0] > 3 * few[0]
+    assert many[1] <= few[1] + 4
+
+
+def test_a_row_that_is_too_long_is_no_batch():
+    examples = arrays_of([{"words": [1, 2, 3]}, {"words": [4, 5]}], {"words": Field()})
+    with pytest.raises(ValueError, match="the words of a row is longer than 4"):
+        gathered(examples, np.array([0, 1]), np.array([2]), {"words": Field()}, (4,), 1)
+
+
+def test_kept_examples_are_whole_or_not_there(tmp_path):
+    def broken():
+        yield some_examples(5, 0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stored(tmp_path / "kept", FIELDS, broken())
+    assert not list(tmp_path.iterdir())
+    stored(tmp_path / "kept", FIELDS, [some_examples(5, 0)])
+    for name in ("frames.float32", "words.ends", "speaker.int32"):
+        path = tmp_path / "kept" / name
+        content = path.read_bytes()
+        for damaged in (content[:-1], content[:-8], content + bytes(8)):
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match="is damaged .*; remove it"):
+                stored(tmp_path / "kept", FIELDS, iter(()))
+        path.write_bytes(content)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--data.cache-dir"):
+        stored(tmp_path / "file" / "kept", FIELDS, [[]])
 
 
 @BOTH

@@ -17,8 +17,9 @@ from toys.waves import SYSTEM, Waves
 from transformer import Config, Loss, System, Transformer, TransformerConfig, UserError, register
 from transformer.config import BeamConfig, changed_search
 from transformer.config.presets import PRESETS
-from transformer.data.batching import Field, fixed_batches
+from transformer.data.batching import fixed_batches
 from transformer.data.corpus import Corpus
+from transformer.data.sequences import Field
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch

@@ -20,7 +20,7 @@ from tiers import combinations
 from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
 from transformer.config.registry import types_of
-from transformer.data.batching import Field, Fields
+from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.lanes import Job, Lane, Size, batch, enough_memory, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread

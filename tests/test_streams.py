@@ -10,19 +10,30 @@ import pytest
 from transformer import UserError
 from transformer.config.language_model import StreamConfig
 from transformer.config.presets import PRESETS
+from transformer.data import streams
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.sequences import arrays_of
 from transformer.data.sources.texts import open_texts
-from transformer.data.streams import Document, Stream, StreamPlan, whole_stream
+from transformer.data.streams import Stream, StreamPlan, whole_stream
 from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.preparation import examples_of
 
 BOS, EOS = 1, 2
 TEXTS = ["to be or not", "x", "", "that is the question, a long one", "so"]
 ENDS = [len(text) + 1 if text else 0 for text in TEXTS]
 
 
-def document(index):
-    ids = np.array([100 * (index + 1) + place for place in range(len(TEXTS[index]))] + [EOS], np.int32)
-    return Document(ids, len(TEXTS[index]) + 1, len(TEXTS[index].split()) + 1)
+def ids_of(index):
+    return [100 * (index + 1) + place for place in range(len(TEXTS[index]))] + [EOS] if TEXTS[index] else []
+
+
+DOCUMENTS = arrays_of(
+    [
+        {"ids": ids_of(index), "characters": len(text) + 1, "words": len(text.split()) + 1}
+        for index, text in enumerate(TEXTS)
+    ],
+    streams.DOCUMENTS,
+)
 
 
 def laid_out(order):
@@ -30,7 +41,7 @@ def laid_out(order):
     pairs = []
     for index in order:
         before = BOS
-        for token in document(index).ids.tolist() if TEXTS[index] else []:
+        for token in ids_of(index):
             pairs.append((before, token))
             before = token
     return pairs
@@ -38,9 +49,9 @@ def laid_out(order):
 
 @pytest.mark.parametrize(("rows", "segment"), [(1, 4), (2, 5), (3, 16), (4, 100)])
 def test_an_evaluation_reads_every_token_once(rows, segment):
-    stream = Stream(np.array(ENDS), document, BOS)
+    stream = Stream(DOCUMENTS, BOS)
     steps, expected = list(whole_stream(stream, rows, segment)), laid_out(range(len(TEXTS)))
-    parts = [[step[row] for step in steps] for row in range(rows)]
+    parts = [[{name: each[row] for name, each in step.items()} for step in steps] for row in range(rows)]
     targets = [int(x) for part in parts for piece in part for x in piece["target"]]
     assert targets == [token for _, token in expected]
     sources = [int(x) for part in parts for piece in part for x in piece["source"]]
@@ -56,15 +67,15 @@ def test_an_evaluation_reads_every_token_once(rows, segment):
 
 @pytest.mark.parametrize(("rows", "segment"), [(1, 5), (2, 5), (3, 4), (2, 25)])
 def test_batches_continue_each_other_within_an_epoch(rows, segment):
-    plan = StreamPlan(np.array(ENDS), document, BOS, rows, segment, seed=3)
+    plan = StreamPlan(DOCUMENTS, BOS, rows, segment, seed=3)
     assert plan.dropped == 1
     seen = set()
     for epoch in range(8):
         steps = [plan(epoch * plan.steps_per_epoch + index) for index in range(plan.steps_per_epoch)]
         orders = []
         for row in range(rows):
-            targets = np.concatenate([step.examples[row]["target"] for step in steps])
-            sources = np.concatenate([step.examples[row]["source"] for step in steps])
+            targets = np.concatenate([step.examples[0]["target"][row] for step in steps])
+            sources = np.concatenate([step.examples[0]["source"][row] for step in steps])
             assert len(targets) == plan.steps_per_epoch * segment
             assert sources[0] == BOS
             for place in range(1, len(targets)):
@@ -74,10 +85,10 @@ def test_batches_continue_each_other_within_an_epoch(rows, segment):
         assert len(set(orders)) == rows  # each reads another part
         seen.add(tuple(orders))
     assert len(seen) > 1  # epochs differ
-    again = StreamPlan(np.array(ENDS), document, BOS, rows, segment, seed=3)
+    again = StreamPlan(DOCUMENTS, BOS, rows, segment, seed=3)
     last = 8 * plan.steps_per_epoch - 1
-    for row, example in again(last).examples.items():
-        np.testing.assert_array_equal(example["target"], plan(last).examples[row]["target"])
+    for once, twice in zip(again(last).examples[0].values(), plan(last).examples[0].values(), strict=True):
+        np.testing.assert_array_equal(once.values, twice.values)
 
 
 def write(path, text):
@@ -134,7 +145,7 @@ def test_a_text_shorter_than_a_batch_is_refused(tmp_path, options):
     task = LanguageModelling.create(config, corpus)
     records = corpus.splits["train"]
     with pytest.raises(UserError, match="36 tokens, fewer than the 16 rows of 128"):
-        task.plan(records, task.lengths(records))
+        task.plan(records, examples_of(task, corpus))
 
 
 @pytest.mark.parametrize("kind", ["character", "byte", "bpe", "unigram"])

@@ -18,6 +18,7 @@ from transformer.config.language_model import LanguageModelConfig, StreamConfig
 from transformer.data.corpus import Corpus
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.features.trained import corpus_tokenizers
+from transformer.data.sequences import side_lengths
 from transformer.data.sources.corpora import open_corpus, tfds_folder
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
@@ -25,6 +26,7 @@ from transformer.inspection import explore
 from transformer.systems.registry import find_system
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.language_modelling import LanguageModelling
+from transformer.tasks.preparation import examples_of
 from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.tasks.translation import Translation
 from transformer.text import has_text
@@ -94,7 +96,7 @@ def test_a_corpus_reads_lines_of_invisible_characters_as_empty(tmp_path: Path) -
     vocabulary = corpus_tokenizers(corpus, data, SpecialIds())[0]
     assert set(vocabulary.by_piece) & set(INVISIBLE) == {"\u200b", "\ufeff", "\0"}  # beside letters
     task = Translation(Config(data=data), (vocabulary, vocabulary))
-    lengths = task.lengths(corpus.splits["train"])
+    lengths = side_lengths(examples_of(task, corpus))
     assert (lengths.min(axis=1) > 0).tolist() == [True, *[False] * 9, True]
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("a\tb\n\u200b\tc\n", encoding="utf-8")
@@ -134,7 +136,8 @@ def test_documents_without_text_are_left_out(tmp_path: Path) -> None:
     data = StreamConfig(train=text, validation=text, cache_dir=tmp_path / "cache", separator="--")
     assert list(open_texts(data).splits["train"]) == ["one\n\u200b\nmore\n", "two\n"]
     task = language_task(data)
-    assert (task.lengths(Listed(["one", *INVISIBLE, *WHITE]))[:, 0] > 0).tolist() == [True, *[False] * 12]
+    examples = task.stored_examples(["one", *INVISIBLE, *WHITE])
+    assert [len(example["ids"]) > 0 for example in examples] == [True, *[False] * 12]
     assert task.prompts(["x\n\u200b\ntwo words\n"], 1) == ["two words"]
     text.write_text("\u200b\n\ufeff\n", encoding="utf-8")
     with pytest.raises(UserError, match="is empty: there is no text in it"):

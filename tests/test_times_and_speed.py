@@ -4,16 +4,19 @@ import dataclasses
 import io
 import json
 import shutil
+import time
+import types
 
 import numpy as np
 import pytest
 from rich.console import Console
-from small_run import changed
+from small_run import changed, small_config
 
 from transformer import PRESETS, Run
 from transformer.config.speech import RecordingsConfig
 from transformer.data.batching import Batcher
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.sequences import arrays_of
 from transformer.data.sources.memory import InMemory, in_memory
 from transformer.data.sources.recordings import Recording
 from transformer.runs.log import spent_of
@@ -23,23 +26,55 @@ from transformer.runtime.console import Watch
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer import clock as clocks
-from transformer.trainer.clock import EVALUATION, TRAINING, Clock
+from transformer.trainer import journal as journals
+from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.train import train
 
 
 def test_every_second_belongs_to_one_phase(monkeypatch):
-    now = iter([0.0, 5.0, 8.0, 10.0, 11.0, 15.0, 20.0])
+    now = iter([0.0, 5.0, 6.0, 7.0, 8.0, 10.0, 11.0, 15.0, 20.0])
     monkeypatch.setattr(clocks.time, "monotonic", lambda: next(now))
     clock = Clock()  # 0
     clock.enter(TRAINING)  # 5
+    with clock.during(WAITING):  # 6
+        pass  # 7
     with clock.during(EVALUATION):  # 8
         pass  # 10
     clock.enter(EVALUATION)  # 11
-    assert clock.spent() == {"preparation": 5.0, "training": 4.0, "evaluation": 6.0}  # 15
+    assert clock.spent() == {
+        "preparation": 5.0,
+        "training": 3.0,
+        "waiting for input": 1.0,
+        "evaluation": 6.0,
+    }  # 15
     clock.add({"training": 100.0, "evaluation": 1.0})
-    assert clock.spent() == {"preparation": 5.0, "training": 104.0, "evaluation": 12.0}  # 20
+    assert clock.spent()["training"] == 103.0  # 20
     seconds = {"preparation": 5.0, "training": 104.0}
     assert time_spent(seconds) == "1 min 49 s (preparation 5 s, training 1 min 44 s)"
+
+
+def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch):
+    """Each batch takes a second to come, as the clocks of the trainer see it."""
+    seconds = [0.0]
+    stream = Batcher.stream
+
+    def slow(self, start, stop):
+        for batch in stream(self, start, stop):
+            seconds[0] += 1.0
+            yield batch
+
+    monkeypatch.setattr(Batcher, "stream", slow)
+    now = types.SimpleNamespace(monotonic=lambda: seconds[0], strftime=time.strftime)
+    monkeypatch.setattr(clocks, "time", now)
+    monkeypatch.setattr(journals, "time", now)
+    out = io.StringIO()
+    config = changed(small_config(tmp_path), steps=6, evaluate_every=6, log_every=2)
+    train(config, tmp_path / "run", watch=Watch(console=Console(file=out, width=200)))
+    records = Run(tmp_path / "run").log.records("training")
+    waits = [record["input_wait"] for record in records]
+    assert waits == [1.0, 1.0, 0.0]  # the last batches were placed ahead
+    assert out.getvalue().count("Training waited for its input 100% of the time up to step 2") == 1
+    assert spent_of(list(Run(tmp_path / "run").log.stream()))["waiting for input"] == 6.0
 
 
 def test_time_of_earlier_versions_has_no_preparation():
@@ -125,11 +160,10 @@ def test_the_speed_of_sound_is_in_frames(preset):
     sounds = [rng.normal(size=(length, 5)).astype(np.float32) for length in lengths]
     records = InMemory(Recording("", sound, "one two") for sound in sounds)
     task = find_system(config.system).task(config, train_tokenizer(["one two"], "word", 20))
-    measured = task.lengths(records)
-    plan = task.plan(records, measured)
+    examples = arrays_of(task.stored_examples(records), task.stored_fields)
     corpus = in_memory("recordings", {"train": records})
-    batcher = Batcher(records, task.examples, task.fields, plan)
-    data = TrainingData(corpus, task, batcher, measured)
+    batcher = Batcher(examples, task.fields, task.plan(records, examples))
+    data = TrainingData(corpus, task, batcher)
     for step in range(3):
         assert data.size(step, weight=3.0) == np.isfinite(batcher(step)[task.sound][..., 0]).sum()
     assert config.data.counted == "frames"

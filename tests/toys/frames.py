@@ -8,7 +8,7 @@ import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Loss, System, Transformer
-from transformer.data.batching import Field
+from transformer.data.sequences import Field
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Measure, Score

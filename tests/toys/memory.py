@@ -10,8 +10,8 @@ import numpy as np
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Loss, System
 from transformer.config import ModelConfig
-from transformer.data.batching import Field, stacked
 from transformer.data.plans import Plan, Rows
+from transformer.data.sequences import Field, stacked
 from transformer.evaluation.scores import PERPLEXITY, Score
 from transformer.model.parameters import Module
 from transformer.training.cross_entropy import cross_entropy
@@ -44,16 +44,14 @@ class Stream(ToyTask):
     def examples(self, records, *, truncate=False):
         return [{"ids": [digit + FIRST for digit in digits]} for digits in records]
 
-    def plan(self, records, lengths, progress=None):
+    def plan(self, records, examples, progress=None):
         return Contiguous(len(records), self.rows)
 
     def fixed_batches(self, records, host, hosts):
         plan, examples = Contiguous(len(records), 2), self.examples(list(records))
         for step in range(plan.steps_per_epoch):
-            rows = [[examples[index] for index in row] for row in plan(step).members]
-            empty = [[] for _ in range(self.rows - len(rows))]
-            share = self.rows // hosts
-            yield stacked((rows + empty)[host * share :][:share], self.fields, (8,), share)
+            rows, share = [examples[index] for index in plan(step).chosen], self.rows // hosts
+            yield stacked(rows[host * share :][:share], self.fields, (8,), share)
 
     def summary(self, means):
         return {"nll": means["nll"], "perplexity": float(np.exp(means["nll"]))}
@@ -78,7 +76,8 @@ class Contiguous(Plan):
 
     def __call__(self, step):
         index = step % self.steps_per_epoch
-        return Rows([[row * self.steps_per_epoch + index] for row in range(self.rows)], (8,), self.rows)
+        members = [[row * self.steps_per_epoch + index] for row in range(self.rows)]
+        return Rows.of(members, (8,), self.rows)
 
 
 class MemoryModel(Module):

@@ -10,7 +10,7 @@ import numpy as np
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Loss, System
 from transformer.config import ModelConfig
-from transformer.data.batching import Field
+from transformer.data.sequences import Field
 from transformer.evaluation.scores import Measure, Score
 from transformer.model.parameters import Module
 

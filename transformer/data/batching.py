@@ -1,73 +1,14 @@
 """Makes batches of arrays from examples, by a plan."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from transformer.data.corpus import Record, Records
-from transformer.data.plans import Example, Plan, bucket_of
+from transformer.data.plans import Plan, bucket_of
+from transformer.data.sequences import Arrays, Example, Fields, arrays_of, gathered, side_lengths
 from transformer.errors import UserError
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of every example, which a batch stacks as `[rows, ...]`."""
-
-    dtype: str = "int32"
-    fill: float = 0
-    """The value of padding."""
-    shape: tuple[int, ...] = ()
-    """Of one element if it is a sequence, otherwise of the whole."""
-    padded: bool = True
-    """Whether its first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
-
-
-Fields = Mapping[str, Field]
-
-
-def sides(fields: Fields) -> list[str]:
-    """The names of the sequences."""
-    return [name for name, field in fields.items() if field.padded]
-
-
-def stacked(
-    rows: Sequence[Sequence[Example]],
-    fields: Fields,
-    lengths: Sequence[int],
-    size: int,
-    segments: bool = False,
-) -> dict[str, np.ndarray]:
-    """A batch.
-
-    Args:
-      rows: the examples of each row, which follow each other in its sequences.
-      fields: of the examples.
-      lengths: padded length of each sequence.
-      size: number of rows; those that are missing are padding.
-      segments: whether to add `<name>_segments`, the index of each element's example in its row, from 1.
-    """
-    batch = {}
-    length = dict(zip(sides(fields), lengths, strict=True))
-    for name, field in fields.items():
-        axes = (length[name],) if field.padded else ()
-        batch[name] = np.full((size, *axes, *field.shape), field.fill, field.dtype)
-        if segments and field.padded:
-            batch[f"{name}_segments"] = np.zeros((size, length[name]), np.int32)
-    for row, members in enumerate(rows):
-        filled = dict.fromkeys(length, 0)
-        for segment, example in enumerate(members, start=1):
-            for name, values in example.items():
-                if name not in length:
-                    batch[name][row] = values
-                    continue
-                place = slice(filled[name], filled[name] + len(values))
-                batch[name][row, place] = values
-                if segments:
-                    batch[f"{name}_segments"][row, place] = segment
-                filled[name] += len(values)
-    return batch
 
 
 @dataclass(frozen=True)
@@ -76,8 +17,7 @@ class Batcher:
     field; packed rows add segments. The number of rows depends only on the padded lengths, so there is one
     shape for each bucket."""
 
-    records: Records
-    examples: Callable[[Sequence[Record]], Sequence[Example]]
+    examples: Arrays
     fields: Fields
     plan: Plan
     host: int = 0
@@ -86,14 +26,11 @@ class Batcher:
     def __call__(self, step: int) -> dict[str, np.ndarray]:
         rows = self.plan(step)
         share = -(-rows.size // self.hosts)
-        mine = rows.members[self.host * share : (self.host + 1) * share]
-        chosen = [index for row in mine for index in row]
-        if rows.examples is None:
-            made = iter(self.examples(self.records.__getitems__(chosen)))
-        else:
-            made = map(rows.examples.__getitem__, chosen)
-        given = [[next(made) for _ in row] for row in mine]
-        return stacked(given, self.fields, rows.lengths, share, segments=self.plan.packed)
+        before, counts = np.split(rows.counts, [self.host * share])
+        counts = counts[:share]
+        mine = slice(before.sum(), before.sum() + counts.sum())
+        examples, chosen = rows.examples or (self.examples, rows.chosen)
+        return gathered(examples, chosen[mine], counts, self.fields, rows.lengths, share, self.plan.packed)
 
     def stream(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """The batches of steps [start, stop), prepared ahead by Grain's threads."""
@@ -125,7 +62,8 @@ def fixed_batches(
     Raises:
       UserError: one is longer.
     """
-    lengths = np.array([[len(example[name]) for name in sides(fields)] for example in examples])
+    arrays = arrays_of(examples, fields)
+    lengths = side_lengths(arrays)
     order = np.argsort(lengths.max(axis=1), kind="stable")
     place = bucket_of(lengths[order], buckets)
     if (place == len(buckets)).any():
@@ -137,4 +75,4 @@ def fixed_batches(
         share = math.ceil(rows / hosts)
         for start in range(0, len(members), rows):
             mine = members[start : start + rows][host * share :][:share]
-            yield stacked([[examples[i]] for i in mine], fields, bucket, share)
+            yield gathered(arrays, mine, np.ones_like(mine), fields, bucket, share)

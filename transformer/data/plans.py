@@ -6,31 +6,43 @@ An example has one or more sequences, its sides, such as source and target, each
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from transformer.data.sequences import Arrays, Field, Sequences
+
 Lengths = Int[np.ndarray, "examples sides"]  # of every side; 0 if it is empty
 Bucket = tuple[int, ...]
 """The padded length of each side."""
-Example = Mapping[str, Any]
-"""One array, or list of numbers, for each field of a batch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """A planned batch."""
 
-    members: list[list[int]]
-    """The examples in each row."""
+    chosen: Int[np.ndarray, " examples"]
+    """The examples of all rows, row by row."""
+    counts: Int[np.ndarray, " rows"]
+    """How many each row has."""
     lengths: Bucket
     size: int
     """Number of rows, with those that are padding."""
-    examples: Mapping[int, Example] | None = None
-    """The examples themselves, if they are sampled."""
+    examples: tuple[Arrays, Int[np.ndarray, " examples"]] | None = None
+    """Arrays that have the chosen examples, and where they have them, if the plan makes them itself."""
+
+    @classmethod
+    def of(cls, members: Sequence[Sequence[int]], lengths: Bucket, size: int) -> "Rows":
+        """From the examples of each row."""
+        rows = Sequences.of(members, Field("int64"))
+        return cls(rows.values, np.diff(rows.ends), lengths, size)
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The examples in each row."""
+        return [row.tolist() for row in np.split(self.chosen, np.cumsum(self.counts)[:-1])]
 
 
 class Plan(ABC):
@@ -89,7 +101,7 @@ def kept_examples(lengths: Lengths, longest: Bucket) -> Int[np.ndarray, " kept"]
 
 
 def _single(examples: Int[np.ndarray, " rows"], bucket: Bucket, size: int) -> Rows:
-    return Rows([[int(index)] for index in examples], bucket, size)
+    return Rows(examples, np.ones_like(examples), bucket, size)
 
 
 class BucketPlan(Plan):
@@ -149,7 +161,8 @@ class PackedPlan(Plan):
         self._bucket, self._seed = batching.buckets[-1], batching.seed
         kept = kept_examples(lengths, self._bucket)
         self._rows = batching.rows(self._bucket)
-        self._packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(kept))
+        packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(kept))
+        self._packed = Sequences.of(packed, Field("int64"))
         self.dropped = len(lengths) - len(kept)
         self.steps_per_epoch = -(-len(self._packed) // self._rows)
         self._tokens = int(lengths[kept].sum())
@@ -194,7 +207,8 @@ class PackedPlan(Plan):
     def __call__(self, step: int) -> Rows:
         epoch, index = divmod(step, self.steps_per_epoch)
         chosen = self._epoch(epoch)[index * self._rows : (index + 1) * self._rows]
-        return Rows([self._packed[row] for row in chosen], self._bucket, self._rows)
+        counts = self._packed.sizes(chosen)
+        return Rows(self._packed.joined(chosen), counts, self._bucket, self._rows)
 
     @property
     def padding(self) -> float:

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.plans import Batching, Example, Lengths, Plan, Rows, kept_examples, plan_of
+from transformer.data.plans import Batching, Lengths, Plan, Rows, kept_examples, plan_of
+from transformer.data.sequences import Arrays, Example, Fields, arrays_of, side_lengths
 from transformer.errors import UserError
 
 Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterable[Example]]
@@ -20,9 +21,9 @@ class _Window:
     """A part of an epoch, planned like a separate corpus."""
 
     indices: Int[np.ndarray, " examples"]
-    examples: list[Example]
+    examples: Arrays
     plan: Plan
-    """It refers to places in `indices`."""
+    """It refers to positions in `indices`."""
 
 
 class SampledPlan(Plan):
@@ -39,6 +40,7 @@ class SampledPlan(Plan):
     Args:
       lengths: without sampling.
       batching: how to make batches.
+      fields: of the examples.
       draw: samples examples.
       progress: (items, total) -> the same items, with progress shown.
 
@@ -49,9 +51,14 @@ class SampledPlan(Plan):
     BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
     def __init__(
-        self, lengths: Lengths, batching: Batching, draw: Draw, progress: Callable[[Iterable, int], Iterable]
+        self,
+        lengths: Lengths,
+        batching: Batching,
+        fields: Fields,
+        draw: Draw,
+        progress: Callable[[Iterable, int], Iterable],
     ) -> None:
-        self._batching, self._draw, self.packed = batching, draw, batching.packed
+        self._batching, self._fields, self._draw, self.packed = batching, fields, draw, batching.packed
         self._kept = kept_examples(lengths, batching.buckets[-1])
         self.dropped, self.steps_per_epoch = len(lengths) - len(self._kept), 0
         if not len(self._kept):
@@ -69,10 +76,8 @@ class SampledPlan(Plan):
         number, index = divmod(step, self._steps)
         window = self._window(number)
         rows = window.plan(index)
-        examples = {int(window.indices[i]): window.examples[i] for row in rows.members for i in row}
-        return dataclasses.replace(
-            rows, members=[window.indices[row].tolist() for row in rows.members], examples=examples
-        )
+        chosen, examples = window.indices[rows.chosen], (window.examples, rows.chosen)
+        return dataclasses.replace(rows, chosen=chosen, examples=examples)
 
     @property
     def padding(self) -> float:
@@ -103,8 +108,8 @@ class SampledPlan(Plan):
         epoch, place = divmod(number, self._windows)
         order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
         indices = np.array_split(order, self._windows)[place]
-        examples = list(progress(self._draw(epoch, indices), len(indices)))
-        lengths = np.array([[len(side) for side in example.values()] for example in examples], np.int32)
+        examples = arrays_of(list(progress(self._draw(epoch, indices), len(indices))), self._fields)
+        lengths = side_lengths(examples)
         seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))
         if not plan.steps_per_epoch:

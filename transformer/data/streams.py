@@ -2,80 +2,73 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from transformer.data.plans import Example, Plan, Rows
+from transformer.data.plans import Plan, Rows
+from transformer.data.sequences import Arrays, Field, Fields, Sequences, side_lengths, spans
 
-
-@dataclass(frozen=True)
-class Document:
-    """The tokens of a document."""
-
-    ids: Int[np.ndarray, " tokens"]
-    """With <eos> at the end."""
-    characters: int
-    """Of its text, and one for its end."""
-    words: int
-    """Of its text, and one for its end."""
+DOCUMENTS: Fields = {
+    "ids": Field("uint32"),  # with <eos> at the end; none of an empty document
+    "characters": Field(padded=False),  # of the text, and one for its end
+    "words": Field(padded=False),  # likewise
+}
+"""The arrays of a document."""
+SEGMENT = ("source", "target", "characters", "words")
+"""The arrays of a batch."""
 
 
 class Stream:
     """Documents one after the other.
 
     Args:
-      lengths: the number of tokens of each; those without any are left out.
-      document: gives the document of an index.
+      documents: with the fields `DOCUMENTS`. Those without ids are left out.
       bos: the id before the first token of each.
       order: of the documents. None: as they are.
     """
 
     def __init__(
-        self,
-        lengths: Int[np.ndarray, " documents"],
-        document: Callable[[int], Document],
-        bos: int,
-        order: Int[np.ndarray, " documents"] | None = None,
+        self, documents: Arrays, bos: int, order: Int[np.ndarray, " documents"] | None = None
     ) -> None:
-        order = np.arange(len(lengths)) if order is None else order
-        self._order, self._document, self._bos = order[lengths[order] > 0], document, bos
-        self._ends = np.cumsum(lengths[self._order], dtype=np.int64)
+        ids, characters, words = (documents[name] for name in DOCUMENTS)
+        assert isinstance(ids, Sequences)
+        assert isinstance(characters, np.ndarray)
+        assert isinstance(words, np.ndarray)
+        self._ids, self._characters, self._words, self._bos = ids, characters, words, bos
+        order = np.arange(len(ids)) if order is None else order
+        sizes = ids.sizes(order)
+        self._order, self._sizes = order[sizes > 0], sizes[sizes > 0]
+        self._ends = np.cumsum(self._sizes)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def read(self, start: int, stop: int, begins: bool) -> Example:
-        """The tokens [start, stop) as `target`; `source`, the tokens before them, <bos> if a document begins;
-        the `characters` and `words` of each, on average over its document.
+    def read(
+        self, starts: Int[np.ndarray, " rows"], stops: Int[np.ndarray, " rows"], begins: bool
+    ) -> dict[str, Sequences]:
+        """The tokens [start, stop) of each row as `target`; `source`, the tokens before them, <bos> if a
+        document begins; the `characters` and `words` of each, on average over its document.
 
         Args:
-          start: first token of the stream.
-          stop: after the last one.
-          begins: whether the row begins anew, so that <bos> stands before its first token.
+          starts: the first token of each row, counted from the beginning of the stream.
+          stops: after its last one.
+          begins: whether rows begin anew, so that <bos> stands before their first token.
         """
-        parts: list[tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, "2 n"]]] = []
-        place = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            first = int(self._ends[place - 1]) if place else 0
-            found = self._document(int(self._order[place]))
-            targets = found.ids[start - first : stop - first]
-            sources = np.concatenate([[self._bos], found.ids[:-1]])[start - first : stop - first]
-            sizes = np.array([[found.characters], [found.words]]) / len(found.ids)
-            parts.append((sources, targets, np.repeat(sizes, len(targets), axis=1)))
-            start, place = start + len(targets), place + 1
-        if not parts:
-            return {name: [] for name in FIELDS}
-        source, target, sizes = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
+        sizes = stops - starts
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        tokens = spans(starts, sizes)
+        number = np.searchsorted(self._ends, tokens, side="right")
+        document, size = self._order[number], self._sizes[number]
+        place = tokens - (self._ends[number] - size)
+        index = self._ids.ends[document] + place
+        source = np.where(place == 0, self._bos, self._ids.values[index - 1])
         if begins:
-            source[0] = self._bos
-        return dict(zip(FIELDS, (source, target, *sizes), strict=True))
-
-
-FIELDS = ("source", "target", "characters", "words")
-"""The arrays of a batch."""
+            source[ends[:-1][sizes > 0]] = self._bos
+        characters, words = (each[document] / size for each in (self._characters, self._words))
+        found = (source, self._ids.values[index], characters, words)
+        return {name: Sequences(values, ends) for name, values in zip(SEGMENT, found, strict=True)}
 
 
 class StreamPlan(Plan):
@@ -83,8 +76,7 @@ class StreamPlan(Plan):
     documents and begins a little later in the first segment, so that segments are cut elsewhere.
 
     Args:
-      lengths: tokens of each document.
-      document: gives the document of an index.
+      documents: with the fields `DOCUMENTS`.
       bos: the id before each.
       rows: number of rows.
       segment: tokens of a row in a batch.
@@ -93,16 +85,9 @@ class StreamPlan(Plan):
 
     padding = 0.0
 
-    def __init__(
-        self,
-        lengths: Int[np.ndarray, " documents"],
-        document: Callable[[int], Document],
-        bos: int,
-        rows: int,
-        segment: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, documents: Arrays, bos: int, rows: int, segment: int, seed: int) -> None:
         self._rows, self._segment, self._seed = rows, segment, seed
+        lengths = side_lengths(documents)[:, 0]
         self._part = int(lengths.sum()) // rows
         whole = self._part // segment
         self.dropped = int((lengths == 0).sum())
@@ -112,26 +97,26 @@ class StreamPlan(Plan):
             random = np.random.default_rng((seed, number))
             slack = self._part - self.steps_per_epoch * segment
             order = random.permutation(len(lengths))
-            return Stream(lengths, document, bos, order), int(random.integers(slack + 1))
+            return Stream(documents, bos, order), int(random.integers(slack + 1))
 
         self._epoch = functools.lru_cache(maxsize=2)(epoch)
 
     def __call__(self, step: int) -> Rows:
         epoch, index = divmod(step, self.steps_per_epoch)
         stream, offset = self._epoch(epoch)
-        starts = [row * self._part + offset + index * self._segment for row in range(self._rows)]
-        examples = {
-            row: stream.read(start, start + self._segment, begins=index == 0)
-            for row, start in enumerate(starts)
-        }
-        return Rows([[row] for row in examples], (self._segment,) * len(FIELDS), self._rows, examples)
+        starts = np.arange(self._rows) * self._part + offset + index * self._segment
+        examples = stream.read(starts, starts + self._segment, begins=index == 0)
+        every = np.arange(self._rows)
+        lengths = (self._segment,) * len(SEGMENT)
+        return Rows(every, np.ones_like(every), lengths, self._rows, (examples, every))
 
 
-def whole_stream(stream: Stream, rows: int, segment: int) -> Iterator[list[Example]]:
+def whole_stream(stream: Stream, rows: int, segment: int) -> Iterator[dict[str, Sequences]]:
     """The segments of all rows, step by step, with every token once: for evaluation. The last ones are
     shorter, or empty."""
     part = math.ceil(len(stream) / rows)
+    begin = np.arange(rows) * part
     for first in range(0, part, segment):
-        starts = [min(row * part + first, len(stream)) for row in range(rows)]
-        stops = [min(row * part + min(first + segment, part), len(stream)) for row in range(rows)]
-        yield [stream.read(a, b, begins=first == 0) for a, b in zip(starts, stops, strict=True)]
+        starts = np.minimum(begin + first, len(stream))
+        stops = np.minimum(begin + min(first + segment, part), len(stream))
+        yield stream.read(starts, stops, begins=first == 0)

@@ -20,7 +20,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from transformer.config import DecodingConfig
-from transformer.data.batching import Fields, stacked
+from transformer.data.sequences import Fields, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
@@ -93,7 +93,7 @@ def sizes(job: Job, fields: Fields, rows: int) -> list[Size]:
 def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> Any:
     """Exactly `rows` rows of inputs, padded to a length. Additional rows are empty; a search skips them."""
     lengths = [length for field in fields.values() if field.padded]
-    return stacked([[example] for example in examples], fields, lengths, rows)
+    return stacked(examples, fields, lengths, rows)
 
 
 # The programs

@@ -17,7 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.data.batching import Field
+from transformer.data.sequences import Field
 
 LETTERS = 24  # the longest incomplete word
 TOKENS, COUNT, WORD = "steer_prefix", "steer_prefix_count", "steer_prefix_word"

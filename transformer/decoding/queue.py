@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformer.config import DecodingConfig
-from transformer.data.plans import Example
+from transformer.data.sequences import Example
 from transformer.errors import UserError
 
 log = logging.getLogger("transformer")

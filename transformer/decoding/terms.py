@@ -18,7 +18,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config import SpecialIds
-from transformer.data.batching import Field, Fields
+from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import Best, Candidates, top_k
 from transformer.decoding.scores import NEVER
 from transformer.decoding.slots import Slots

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Config
-from transformer.data.batching import stacked
+from transformer.data.sequences import stacked
 from transformer.decoding.lanes import STEPS, Job, Size, advance, batch, begin, sizes
 from transformer.decoding.search import AutoregressiveSearch, Conditions
 from transformer.methods.registry import objective_of

@@ -19,7 +19,7 @@ LOSSES = ("nll", "loss")
 MOST = 1_000_000  # values of the records of a kind
 LONGEST_TEXT, MOST_SAMPLES = 2_000, 50
 LONGEST_TIME = 10**10  # seconds
-SPENT = "preparation", "training", "evaluation"
+SPENT = "preparation", "training", "waiting for input", "evaluation"
 """What the time of a run is spent on."""
 
 

@@ -1,6 +1,5 @@
 """Language modelling: running text in, what follows it out."""
 
-import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +13,23 @@ import numpy as np
 
 from transformer.config import Config, DecodingConfig
 from transformer.config.language_model import LanguageModelConfig, StreamConfig
-from transformer.data.batching import Field, stacked
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
-from transformer.data.plans import Batching, Example, Lengths, Plan
+from transformer.data.plans import Batching, Plan
+from transformer.data.sequences import (
+    Arrays,
+    Example,
+    Field,
+    Fields,
+    arrays_of,
+    gathered,
+    id_dtype,
+    side_lengths,
+)
 from transformer.data.sources.texts import check_texts, open_texts
-from transformer.data.streams import FIELDS, Document, Stream, StreamPlan, whole_stream
+from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
@@ -33,7 +41,6 @@ from transformer.tasks.task import Evaluation, Task
 from transformer.text import has_text
 
 log = logging.getLogger("transformer")
-KEPT = 256  # documents of which the tokens are kept
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class LanguageModelling(Task):
         super().__init__(config)
         self.tokenizer, self.special = tokenizer, config.model.special
         ids, sizes = Field(fill=self.special.pad), Field(dtype="float32")
-        self.fields = dict(zip(FIELDS, (ids, ids, sizes, sizes), strict=True))
+        self.fields = dict(zip(SEGMENT, (ids, ids, sizes, sizes), strict=True))
 
     @property
     def data(self) -> StreamConfig:
@@ -137,64 +144,62 @@ class LanguageModelling(Task):
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids
 
-    def document(self, text: str) -> Document:
-        """The tokens of a document, and <eos>."""
-        ids = np.array([*self.tokenizer.encode(text), self.special.eos], np.int32)
-        return Document(ids, len(text) + 1, len(text.split()) + 1)
+    @property
+    def stored_fields(self) -> Fields:
+        """Whole documents."""
+        return {**DOCUMENTS, "ids": Field(id_dtype(self.tokenizer.num_ids))}
+
+    def stored_examples(self, records: Sequence[str]) -> list[Example]:
+        """The ids of each document with <eos>, none of an empty one; the number of its characters and words,
+        and one for its end."""
+        return [
+            {
+                "ids": [*self.tokenizer.encode(text), self.special.eos] if has_text(text) else [],
+                "characters": len(text) + 1,
+                "words": len(text.split()) + 1,
+            }
+            for text in records
+        ]
 
     def examples(self, records: Sequence[str], *, truncate: bool = False) -> list[Example]:
         """One document in each row, of which `truncate` keeps a segment; training cuts them by its plan."""
-        found = []
+        found: list[Example] = []
         for text in records:
-            lengths, document = np.array([len(self.document(text).ids)]), self._documents([text])
-            stream = Stream(lengths, document, self.special.bos)
+            stream = self._stream([text])
             stop = min(len(stream), self.data.max_length) if truncate else len(stream)
-            found.append(stream.read(0, stop, begins=True))
+            rows = stream.read(np.array([0]), np.array([stop]), begins=True)
+            found.append({name: row[0] for name, row in rows.items()})
         return found
+
+    def _stream(self, records: Sequence[str]) -> Stream:
+        return Stream(arrays_of(self.stored_examples(records), self.stored_fields), self.special.bos)
 
     def batching(self) -> Batching:
         """One length: that of a segment."""
-        buckets = ((self.data.max_length,) * len(FIELDS),)
+        buckets = ((self.data.max_length,) * len(SEGMENT),)
         return Batching(buckets, self.data.batch_tokens, packed=False, seed=self.data.seed)
-
-    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
-        """The number of tokens of each document, including <eos>; 0 for an empty one."""
-        counted = [
-            len(self.document(text).ids) if has_text(text) else 0
-            for text in progress("token lengths", records, len(records))
-        ]
-        return np.repeat(np.array(counted, np.int32)[:, None], len(FIELDS), axis=1)
 
     def filled(self, record: str) -> Mapping[str, bool]:
         """Whether there is text."""
         return {"document": has_text(record)}
 
-    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+    def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """Rows that read their parts of the text segment by segment."""
-        data, count = self.data, int(lengths[:, 0].sum())
+        data, count = self.data, int(side_lengths(examples).sum())
         if count < data.rows * data.max_length:
             raise UserError(
                 f"the training text has {count:,} tokens, fewer than the {data.rows} rows of "
                 f"{data.max_length} tokens of one batch: lower --data.max-length or --data.batch-tokens"
             )
-        document = self._documents(records)
-        return StreamPlan(lengths[:, 0], document, self.special.bos, data.rows, data.max_length, data.seed)
-
-    def _documents(self, records: Records | list[str]) -> Callable[[int], Document]:
-        @functools.lru_cache(maxsize=KEPT)
-        def document(index: int) -> Document:
-            given = records if isinstance(records, list) else records.__getitems__([index])
-            return self.document(given[0])
-
-        return document
+        return StreamPlan(examples, self.special.bos, data.rows, data.max_length, data.seed)
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
         """All of the text, each row a part of it; this process's share of the rows."""
         data, share = self.data, math.ceil(self.data.rows / hosts)
-        stream = Stream(self.lengths(records)[:, 0], self._documents(records), self.special.bos)
-        for rows in whole_stream(stream, data.rows, data.max_length):
-            mine = [[row] for row in rows[host * share :][:share]]
-            yield stacked(mine, self.fields, (data.max_length,) * len(FIELDS), share)
+        mine = np.arange(data.rows)[host * share :][:share]
+        lengths = (data.max_length,) * len(SEGMENT)
+        for segments in whole_stream(self._stream(list(records)), data.rows, data.max_length):
+            yield gathered(segments, mine, np.ones_like(mine), self.fields, lengths, share)
 
     # Generation
 

@@ -1,16 +1,17 @@
-"""Prepares a corpus for training: the lengths of its examples, and its batches."""
+"""Prepares a corpus for training: the arrays of its examples, and its batches."""
 
 import hashlib
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from transformer.data.batching import Batcher, sides
+from transformer.data.batching import Batcher
 from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.plans import Lengths
-from transformer.errors import UserError
-from transformer.files import open_whole
+from transformer.data.example_store import stored
+from transformer.data.sequences import Arrays, Example, Sequences, arrays_of
 from transformer.tasks.task import Task
+
+CHUNK = 4096  # records that become examples at a time
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,6 @@ class TrainingData:
     corpus: Corpus
     task: Task
     batcher: Batcher
-    lengths: Lengths
 
     def size(self, step: int, weight: float) -> float:
         """What the speed of training counts in the batch of a step (from 0).
@@ -31,14 +31,15 @@ class TrainingData:
         """
         if self.task.counted is None:
             return weight
-        members = [index for row in self.batcher.plan(step).members for index in row]
-        return float(self.lengths[members, sides(self.task.fields).index(self.task.counted)].sum())
+        counted = self.batcher.examples[self.task.counted]
+        assert isinstance(counted, Sequences)
+        return float(counted.sizes(self.batcher.plan(step).chosen).sum())
 
 
 def prepare(
     task: Task, corpus: Corpus, *, host: int = 0, hosts: int = 1, progress: Progress = silent
 ) -> TrainingData:
-    """Measures the examples (once per corpus and task) and plans the batches.
+    """Makes the examples (once per corpus and task) and plans the batches.
 
     Args:
       task: what to learn.
@@ -48,25 +49,27 @@ def prepare(
       progress: shows the progress.
 
     Raises:
-      UserError: no record is short enough, or the lengths cannot be cached.
+      UserError: no record is short enough, or the examples cannot be kept.
     """
-    records, lengths = corpus.splits["train"], lengths_of(task, corpus, progress)
-    plan = task.plan(records, lengths, progress)
-    batcher = Batcher(records, task.examples, task.fields, plan, host, hosts)
-    return TrainingData(corpus, task, batcher, lengths)
+    examples = examples_of(task, corpus, progress)
+    plan = task.plan(corpus.splits["train"], examples, progress)
+    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts))
 
 
-def lengths_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Lengths:
-    """The lengths of the training examples; computed once and cached in the corpus's folder."""
-    kept = corpus.folder / f"lengths-{hashlib.blake2b(task.content(), digest_size=8).hexdigest()}.npy"
-    if kept.exists():
-        found: Lengths = np.load(kept, allow_pickle=False)
-        return found
-    lengths = task.lengths(corpus.splits["train"], progress)
-    try:
-        corpus.folder.mkdir(parents=True, exist_ok=True)
-        with open_whole(kept) as file:
-            np.save(file, lengths)
-    except OSError as error:
-        raise UserError(f"cannot write {kept}: {error.strerror}; see --data.cache-dir") from error
-    return lengths
+def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arrays:
+    """The training examples, made once and kept in the corpus's folder.
+
+    Raises:
+      UserError: they cannot be kept, or what is kept is damaged.
+    """
+    records, content = corpus.splits["train"], task.content()
+
+    def chunks() -> Iterator[list[Example]]:
+        shown = iter(progress("examples", records, len(records)))
+        while chunk := list(itertools.islice(shown, CHUNK)):
+            yield task.stored_examples(chunk)
+
+    if not content:
+        return arrays_of([example for chunk in chunks() for example in chunk], task.stored_fields)
+    name = f"examples-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+    return stored(corpus.folder / name, task.stored_fields, chunks())

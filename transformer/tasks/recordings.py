@@ -14,13 +14,13 @@ from jaxtyping import Float
 
 from transformer.config import Config
 from transformer.config.speech import RecordingsConfig
-from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.audio import HOP, RATE, normalised, sound_of
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
-from transformer.data.plans import Batching, Example, Lengths
+from transformer.data.plans import Batching
+from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
 from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
@@ -195,6 +195,11 @@ class Recordings(Task):
             for record in records
         ]
 
+    @property
+    def stored_fields(self) -> Fields:
+        """The frames, and ids in as few bytes as they need."""
+        return {**self.fields, self.text: Field(id_dtype(self.tokenizer.num_ids))}
+
     def frames(self, record: Recording) -> Float[np.ndarray, "t bands"]:
         """The normalised features of a recording, by all of it if it was cut."""
         if self.scale:
@@ -207,14 +212,6 @@ class Recordings(Task):
         each = [{self.sound: frames, self.text: _room(frames, data)} for frames in data.lengths]
         buckets = tuple(tuple(lengths[name] for name in self.fields) for lengths in each)
         return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
-
-    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
-        """The number of frames and of tokens of each recording."""
-        found = [
-            {self.sound: len(each.features), self.text: len(self.tokenizer.encode(each.text)) + 1}
-            for each in progress("lengths", records, len(records))
-        ]
-        return np.array([[lengths[name] for name in self.fields] for lengths in found], np.int32)
 
     def filled(self, record: Recording) -> Mapping[str, bool]:
         """Whether there is sound, and text."""

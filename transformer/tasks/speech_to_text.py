@@ -14,7 +14,7 @@ from jaxtyping import Float
 from transformer.config import Config, DecodingConfig, ErrorRate
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
-from transformer.data.plans import Example
+from transformer.data.sequences import Example
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.data.batching import Fields, fixed_batches, sides
+from transformer.data.batching import fixed_batches
 from transformer.data.corpus import Corpus, Progress, Record, Records, silent
-from transformer.data.plans import Batching, Example, Lengths, Plan, plan_of
+from transformer.data.plans import Batching, Plan, plan_of
+from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides
 from transformer.decoding.hooks import SearchHook
 from transformer.errors import UserError
 from transformer.evaluation.scores import Measure, Score
@@ -27,7 +28,6 @@ from transformer.model.parameters import Arguments
 from transformer.tasks.exhibit import Exhibit
 
 Output = Any
-READ = 1024  # records read at a time
 
 log = logging.getLogger("transformer")
 
@@ -145,7 +145,8 @@ class Task(ABC):
         return
 
     def content(self) -> bytes:
-        """What examples depend on besides records: it names cached lengths."""
+        """What examples depend on besides records, such as a vocabulary: it names the files that keep them.
+        By default nothing, and they are made at every start and kept in memory."""
         return b""
 
     # To batches
@@ -175,29 +176,34 @@ class Task(ABC):
         be missing."""
         return {}
 
-    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
-        """The length of each side of every record; 0 for an empty one."""
-        names, found = sides(self.fields), np.zeros((len(records), len(sides(self.fields))), np.int32)
-        starts = range(0, len(records), READ)
-        for start in progress("lengths", starts, len(starts)):
-            stop = min(start + READ, len(records))
-            made = self.examples(records.__getitems__(range(start, stop)))
-            found[start:stop] = [[len(example[name]) for name in names] for example in made]
-        return found
+    @property
+    def stored_fields(self) -> Fields:
+        """The arrays that `stored_examples` gives; by default those of `examples`."""
+        return self.fields
 
-    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+    def stored_examples(self, records: Sequence[Record]) -> list[Example]:
+        """The arrays of training records, which are made once and kept in files, named by `content`. By
+        default those of `examples`; what has an empty sequence is not trained on."""
+        return self.examples(records)
+
+    def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """The plan of the training batches.
+
+        Args:
+          records: of the training split.
+          examples: what `stored_examples` makes of them.
+          progress: shows the progress.
 
         Raises:
           UserError: no record is short enough.
         """
-        plan = plan_of(lengths, self.batching())
-        self.check_plan(plan, lengths)
+        plan = plan_of(side_lengths(examples), self.batching())
+        self.check_plan(plan, len(records))
         return plan
 
-    def check_plan(self, plan: Plan, lengths: Lengths) -> None:
-        """Raises UserError if a plan has dropped everything."""
-        if plan.dropped == len(lengths):
+    def check_plan(self, plan: Plan, count: int) -> None:
+        """Raises UserError if a plan has dropped all of so many records."""
+        if plan.dropped == count:
             raise UserError(
                 f"all {plan.dropped} training {self.unit} are empty or longer than --data.max-length "
                 f"{self.config.data.max_length}: raise it"

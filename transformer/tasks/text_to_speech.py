@@ -15,7 +15,7 @@ from jaxtyping import Float
 from transformer.config import Config, DecodingConfig
 from transformer.config.synthesis import VoiceConfig
 from transformer.data.features.audio import HOP, RATE, sound_of
-from transformer.data.plans import Example
+from transformer.data.sequences import Example
 from transformer.data.sources.corpora import one_line
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError

@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
-from transformer.data.batching import Field
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
-from transformer.data.plans import Example, Lengths, Plan
+from transformer.data.plans import Plan
 from transformer.data.sampled_plan import SampledPlan
+from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -166,23 +166,29 @@ class Translation(Task):
             for pair in records
         ]
 
-    def lengths(self, records: Records, progress: Progress = silent) -> Lengths:
-        """The number of tokens of every source and target, including <eos>; 0 for an empty side."""
-        lengths = np.zeros((len(records), 2), np.int32)
-        for index, pair in enumerate(progress("token lengths", records, len(records))):
-            for side, (text, tokenizer) in enumerate(zip(pair, self.tokenizers, strict=True)):
-                lengths[index, side] = len(tokenizer.encode(text)) + 1 if has_text(text) else 0
-        return lengths
+    @property
+    def stored_fields(self) -> Fields:
+        """Ids in as few bytes as they need."""
+        each = zip(SIDES, self.tokenizers, strict=True)
+        return {side: Field(id_dtype(tokenizer.num_ids)) for side, tokenizer in each}
+
+    def stored_examples(self, records: Sequence[Pair]) -> list[Example]:
+        """The ids of both sides; none of a side without text."""
+        found: list[Example] = []
+        for pair, example in zip(records, self.examples(records), strict=True):
+            written = zip(SIDES, pair, strict=True)
+            found.append({side: example[side] if has_text(text) else [] for side, text in written})
+        return found
 
     def filled(self, record: Pair) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
         return dict(zip(("source", "reference"), map(has_text, record), strict=True))
 
-    def plan(self, records: Records, lengths: Lengths, progress: Progress = silent) -> Plan:
+    def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling if the config asks for it."""
         data = self.data
         if not data.subword_sampling:
-            return super().plan(records, lengths, progress)
+            return super().plan(records, examples, progress)
 
         def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[Example]:
             for index, pair in zip(chosen, records.__getitems__(chosen.tolist()), strict=True):
@@ -191,8 +197,8 @@ class Translation(Task):
         def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
             return progress("sampled segmentations", items, total)
 
-        plan = SampledPlan(lengths, self.batching(), draw, shown)
-        self.check_plan(plan, lengths)
+        plan = SampledPlan(side_lengths(examples), self.batching(), self.fields, draw, shown)
+        self.check_plan(plan, len(records))
         return plan
 
     def _sampled(self, pair: Pair, seed: tuple[int, int, int]) -> Example:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer.config import Config
-from transformer.data.batching import sides
 from transformer.data.corpus import Corpus, Record
+from transformer.data.sequences import sides
 from transformer.errors import UserError
 from transformer.systems.registry import NO_SEARCH, find_system
 from transformer.tasks.task import Task

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from transformer.runs.log import SPENT
 
-PREPARATION, TRAINING, EVALUATION = SPENT
+PREPARATION, TRAINING, WAITING, EVALUATION = SPENT
 
 
 class Clock:
-    """Seconds of a run: preparation (the corpus, its batches, loading a checkpoint), training (updates and
-    their compilation) and evaluation (of checkpoints, which it saves, and the test). It starts with the
-    preparation."""
+    """Seconds of a run: preparation (the corpus, its plan, loading a checkpoint), training (updates and
+    their compilation), waiting for the next batch, and evaluation (of checkpoints, which it saves, and the
+    test). It starts with the preparation."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(SPENT, 0.0)

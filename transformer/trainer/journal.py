@@ -11,7 +11,7 @@ from importlib import metadata
 import jax
 import numpy as np
 
-from transformer.data.batching import sides
+from transformer.data.sequences import side_lengths, sides
 from transformer.files import Json, open_whole
 from transformer.runs.log import spent_of
 from transformer.runs.run import Run
@@ -115,8 +115,9 @@ def _described(data: TrainingData) -> Json:
     """The corpus, its batches, and the number of sequences by length."""
     plan, task = data.batcher.plan, data.task
     counts, buckets = {}, zip(*task.batching().buckets, strict=True)
-    for side, lengths, edges in zip(sides(task.fields), data.lengths.T, buckets, strict=True):
-        found = np.bincount(np.searchsorted(edges, lengths), minlength=len(edges) + 1)
+    lengths = side_lengths(data.batcher.examples).T
+    for side, each, edges in zip(sides(task.stored_fields), lengths, buckets, strict=False):
+        found = np.bincount(np.searchsorted(edges, each), minlength=len(edges) + 1)
         counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
     return {
         "corpus": data.corpus.name,
@@ -140,19 +141,27 @@ class Pace:
     def __init__(self, step: int, total: int) -> None:
         self._first, self._total = step, total
         self._since = self._start = time.monotonic()
-        self._count = 0.0
+        self._count = self._waited = 0.0
 
     def took(self, count: float) -> None:
         """Counts the tokens of a step."""
         self._count += count
 
-    def report(self, step: int) -> tuple[float, float]:
-        """Tokens per second, and seconds left."""
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time in this context as waiting for input."""
+        before = time.monotonic()
+        yield
+        self._waited += time.monotonic() - before
+
+    def report(self, step: int) -> tuple[float, float, float]:
+        """Tokens per second, the share of the time spent waiting for input, and seconds left."""
         now = time.monotonic()
-        rate = self._count / max(now - self._since, 1e-9)
+        spent = max(now - self._since, 1e-9)
+        rate, waited = self._count / spent, self._waited / spent
         left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
-        self._since, self._count = now, 0.0
-        return rate, left
+        self._since, self._count, self._waited = now, 0.0, 0.0
+        return rate, waited, left
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

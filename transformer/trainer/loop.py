@@ -26,7 +26,7 @@ from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
 from transformer.tasks.preparation import TrainingData
-from transformer.trainer.clock import EVALUATION, TRAINING, Clock
+from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
 from transformer.trainer.journal import Journal, Pace, Track, untracked
 from transformer.trainer.profile import Profile, memory_profiled
@@ -38,6 +38,7 @@ from transformer.training.step import Means, Params, TrainState, configured_step
 
 NONE_GIVEN: FrozenDict[str, Any] = FrozenDict()
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
+MOST_WAITING = 0.05  # share of the time spent waiting for input that is not warned of
 
 
 class Loop:
@@ -67,6 +68,7 @@ class Loop:
         self.step = int(self.state.step)
         self.clock = clock or Clock()
         self.journal = Journal(run, self.step, self.clock, track)
+        self.has_warned_of_input = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
     def _first_state(
@@ -134,7 +136,7 @@ class Loop:
         t = self.config.training
         pace = Pace(self.step, t.steps)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
-        for batch in batches:
+        for batch in self._waited_for(batches, pace):
             self.profile.before(self.step)
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
@@ -155,6 +157,15 @@ class Loop:
                     )
                     return
 
+    def _waited_for(self, batches: Iterator[Batch], pace: Pace) -> Iterator[Batch]:
+        """The batches; the time until each is there counts as waiting for input."""
+        while True:
+            with self.clock.during(WAITING), pace.waiting():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
     def _read(self, step: int, metrics: Means, pace: Pace) -> None:
         """Checks that the loss of a step is finite, and logs the metrics if that is due."""
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -172,12 +183,18 @@ class Loop:
         self.watch.advance(step)
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
-        rate, seconds_left = pace.report(step)
+        rate, waited, seconds_left = pace.report(step)
+        if waited > MOST_WAITING and not self.has_warned_of_input:
+            self.has_warned_of_input = True
+            self.watch.message(
+                f"Training waited for its input {waited:.0%} of the time up to step {step}. The processor "
+                "makes the batches: leave it idle cores, or train without --data.subword-sampling"
+            )
         counted = self.config.data.counted
         told = {name: values[name] for name in ("loss", "reward") if name in values}
         self.watch.step(step, self.config.training.steps, told, rate, counted, seconds_left)
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
-        self.journal.write(record | {f"{counted}_per_second": rate})
+        self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited})
 
     # Evaluation
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.data.batching import sides, stacked
-from transformer.data.plans import Example
+from transformer.data.sequences import Example, sides, stacked
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.systems.registry import NO_ALIGNMENT
 from transformer.translator.decoder import Decoder
@@ -29,7 +28,7 @@ def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarra
     if system.alignment is NO_ALIGNMENT or not isinstance(model, EncoderDecoder):
         return None
     lengths = [len(example[name]) + -len(example[name]) % MULTIPLE for name in sides(fields)]
-    batch = stacked([[example]], fields, lengths, 1)
+    batch = stacked([example], fields, lengths, 1)
     source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
     weights = np.asarray(aligned(system, model, decoder.variables, source, target))[0]
     rows, columns = np.asarray(model.written(target))[0], np.asarray(model.words(source))[0]

@@ -25,9 +25,8 @@ from transformer.config import (
     check_beam,
 )
 from transformer.config.ranges import whole_number
-from transformer.data.batching import Fields
 from transformer.data.corpus import Record
-from transformer.data.plans import Example
+from transformer.data.sequences import Example, Fields
 from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct
 from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook

@@ -198,7 +198,7 @@ class Generator(Decoder[LanguageModelling]):
     def _scored(self, text: str) -> ScoredText:
         model, segment = self._model, self.config.data.max_length
         special, task = self.task.special, self.task
-        ids = task.document(text).ids
+        ids = np.array([*task.tokenizer.encode(text), special.eos], np.int32)
         given = np.array([special.bos, *ids[:-1]], np.int32)
         past, found = Past.empty(model, 1, model.attended), list[float]()
         for start in range(0, len(ids), segment):

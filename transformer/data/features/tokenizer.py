@@ -40,6 +40,11 @@ class Tokenizer(ABC):
     one_language: bool = False
     """Whether it is for one of the two languages only, so that the other one needs another."""
 
+    @property
+    def num_ids(self) -> int:
+        """One more than the largest id that `encode` gives."""
+        return self.vocab_size
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of one line, without special ids except `special.unk`.

@@ -160,6 +160,10 @@ class OpenWordTokenizer(WordTokenizer):
         super().__init__(words, special)
         self._names: dict[int, str] = {}
 
+    @property
+    def num_ids(self) -> int:
+        return self.vocab_size + _NAMES
+
     def _name(self, word: str) -> int:
         digest = hashlib.blake2b(word.encode(), digest_size=4).digest()
         return self.vocab_size + int.from_bytes(digest, "big") % _NAMES

@@ -1,0 +1,156 @@
+"""Examples as flat arrays: the values of all sequences one after the other, and where each ends. A batch is
+gathered from them by a few index operations, whatever the number of its examples."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+Example = Mapping[str, Any]
+"""One array, or list of numbers, for each field of a batch."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of every example, which a batch stacks as `[rows, ...]`."""
+
+    dtype: str = "int32"
+    fill: float = 0
+    """The value of padding."""
+    shape: tuple[int, ...] = ()
+    """Of one element if it is a sequence, otherwise of the whole."""
+    padded: bool = True
+    """Whether its first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
+
+
+Fields = Mapping[str, Field]
+
+
+def sides(fields: Fields) -> list[str]:
+    """The names of the sequences."""
+    return [name for name, field in fields.items() if field.padded]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences, one after the other."""
+
+    values: Shaped[np.ndarray, "elements ..."]
+    ends: Int[np.ndarray, " sequences_and_one"]
+    """Where each ends in the values, after a 0."""
+
+    @classmethod
+    def of(cls, several: Several[Any], field: Field) -> "Sequences":
+        """Those of a list of arrays, or of lists of numbers."""
+        ends = np.zeros(len(several) + 1, np.int64)
+        np.cumsum([len(each) for each in several], out=ends[1:])
+        parts = [np.asarray(each, field.dtype) for each in several if len(each)]
+        return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, index: int) -> Shaped[np.ndarray, "elements ..."]:
+        return self.values[self.ends[index] : self.ends[index + 1]]
+
+    def sizes(self, chosen: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The lengths of some of them."""
+        found: np.ndarray = self.ends[chosen + 1] - self.ends[chosen]
+        return found
+
+    def joined(self, chosen: Int[np.ndarray, " n"]) -> Shaped[np.ndarray, "elements ..."]:
+        """The values of some of them, one after the other."""
+        return self.values[spans(self.ends[chosen], self.sizes(chosen))]
+
+
+Arrays = Mapping[str, Sequences | np.ndarray]
+"""Many examples: of each field its sequences, or an array `[examples, ...]`."""
+
+
+def arrays_of(examples: Several[Example], fields: Fields) -> Arrays:
+    """Examples as flat arrays."""
+    found: dict[str, Sequences | np.ndarray] = {}
+    for name, field in fields.items():
+        several = [example[name] for example in examples]
+        if field.padded:
+            found[name] = Sequences.of(several, field)
+        else:
+            found[name] = np.array(several, field.dtype).reshape(len(several), *field.shape)
+    return found
+
+
+def side_lengths(arrays: Arrays) -> Int[np.ndarray, "examples sides"]:
+    """The length of each side of every example."""
+    found = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]
+    return np.stack(found, axis=1).astype(np.int32)
+
+
+def spans(starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]) -> Int[np.ndarray, " total"]:
+    """The indices [start, start + size) of each span, one after the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - ends + sizes, sizes) + np.arange(total)
+
+
+def gathered(
+    arrays: Arrays,
+    chosen: Int[np.ndarray, " n"],
+    counts: Int[np.ndarray, " rows"],
+    fields: Fields,
+    lengths: Several[int],
+    size: int,
+    segments: bool = False,
+) -> dict[str, np.ndarray]:
+    """A batch.
+
+    Args:
+      arrays: the examples to choose from.
+      chosen: the examples of all rows, row by row. Those of a row follow each other in its sequences.
+      counts: how many each row has.
+      fields: of the examples.
+      lengths: padded length of each sequence.
+      size: number of rows; those that are missing are padding.
+      segments: whether to add `<name>_segments`, the index of each element's example in its row, from 1.
+
+    Raises:
+      ValueError: what a row has of a sequence is longer than its padded length.
+    """
+    batch = {}
+    length = dict(zip(sides(fields), lengths, strict=True))
+    row, first = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
+    for name, field in fields.items():
+        given = arrays[name]
+        if isinstance(given, np.ndarray):
+            batch[name] = np.full((size, *field.shape), field.fill, field.dtype)
+            batch[name][row] = given[chosen]
+            continue
+        sizes = given.sizes(chosen)
+        before = np.cumsum(sizes) - sizes  # the elements of the examples before each
+        column = before - before[first[row]]
+        if (column + sizes).max(initial=0) > length[name]:
+            raise ValueError(f"the {name} of a row is longer than {length[name]}")
+        positions = spans(row * length[name] + column, sizes)
+        flat = np.full((size * length[name], *field.shape), field.fill, field.dtype)
+        flat[positions] = given.joined(chosen)
+        batch[name] = flat.reshape(size, length[name], *field.shape)
+        if segments:
+            marks = np.zeros(size * length[name], np.int32)
+            marks[positions] = np.repeat(np.arange(len(chosen)) - first[row] + 1, sizes)
+            batch[f"{name}_segments"] = marks.reshape(size, length[name])
+    return batch
+
+
+def stacked(
+    examples: Several[Example], fields: Fields, lengths: Several[int], size: int, segments: bool = False
+) -> dict[str, np.ndarray]:
+    """A batch with one example in each row. Arguments as those of `gathered`."""
+    each = np.arange(len(examples))
+    return gathered(arrays_of(examples, fields), each, np.ones_like(each), fields, lengths, size, segments)
+
+
+def id_dtype(count: int) -> str:
+    """The smallest type of the ids from 0 to count - 1."""
+    return "uint16" if count <= 2**16 else "uint32"
