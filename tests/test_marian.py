@@ -59,6 +59,13 @@ def test_text_is_cut_and_numbered_as_by_the_reference(imported):
     assert [[*tokenizer.encode(text), special.eos] for text in imported.golden["sources"]] == expected
 
 
+def test_many_texts_are_encoded_as_one_by_one(imported):
+    tokenizer = imported.translator.tokenizers[0]
+    texts = [*imported.golden["sources"], "", ">>de<< a", ">>de<<"]
+    assert tokenizer.encode_all(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_all([]) == []
+
+
 def test_n_best_is_that_of_the_reference(imported):
     for search in imported.golden["searches"]:  # each with other options
         assert_same_n_best(imported.translator, imported.golden["sources"], search)

@@ -88,6 +88,16 @@ def test_any_text_is_kept_and_never_special(tokenizers: dict[str, Tokenizer], te
         assert_kept(tokenizer, text)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "whitespace", "character"])
+def test_many_texts_are_encoded_as_one_by_one(kind: str) -> None:
+    tokenizer = train_tokenizer(LINES, kind, 500)
+    texts = [*TROUBLE, *LINES[:300], *UNSEEN, ""]
+    assert tokenizer.encode_all(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_all([]) == []
+    with pytest.raises(UserError, match="lone surrogate"):
+        tokenizer.encode_all(["a", "abc\ud800"])
+
+
 def test_a_lone_surrogate_is_no_text(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"lone surrogate at character 4, near 'abc\\ud800'"):
         tokenizer.encode("abc\ud800")

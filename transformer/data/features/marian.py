@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple
 
 import numpy as np
@@ -60,10 +60,16 @@ class MarianTokenizer(Tokenizer):
         return json.dumps(saved, ensure_ascii=False).encode()
 
     def encode(self, text: str) -> list[int]:
-        language = _LANGUAGE.match(text)
-        code = [language.group()] if language else []
-        pieces: list[str] = self._processor.Encode(to_utf8(text[len("".join(code)) :]), out_type=str)
-        return [self._ids.get(piece, self.special.unk) for piece in code + pieces]
+        code, rest = _parted(text)
+        return self._known([*code, *self._processor.Encode(rest, out_type=str)])
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        codes, rests = zip(*map(_parted, texts), strict=True) if texts else ((), ())
+        segmented: list[list[str]] = self._processor.Encode(list(rests), out_type=str, num_threads=1)
+        return [self._known(code + pieces) for code, pieces in zip(codes, segmented, strict=True)]
+
+    def _known(self, pieces: list[str]) -> list[int]:
+        return [self._ids.get(piece, self.special.unk) for piece in pieces]
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         if strength:
@@ -78,3 +84,10 @@ class MarianTokenizer(Tokenizer):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._special.get(index, self.words[index] or "<unk>") for index in self._checked(ids)]
+
+
+def _parted(text: str) -> tuple[list[str], bytes]:
+    """The code of the target language, if there is one, and the rest of the text in UTF-8."""
+    language = _LANGUAGE.match(text)
+    code = [language.group()] if language else []
+    return code, to_utf8(text[len("".join(code)) :])

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -51,6 +51,10 @@ class Tokenizer(ABC):
 
         Raises UserError for a lone surrogate, which is not text.
         """
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many lines, as `encode` of each, but faster if the library can do them together."""
+        return [self.encode(text) for text in texts]
 
     def knows(self, text: str) -> bool:
         """Whether all of a text can be written with pieces of the training text."""
@@ -162,6 +166,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._processor.Encode(self._prepared(text))
+        return ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        # the library starts a pool of threads for each list; more than one thread gains little
+        ids: list[list[int]] = self._processor.Encode([self._prepared(text) for text in texts], num_threads=1)
         return ids
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
