@@ -252,15 +252,18 @@ ODD_SCORES = [
 ]
 
 
-def test_checkpoints_beside_odd_scores(run_dir: Path) -> None:
-    """They count as not measured; the next ones are saved, and the best one kept."""
+def test_checkpoints_beside_odd_scores(run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They count as not measured, with a warning; the next ones are saved, and the best one kept."""
     best, *others = (steps := Run(run_dir).checkpoints.steps())
     ordinary = (run_dir / "checkpoints" / str(best) / "metrics" / "metrics").read_text()
     for text in (*ODD_JSON, *ODD_SCORES):
         for step in steps:
             odd = ordinary if step == best else text
             (run_dir / "checkpoints" / str(step) / "metrics" / "metrics").write_text(odd)
+        caplog.clear()
         assert Run(run_dir).checkpoints.best() == best, text
+        for step, record in zip(others, caplog.records, strict=True):
+            assert f"the scores of checkpoint {step} are damaged" in record.message, text
         checkpoints = Run(run_dir).checkpoints
         checkpoints.finish_saving()  # opens what saves them
         assert checkpoints.best() == best, text

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import io
 import json
 import logging
 import shutil
@@ -10,11 +11,13 @@ import jax
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run
 from transformer.cli import train_main
 from transformer.errors import UserError
+from transformer.runtime.console import Watch
 from transformer.trainer import loop
 from transformer.trainer.train import train
 from transformer.training.schedule import make_optimizer
@@ -105,3 +108,18 @@ def test_adafactor_resumes_bit_for_bit(config, tmp_path):
     shutil.copytree(whole, tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
     assert same(whole, train(config, tmp_path / "killed", watch=quiet()))
+
+
+def test_the_bar_fits_in_a_narrow_terminal(monkeypatch):
+    """It has the number of steps and the time left; the speed is what gives way."""
+    monkeypatch.setenv("TERM", "xterm")
+    for width, has_speed in ((60, False), (100, True)):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, width=width, color_system=None)
+        watch = Watch(console)
+        with watch.training(0, 20_000):
+            watch.step(19_999, 20_000, {"loss": 1.253}, 34_584, "tokens", 1.0)
+            watch._bar.refresh()
+        assert "19999/20000 loss  1.253" in out.getvalue()
+        assert ("tokens/s" in out.getvalue()) == has_speed
+        assert "…" not in out.getvalue()

@@ -193,6 +193,10 @@ def test_training_refuses_it(tmp_path: Path) -> None:
     config.data.validation_target.write_text("\u200b\n" * 12, encoding="utf-8")
     with pytest.raises(UserError, match="every reference of its validation split is empty"):
         train(config, tmp_path / "run")
+    config = small_config(tmp_path)
+    config.data.test_source.write_text("\u200b\n" * 12, encoding="utf-8")
+    with pytest.raises(UserError, match="every source of its test split is empty"):
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -226,12 +230,12 @@ def test_the_command_writes_empty_lines(
     run, lines = stored(small_translator(), tmp_path / "run"), tmp_path / "lines"
     lines.write_text("red cat\n" + "".join(f"{line}\n" for line in INVISIBLE), encoding="utf-8")
 
-    def decoded(*words: object) -> str:
+    def decoded(*words: object, stream: int = 0) -> str:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("sys.argv", ["decode.py", *map(str, (run, "--input", lines, *words))])
-            status, (said, errors) = decode_main(), capfd.readouterr()
-        assert status == 0, errors
-        return said
+            status, written = decode_main(), capfd.readouterr()
+        assert status == 0, written.err
+        return written[stream]
 
     assert decoded().splitlines()[1:] == [""] * len(INVISIBLE)
     assert decoded("--rescore", run).splitlines()[1:] == [""] * len(INVISIBLE)
@@ -239,6 +243,12 @@ def test_the_command_writes_empty_lines(
     assert {(x["hypotheses"][0]["text"], len(x["source_tokens"])) for x in each} == {("", 0)}
     decoded("--explore", tmp_path / "page.html")
     assert "\\u200b" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+    lines.write_text("".join(f"{line}\n" for line in INVISIBLE), encoding="utf-8")
+    caplog.clear()
+    assert f"exact match = 100.00 ({len(INVISIBLE)} of {len(INVISIBLE)})" in decoded(
+        "--reference", lines, stream=1
+    )
+    assert not caplog.records  # no advice about languages without spaces
     lines.write_text("\u200b\t\u2060\n\u200b\tred\nred\t\u200b\t\u200b|cat\n", encoding="utf-8")
     caplog.clear()
     assert [*map(bool, decoded("--tsv").splitlines())] == [False, False, True]

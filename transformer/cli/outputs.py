@@ -17,7 +17,7 @@ from transformer.errors import UserError
 from transformer.files import Json, parse_object
 from transformer.tasks.asked import Asked
 from transformer.tasks.translation import Hypothesis
-from transformer.text import has_text
+from transformer.text import has_text, without_invisible
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
 from transformer.translator.given import More
@@ -234,7 +234,9 @@ class Translations(Outputs):
         given, task = self.given, self.translator.task
         if not given.reference:
             return []
-        references = [task.tokenizers[1].plain(line) for line in read_lines(given.reference)]
+        references = [
+            task.tokenizers[1].plain(without_invisible(line)) for line in read_lines(given.reference)
+        ]
         if len(references) != len(outputs):
             raise UserError(
                 f"{len(outputs)} lines were translated but {given.reference} has {len(references)}"

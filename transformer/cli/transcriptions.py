@@ -13,7 +13,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
 from transformer.extras import check_libraries
 from transformer.files import readable
-from transformer.text import has_text
+from transformer.text import has_text, without_invisible
 from transformer.translator.transcriber import Transcriber, Transcript
 
 FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
@@ -46,7 +46,7 @@ class Transcriptions(Outputs):
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
         if self.given.reference:
-            return list(read_lines(self.given.reference))
+            return [without_invisible(line) for line in read_lines(self.given.reference)]
         if not self.given.input or is_recording(self.given.input):
             return None
         columns = [line.partition("\t") for line in lines_of(self.given)]

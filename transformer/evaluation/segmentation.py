@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from transformer.config import BleuTokenizer
 from transformer.config.languages import written_as
+from transformer.text import has_text
 
 BY_LANGUAGE: dict[str, BleuTokenizer] = {
     **{"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"},  # as sacreBLEU's command does
@@ -24,7 +25,7 @@ OPTION = "--training.bleu-tokenize"
 
 def has_few_spaces(texts: Sequence[str]) -> bool:
     """Whether texts hardly contain spaces, so that there are no words to compare."""
-    stripped = [text.strip() for text in texts]
+    stripped = [text.strip() for text in texts if has_text(text)]
     letters = sum(map(len, stripped))
     return letters > 0 and sum(len(text.split()) - 1 for text in stripped if text) < FEW * letters
 

@@ -31,6 +31,7 @@ from transformer.runtime.arrays import as_global_arrays, on_host
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.training.step import TrainState
 
+log = logging.getLogger("transformer")
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
 _HEAVY = re.compile(
     r"checkpoints/[^/]+/(?!metrics/|manifest)|(average|damaged|tensorboard|profile)/|report\.html|memory\.prof"
@@ -209,7 +210,17 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             raise UserError(f"{self.name} holds no checkpoint yet")
-        best = self._best_of({step: self._scores(step) for step in steps})
+        scores = {step: self._scores(step) for step in steps}
+        best = self._best_of(scores)
+        for step, each in scores.items():
+            if not each and os.path.lexists(self._place(step) / "metrics"):
+                log.warning(
+                    "%s: the scores of checkpoint %d are damaged, so the best one is chosen without it; "
+                    "--checkpoint %d takes it all the same",
+                    self.name,
+                    step,
+                    step,
+                )
         return steps[-1] if best is None else best
 
     def _scores(self, step: int) -> Json:

@@ -14,6 +14,7 @@ from rich.text import Text
 from transformer.files import Json, discard_further
 
 COLUMNS = 80
+NARROW = 80  # columns of a terminal below which the bar is short and the speed is left out
 COMPILING = "compiling ..."
 SHOWN, TOLD = 0.1, 30.0  # seconds between updates of a bar, and between lines without a terminal
 
@@ -113,7 +114,8 @@ class Watch:
         """Shows the progress of the loop, the values of this step by name, and its speed: what it counts,
         such as tokens, per second."""
         values = "  ".join(f"{name} {value:6.3f}" for name, value in told.items())
-        status = f"{values}  {rate:7,.0f} {unit}/s"
+        is_narrow = self.console.is_terminal and self.console.width < NARROW
+        status = values if is_narrow else f"{values}  {rate:7,.0f} {unit}/s"
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
         if not self.console.is_terminal:
@@ -150,7 +152,7 @@ class Watch:
     def _make_bar(self, transient: bool = False) -> Progress:
         return Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=10 if self.console.width < NARROW else 40),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TextColumn("ETA"),

@@ -158,12 +158,13 @@ class Translation(Task):
     def examples(self, records: Sequence[Pair], *, truncate: bool = False) -> list[Example]:
         """The ids of both sides, each closed by <eos>."""
         longest = self.config.data.max_length - 1 if truncate else None
+        encoded = (
+            tokenizer.encode_all([pair[side] for pair in records])
+            for side, tokenizer in enumerate(self.tokenizers)
+        )
         return [
-            {
-                side: [*tokenizer.encode(text)[:longest], self.special.eos]
-                for side, text, tokenizer in zip(SIDES, pair, self.tokenizers, strict=True)
-            }
-            for pair in records
+            {side: [*ids[:longest], self.special.eos] for side, ids in zip(SIDES, pair, strict=True)}
+            for pair in zip(*encoded, strict=True)
         ]
 
     @property

@@ -36,9 +36,14 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
 
 
 def check_filled(task: Task, corpus: Corpus) -> None:
-    """Raises UserError if all records of the validation lack something, such as their references: no score
-    would mean anything, nor the choice of the best checkpoint."""
-    records, seen = corpus.splits["validation"], dict[str, bool]()
+    """Raises UserError if all records of the validation or test split lack something, such as their
+    references: no score would mean anything, nor the choice of the best checkpoint."""
+    for split in corpus.splits.keys() - {"train"}:
+        _check_filled(task, corpus, split)
+
+
+def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
+    records, seen = corpus.splits[split], dict[str, bool]()
     for start in range(0, len(records), FEW):
         for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
             seen |= {part: seen.get(part, False) or filled for part, filled in task.filled(record).items()}
@@ -46,8 +51,8 @@ def check_filled(task: Task, corpus: Corpus) -> None:
             return
     part = next(part for part, filled in seen.items() if not filled)
     raise UserError(
-        f"corpus {corpus.name}: every {part} of its validation split is empty, so no checkpoint could be "
-        "compared with it: give another validation set"
+        f"corpus {corpus.name}: every {part} of its {split} split is empty, so nothing could be compared "
+        f"with it: give another {split} set"
     )
 
 

@@ -105,7 +105,7 @@ class Loop:
         )
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
-            self.watch.message(f"Training is complete in {self.run.name}: testing step {self.step} again")
+            self.watch.message(f"Training is complete in {self.run.name}: testing its best checkpoint again")
             return
         self.watch.message(
             f"{'Resuming' if self.step else 'Writing to'} {self.run.name}"
