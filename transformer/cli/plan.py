@@ -68,10 +68,12 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
     chosen = " (chosen: replicas do not fit)" if mesh != config.mesh else ""
     devices = f"{found['devices']} x {step['device']}"
     counted = config.data.counted
+    kind = "packed rows" if step["batching"] == "packed" else "rows"
     told = [
         ("devices", devices),
         ("layout", described(mesh) + chosen),
-        ("batch", f"{found['batch_tokens']:,} {counted} a side, rows of {config.data.lengths[-1]}"),
+        ("products", step["dtype"]),
+        ("batch", f"{found['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
     if not step["limit"]:

@@ -172,7 +172,7 @@ def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
     default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
     if not network:
         return default
-    model = without_locations(parent).model  # such as a teacher
+    model = dataclasses.replace(without_locations(parent).model, dtype="auto")  # of this machine
     return dataclasses.replace(default, system=parent.system, model=model, decoding=parent.decoding)
 
 

@@ -26,12 +26,12 @@ class RecurrentConfig(ModelConfig):
     entropy_weight: float = 0.01
     """hard: weight of the entropy bonus, which keeps the attention from becoming certain too early."""
 
+    DTYPES = ("float32",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.d_model % 2:
             raise UserError("--model.d-model must be even: each direction has half of it")
-        if self.dtype != "float32":
-            raise UserError("--model.dtype: recurrent models support float32 only")
         if self.reward_weight < 0 or self.entropy_weight < 0:
             raise UserError("--model.reward-weight and --model.entropy-weight must not be negative")
 

@@ -20,8 +20,9 @@ class CorpusConfig:
     """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
     batch_tokens: int = 25_000
     """Global batch size in tokens: rows times padded length, for source and target each."""
-    batching: Literal["buckets", "packed"] = "buckets"
-    """buckets: examples of similar length; packed: several examples per row, separated by masks."""
+    batching: Literal["auto", "buckets", "packed"] = "auto"
+    """buckets: examples of similar length; packed: several examples per row, separated by masks; auto: packed
+    on TPUs and GPUs if the system supports it, else buckets; decided when a run begins."""
     buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
     """Padded lengths, ascending, up to max_length. Each is one compiled program."""
     seed: int = 0

@@ -39,6 +39,7 @@ class FastAutoregressiveConfig(ModelConfig):
         "num_heads": (1, LARGEST),
         "table_size": (1, LARGEST),
     }
+    DTYPES = ("float32",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,8 +52,6 @@ class FastAutoregressiveConfig(ModelConfig):
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads {self.num_heads}: "
                 "change one of them"
             )
-        if self.dtype != "float32":
-            raise UserError("--model.dtype: fast-autoregressive models support float32 only")
         if self.hybrid and self.share_embeddings != "all":
             raise UserError(
                 "--model.hybrid compares words of source and target: it needs a joint vocabulary, with "

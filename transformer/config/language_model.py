@@ -96,8 +96,9 @@ class StreamConfig(CorpusConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batching", "buckets"):
-            if getattr(self, name) != getattr(CorpusConfig, name):
+        fixed = {"batching": self.batching == "packed", "buckets": self.buckets != CorpusConfig.buckets}
+        for name, differs in fixed.items():
+            if differs:
                 raise UserError(f"--data.{name}: all segments have --data.max-length tokens; leave it out")
         if self.separator is not None and (not self.separator or "\n" in self.separator):
             raise UserError("--data.separator: must be a line of text, such as <|endoftext|>")

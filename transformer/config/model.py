@@ -43,8 +43,9 @@ class ModelConfig:
     """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; imported models have one)."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of matrix products. Softmax, norms, loss and parameters are always float32."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
+    TPUs and GPUs if the system supports it, else float32; decided when a run begins."""
     special: SpecialIds = SpecialIds()
     """Ids of the special tokens."""
 
@@ -60,10 +61,14 @@ class ModelConfig:
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
     """Sizes that the data decides, if they are not given."""
+    DTYPES: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
+    """Precisions that the network supports. The last one is that of accelerators."""
 
     def __post_init__(self) -> None:
         check_ranges("model", self, self._RANGES)
         check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, LARGEST)))
+        if self.dtype not in ("auto", *self.DTYPES):
+            raise UserError(f"--model.dtype {self.dtype}: this model supports {self.DTYPES[0]} only")
         for name in self._RATES:
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
@@ -76,6 +81,11 @@ class ModelConfig:
     def output_size(self) -> int:
         """Size of the target vocabulary, resolved."""
         return self.target_vocab_size or self.vocab_size
+
+    @property
+    def compute_dtype(self) -> str:
+        """dtype, resolved. A model that is built without a run computes in float32."""
+        return "float32" if self.dtype == "auto" else self.dtype
 
     @property
     def decoder_depth(self) -> int:

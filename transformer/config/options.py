@@ -99,10 +99,12 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 DECIDED = {
-    "data": ("source_language", "target_language"),
+    "model": ("dtype",),
+    "data": ("source_language", "target_language", "batching"),
     "training": ("bleu_tokenize", "error_rate"),
 }
-"""Options that are decided when a run begins, if they are None."""
+"""Options that are decided when a run begins, if they are None or auto."""
+OPEN = (None, "auto")
 
 
 def as_decided(config: Config, other: Config) -> Config:
@@ -110,7 +112,9 @@ def as_decided(config: Config, other: Config) -> Config:
     sections = {}
     for name, options in DECIDED.items():
         here, there = getattr(config, name), getattr(other, name)
-        open_here = [option for option in options if getattr(here, option, "") is None]
+        if type(here) is not type(there):  # of another system, which may not support it
+            continue
+        open_here = [option for option in options if getattr(here, option, "") in OPEN]
         sections[name] = dataclasses.replace(here, **{x: getattr(there, x, None) for x in open_here})
     return dataclasses.replace(config, **sections)
 

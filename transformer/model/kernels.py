@@ -38,13 +38,15 @@ def runs_fused(config: StackConfig, queries: int, dropout: bool) -> bool:
 
 def _cudnn_runs(config: StackConfig) -> bool:
     shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
-    return shapes_fit and config.dtype == "bfloat16" and platform() == "gpu"
+    return shapes_fit and config.compute_dtype == "bfloat16" and platform() == "gpu"
 
 
 def runs_flash(config: StackConfig, queries: int, keys: int, mask: Mask) -> bool:
     """Whether to use the kernel of TPUs (`transformer.model.flash`): only where it is known how rows are
     divided over devices, as in training. Elsewhere XLA would divide them, and it cannot divide a kernel."""
-    wanted = config.attention == "fused" or (config.attention == "auto" and config.dtype == "bfloat16")
+    wanted = config.attention == "fused" or (
+        config.attention == "auto" and config.compute_dtype == "bfloat16"
+    )
     divided = not jax.sharding.get_abstract_mesh().empty
     return wanted and platform() == "tpu" and divided and flash.fits(queries, keys, mask)
 

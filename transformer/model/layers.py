@@ -94,4 +94,4 @@ class Embedding(Module):
         self.table = matrix(self, "table", normal, shape, ("vocabulary", "model"), summed=(1,))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        return self.table[ids].astype(self.config.dtype) * math.sqrt(self.config.d_model)
+        return self.table[ids].astype(self.config.compute_dtype) * math.sqrt(self.config.d_model)

@@ -39,13 +39,18 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     from transformer.config.json import from_json
     from transformer.plan.jobs import lowered_search, lowered_step, training_flops
     from transformer.plan.machines import machine
-    from transformer.systems.registry import find_system
+    from transformer.systems.registry import decided_for
     from transformer.translator.decoder import Decoder
 
-    place, config = machine(given["machine"]), from_json(given["config"])
-    find_system(config.system)
+    place = machine(given["machine"])
+    config = decided_for(from_json(given["config"]), place.chip.platform)
     devices = place.devices()
-    found: dict[str, Any] = {"devices": len(devices), "device": devices[0].device_kind}
+    found: dict[str, Any] = {
+        "devices": len(devices),
+        "device": devices[0].device_kind,
+        "dtype": config.model.dtype,
+        "batching": config.data.batching,
+    }
     start = time.monotonic()
     if given["what"] == "step":
         found["flops"] = training_flops(config, Decoder.load) / len(devices)

@@ -13,13 +13,14 @@ from transformer.data.remote import has
 from transformer.errors import UserError
 from transformer.extras import check_libraries
 from transformer.methods.registry import check_methods, objective_of
+from transformer.model.placement import platform
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
-from transformer.systems.registry import check_system, find_system
+from transformer.systems.registry import check_system, decided_for, find_system
 from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
 from transformer.trainer.clock import Clock
@@ -67,6 +68,7 @@ def train(
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
+    config = decided_for(config, platform())
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
         parent.checkpoints.best()  # refuses a run without checkpoints

@@ -35,7 +35,7 @@ class Past:
     @classmethod
     def empty(cls, config: LanguageModelConfig, rows: int, memory: int) -> "Past":
         """Before the first segment."""
-        states = jnp.zeros((rows, memory, config.d_model), config.dtype)
+        states = jnp.zeros((rows, memory, config.d_model), config.compute_dtype)
         return cls(
             (states,) * config.num_layers, jnp.zeros((rows, memory), jnp.int32), jnp.ones(rows, jnp.int32)
         )
@@ -196,7 +196,7 @@ class LanguageModel(EncoderDecoder):
         """Reads prompts, each with <bos> before it and <pad> after it."""
         words, time = source != self.config.special.pad, jnp.arange(source.shape[1])
         nothing = (
-            jnp.zeros((len(source), 0, self.config.d_model), self.config.dtype),
+            jnp.zeros((len(source), 0, self.config.d_model), self.config.compute_dtype),
         ) * self.config.num_layers
         mask = Mask(keys=words, causal=True, window=self.reach)
         _, read = self._stack(source, nothing, words, mask, (time, time), deterministic)
@@ -233,8 +233,8 @@ class LanguageModel(EncoderDecoder):
             layer.self_attention.keys_values(states, time)
             for layer, states in zip(self.layers, memory.layers, strict=True)
         )
-        keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), c.dtype)
-        values = jnp.zeros((rows, c.num_heads, columns, c.value_width), c.dtype)
+        keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), c.compute_dtype)
+        values = jnp.zeros((rows, c.num_heads, columns, c.value_width), c.compute_dtype)
         source = (prompts, replace(memory, layers=()))
         empty = Cache.empty((KeysValues(keys, values),) * c.num_layers, source, rows, (beam_size, columns))
         return replace(empty, positions=memory.length)

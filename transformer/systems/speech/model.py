@@ -76,7 +76,7 @@ class SpeechTransformer(Transformer):
         x = jnp.where(there[..., None], source, 0)
         if self.config.masks and not deterministic:
             x = self.hidden_in_part(x, there.sum(axis=1))
-        x = x.astype(self.config.dtype)
+        x = x.astype(self.config.compute_dtype)
         for halving in self.halvings:
             x, there = halving(x, there), there[:, ::2]
         mask, positions = Mask(keys=words, window=self.config.window), jnp.arange(x.shape[1])

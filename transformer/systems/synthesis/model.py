@@ -40,7 +40,7 @@ class Prenet(Module):
 
     @nn.compact
     def __call__(self, frames: Float[Array, "b s bands"], deterministic: bool) -> Float[Array, "b s m"]:
-        c, x = self.config, frames.astype(self.config.dtype)
+        c, x = self.config, frames.astype(self.config.compute_dtype)
         masks = self.get_variable(NOISE, KEPT) if self.has_variable(NOISE, KEPT) else None
         for layer in range(2):
             x = jax.nn.relu(Affine(c.prenet_width, (None, "hidden"), name=f"layer_{layer}")(x))

@@ -1,0 +1,133 @@
+"""What depends on the kind of device is decided when a run begins, stored, and kept elsewhere."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_run import changed, quiet, same, small_config
+from tiers import mostly_slow
+
+from transformer import Config, Run, TransformerConfig, UserError, train
+from transformer.config import as_decided
+from transformer.config.baselines import RecurrentConfig
+from transformer.config.fast_autoregressive import FastAutoregressiveConfig
+from transformer.config.methods import RewardConfig
+from transformer.config.presets import PRESETS
+from transformer.plan.jobs import prepared
+from transformer.systems.registry import SYSTEMS, check_system, decided_for, find_system
+
+FLOAT32_ONLY, PACKS = {"recurrent", "fast-autoregressive"}, {"transformer"}
+
+
+def preset_of(system: str) -> Config:
+    return next(preset for preset in PRESETS.values() if preset.system == system)
+
+
+def decided(config: Config, platform: str) -> tuple[str, str]:
+    config = decided_for(config, platform)
+    check_system(config)
+    return config.model.dtype, config.data.batching
+
+
+def open_options(config: Config) -> Config:
+    """The config with nothing decided."""
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, dtype="auto"),
+        data=dataclasses.replace(config.data, batching="auto"),
+    )
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system(system):
+    config = open_options(preset_of(system))
+    fast = "float32" if system in FLOAT32_ONLY else "bfloat16", "packed" if system in PACKS else "buckets"
+    assert decided(config, "cpu") == ("float32", "buckets")
+    assert decided(config, "tpu") == decided(config, "gpu") == fast
+
+
+@pytest.mark.parametrize(
+    ("options", "batching"),
+    [
+        ({"model": TransformerConfig(mechanism="linear")}, "buckets"),
+        ({"model": TransformerConfig(cross_mechanism="monotonic")}, "buckets"),
+        ({"reward": RewardConfig(share=0.5)}, "buckets"),
+        ({}, "packed"),
+    ],
+)
+def test_rows_are_packed_where_the_options_allow_it(options, batching):
+    assert decided(Config(**options), "tpu")[1] == batching
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_what_is_given_stays(platform):
+    config = PRESETS["base"]
+    for dtype, batching in (("float32", "packed"), ("bfloat16", "buckets")):
+        given = dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, dtype=dtype),
+            data=dataclasses.replace(config.data, batching=batching),
+        )
+        assert decided(given, platform) == (dtype, batching)
+
+
+@pytest.mark.parametrize("kind", [RecurrentConfig, FastAutoregressiveConfig])
+def test_bfloat16_is_refused_where_it_is_not_supported(kind):
+    kind(dtype="float32")
+    with pytest.raises(UserError, match="--model.dtype bfloat16: this model supports float32 only"):
+        kind(dtype="bfloat16")
+
+
+def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, monkeypatch):
+    """It begins on an accelerator and ends on a CPU, like one that is on an accelerator all the time."""
+    config = small_config(tmp_path)
+    first = changed(config, steps=4)
+    for name, platforms in {"moved": ("gpu", "cpu"), "stayed": ("gpu", "gpu")}.items():
+        for platform, given in zip(platforms, (first, config), strict=True):
+            monkeypatch.setattr("transformer.trainer.train.platform", lambda platform=platform: platform)
+            train(given, tmp_path / name, watch=quiet())
+        stored = Run(tmp_path / name).config
+        assert (stored.model.dtype, stored.data.batching) == ("bfloat16", "packed")
+    assert same(tmp_path / "moved", tmp_path / "stayed")
+
+
+def test_on_a_cpu_nothing_is_left_open(tmp_path):
+    stored = Run(train(changed(small_config(tmp_path), steps=1), tmp_path / "run", watch=quiet())).config
+    assert (stored.model.dtype, stored.data.batching) == ("float32", "buckets")
+
+
+def test_a_preset_of_another_system_is_left_open():
+    """Reports compare a run with every preset; not all of them support what it has decided."""
+    run = decided_for(PRESETS["base"], "tpu")
+    for name in ("tiny-recurrent", "language-model"):
+        assert as_decided(PRESETS[name], run).model.dtype == "auto"
+    assert as_decided(PRESETS["big"], run).model.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("system", mostly_slow(sorted(SYSTEMS.keys() - FLOAT32_ONLY), ["transformer"]))
+def test_bfloat16_changes_only_the_precision_of_products(system):
+    """Outputs are near those in float32; parameters, sums and gradients are float32."""
+    config, _ = prepared(preset_of(system))
+    example, outputs, random = find_system(system).task.example(config), {}, np.random.default_rng(0)
+    example = jax.tree.map(
+        lambda x: jnp.asarray(
+            random.integers(4, 20, x.shape)
+            if jnp.issubdtype(x.dtype, jnp.integer)
+            else random.normal(size=x.shape),
+            x.dtype,
+        ),
+        example,
+    )
+    variables = find_system(system).model(config.model).init(jax.random.key(0), *example)
+    for dtype in ("float32", "bfloat16"):
+        model = find_system(system).model(dataclasses.replace(config.model, dtype=dtype))
+        outputs[dtype] = [
+            x for x in jax.tree.leaves(model.apply(variables, *example)) if x.dtype == jnp.float32
+        ]
+    assert outputs["float32"]
+    for exact, coarse in zip(outputs["float32"], outputs["bfloat16"], strict=True):
+        scale = float(jnp.abs(exact[jnp.isfinite(exact)]).max())
+        difference = jnp.where(jnp.isfinite(exact), exact - coarse, 0)
+        assert 0 < float(jnp.abs(difference).max()) < 0.1 * scale
