@@ -60,12 +60,20 @@ def problem(rows, time, classes=11, width=4):
     return jnp.asarray(hidden, jnp.float32), jnp.asarray(table, jnp.float32), targets, jnp.asarray(weights)
 
 
+def as_on(platform, monkeypatch):
+    """The programs of a platform, one of `SLICE`, run here."""
+    monkeypatch.setattr(slices, "_by_platform", lambda on, *arrays: on(platform, *arrays))
+
+
+@pytest.mark.parametrize("platform", slices.SLICE)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logits_at_once", [1, 11 * 3 * 2, 10**6])
-def test_sliced_loss_and_gradients_are_those_of_the_whole(shape, smoothing, logits_at_once, monkeypatch):
-    for platform in slices.SLICE:
-        monkeypatch.setitem(slices.SLICE, platform, logits_at_once)
+def test_sliced_loss_and_gradients_are_those_of_the_whole(
+    platform, shape, smoothing, logits_at_once, monkeypatch
+):
+    as_on(platform, monkeypatch)
+    monkeypatch.setitem(slices.SLICE, platform, logits_at_once)
     hidden, table, targets, weights = problem(*shape)
 
     def whole(hidden, table):
@@ -85,6 +93,44 @@ def test_sliced_loss_and_gradients_are_those_of_the_whole(shape, smoothing, logi
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), expected, computed)
     without_gradient = jax.jit(sliced)(hidden, table)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), computed[0], without_gradient)
+
+
+@pytest.mark.parametrize("tokens", [(25, 128), (195, 128), (96, 256), (30, 128), (1, 4000)])
+def test_slices_of_accelerators_are_whole_tiles_with_little_filling(tokens, monkeypatch):
+    as_on("default", monkeypatch)
+    rows, time = tokens
+    monkeypatch.setitem(slices.SLICE, "default", 1500)
+    (cut,) = slices._cut(slices._lined_up((jnp.ones((rows, time)),), "default"), 1, "default")
+    count, _, _, width = cut.shape
+    assert width <= 1500
+    assert width % slices.TILE == 0
+    assert count >= 2
+    assert count * width <= 1.08 * rows * time
+
+
+def targets_that_are(far):
+    """States and a table for which the target of each token is so many nats behind another one."""
+    hidden, table = jnp.ones((1, 2, 1)), jnp.asarray([[0.0], [float(far)], [1.0]])
+    return hidden, table, jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2))
+
+
+@pytest.mark.parametrize("far", [-1e4, -50, 0, 30, 69, 1e6])
+def test_accelerators_compute_the_loss_of_surprising_targets_too(far, monkeypatch):
+    as_on("default", monkeypatch)
+    hidden, table, *given = targets_that_are(far)
+    logits = np.asarray([0.0, far, 1.0])
+    expected = np.log(np.exp(logits - logits.max()).sum()) + logits.max()
+    loss, nll, correct = output_cross_entropy(hidden, table, *given, 0.0)
+    assert float(loss) == pytest.approx(2 * expected, rel=1e-6)
+    assert (float(nll), float(correct)) == (float(loss), 0)
+
+
+def test_an_impossible_target_has_a_finite_gradient_towards_it(monkeypatch):
+    as_on("default", monkeypatch)
+    hidden, table, *given = targets_that_are(1e6)
+    of_table = jax.grad(lambda table: output_cross_entropy(hidden, table, *given, 0.1)[0])(table)
+    assert np.isfinite(of_table).all()
+    assert of_table[0] < 0 < of_table[1]
 
 
 def test_no_array_of_all_logits_exists(monkeypatch):

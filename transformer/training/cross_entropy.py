@@ -8,6 +8,10 @@ from jaxtyping import Array, Float, Int
 
 from transformer.training.slices import Sums, sums_in_slices
 
+MOST = 70.0
+"""Of exponents: exp(MOST) times the size of a vocabulary is finite in float32. A loss of so many nats is that
+of a probability of 4e-31."""
+
 
 def cross_entropy(
     logits: Float[Array, "*time v"], targets: Int[Array, "*time"], smoothing: float = 0.0
@@ -37,7 +41,8 @@ def output_cross_entropy(
     Only the first has a gradient, with respect to `hidden` and `table`.
     """
     judge = functools.partial(_judge, smoothing)
-    sums = sums_in_slices(judge, table, (hidden,), targets, weights)
+    chosen = (hidden * table[targets].astype(hidden.dtype)).sum(axis=-1, dtype=jnp.float32)
+    sums = sums_in_slices(judge, table, (hidden,), targets, weights, jax.lax.stop_gradient(chosen))
     return sums["loss"], sums["nll"], sums["correct"]
 
 
@@ -47,14 +52,25 @@ def _judge(
     logits: tuple[Float[Array, "b t v"]],
     targets: Int[Array, "b t"],
     weights: Float[Array, "b t"],
+    near: Float[Array, "b t"],
 ) -> tuple[Sums, tuple[Float[Array, "b t v"]]]:
-    """The sums of a slice, and the gradient of its logits: weight * (softmax - q)."""
+    """The sums of a slice, and the gradient of its logits: weight * (softmax - q).
+
+    A CPU subtracts the highest logit before the exponential. Accelerators subtract `near`, the target's logit
+    up to rounding, which is known before the product. So the compiler sums exponentials where it computes the
+    logits, instead of in another pass. Exponents are at most `MOST`: where a logit is further above the
+    target's, the gradient has the right sign only.
+    """
     (each,) = logits
     others = smoothing / (each.shape[-1] - 1)
     highest = each.max(axis=-1)
-    exponentials = jnp.exp(each - highest[..., None])
+    base = highest if platform == "cpu" else near
+    exponents = each - base[..., None]
+    exponentials = jnp.exp(exponents if platform == "cpu" else jnp.minimum(exponents, MOST))
     total = exponentials.sum(axis=-1)
-    normaliser = jnp.log(total) + highest
+    normaliser = jnp.log(total) + base
+    if platform != "cpu":
+        normaliser = jnp.maximum(normaliser, highest)  # where exponents were limited
     chosen = at_targets(platform, each, targets)
     loss = normaliser - (1 - smoothing - others) * chosen
     if smoothing:

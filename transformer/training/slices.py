@@ -2,8 +2,8 @@
 
 The logits, `[tokens, vocabulary]`, are the largest array of a training step. Writing and rereading them for
 the softmax, the loss and its gradient takes most of a small model's step on a CPU, so they are computed in
-slices of the time axis. If a mesh shards the rows (`p` shards), each shard sums its own gradient of the
-table, so nothing is communicated between slices.
+slices of the time axis; on accelerators, in slices of all tokens. If a mesh shards the rows (`p` shards),
+each shard sums its own gradient of the table, so nothing is communicated between slices.
 """
 
 import functools
@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 
 from transformer.model.placement import shards_of_rows
 
-SLICE = {"cpu": 2**21, "default": 2**25}
+SLICE = {"cpu": 2**21, "default": 2**26}
 """Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
+TILE = 128  # tokens; accelerators multiply whole tiles
 T = TypeVar("T")
 Sums = dict[str, Float[Array, ""]]
 """Sums over the tokens of a batch, by name, with `loss` among them."""
@@ -38,7 +39,8 @@ def sums_in_slices(
     has a gradient, with respect to the table and the states.
 
     Args:
-      judge: of the logits and arrays of a slice. Tokens that fill up the last slice are zeros.
+      judge: of the logits and arrays of a slice, token by token. Tokens that fill up the last slice are
+        zeros.
       table: the output embeddings.
       states: hidden states whose products with the table are logits.
       arrays: `[b, t, ...]`, without gradients.
@@ -46,7 +48,7 @@ def sums_in_slices(
 
     def on(platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]) -> Sums:
         near = _at_hand(table, states[0])
-        slices = _cut((*states, *arrays), len(states) * len(table), platform)
+        slices = _cut(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
         _, sums = jax.lax.scan(
             lambda none, given: (none, _judged(judge, platform, near, len(states), given)[0]), None, slices
         )
@@ -73,25 +75,31 @@ def _forward(
 def _sums_and_gradients(
     judge: Judge, platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]
 ) -> tuple[Sums, tuple[Array, tuple[Array, ...]]]:
-    near = _at_hand(table, states[0])
+    near, on_cpu = _at_hand(table, states[0]), platform == "cpu"
 
     def add(of_table: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
         sums, gradients = _judged(judge, platform, near, len(states), given)
         gradients = tuple(gradient.astype(near.dtype) for gradient in gradients)
         for state, gradient in zip(given[: len(states)], gradients, strict=True):
-            # the longer axis last, so that a CPU has to transpose the smaller operand
-            of_table += _exact("pbtm,pbtv->pmv", state, gradient)
+            # on a CPU the longer axis last, so that it has to transpose the smaller operand
+            if on_cpu:
+                of_table += _exact("pbtm,pbtv->pmv", state, gradient)
+            else:
+                of_table += _exact("pbtv,pbtm->pvm", gradient, state)
         return of_table, (sums, tuple(_exact("pbtv,vm->pbtm", gradient, near) for gradient in gradients))
 
-    slices = _cut((*states, *arrays), len(states) * len(table), platform)
-    zeros = nn.with_logical_constraint(
-        jnp.zeros((shards_of_rows(), *table.T.shape), jnp.float32), ("rows", None, "vocabulary")
-    )
+    slices = _cut(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
+    shape, axes = ((*table.T.shape,), (None, "vocabulary")) if on_cpu else (table.shape, ("vocabulary", None))
+    zeros = jnp.zeros((shards_of_rows(), *shape), jnp.float32)
+    zeros = nn.with_logical_constraint(zeros, ("rows", *axes))
     of_table, (sums, of_states) = jax.lax.scan(add, zeros, slices)
-    time, dtype = states[0].shape[1], states[0].dtype
-    gradients = tuple(_join(_merged(x, 1))[:, :time].astype(dtype) for x in of_states)
-    # fused with this transpose, CPUs do not support the product in bfloat16 (JAX 0.12)
-    of_table = jax.lax.optimization_barrier(of_table.sum(axis=0)).T
+    gradients = tuple(
+        _join(_merged(x, 1), state.shape[:2]).astype(state.dtype)
+        for x, state in zip(of_states, states, strict=True)
+    )
+    of_table = of_table.sum(axis=0)
+    if on_cpu:  # fused with this transpose, CPUs do not support the product in bfloat16 (JAX 0.12)
+        of_table = jax.lax.optimization_barrier(of_table).T
     return jax.tree.map(jnp.sum, sums), (of_table, gradients)
 
 
@@ -121,12 +129,19 @@ def _at_hand(table: Float[Array, "v m"], state: Array) -> Float[Array, "v m"]:
     return nn.with_logical_constraint(table.astype(state.dtype), ("vocabulary", None))
 
 
+def _lined_up(arrays: tuple[Array, ...], platform: str) -> tuple[Array, ...]:
+    """Arrays `[rows, time, ...]` with all tokens of a shard in one row, on accelerators."""
+    if platform == "cpu":
+        return arrays
+    return tuple(x.reshape(shards_of_rows(), -1, *x.shape[2:]) for x in arrays)
+
+
 def _cut(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
     """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one filled up with
     zeros. A token has so many logits."""
     (rows, time), places = arrays[0].shape[:2], shards_of_rows()
-    slices = math.ceil(time / max(1, SLICE[platform] // (rows // places * logits)))
-    width = math.ceil(time / slices)
+    width = _width(time, max(1, SLICE[platform] // (rows // places * logits)), platform)
+    slices = math.ceil(time / width)
 
     def cut(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, slices * width - time), *((0, 0),) * (x.ndim - 2)))
@@ -136,15 +151,29 @@ def _cut(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, 
     return tuple(map(cut, arrays))
 
 
+def _width(time: int, most: int, platform: str) -> int:
+    """The length of a slice, at most `most`. On accelerators it consists of tiles, as many as need little
+    filling, and there are two slices: compilers unroll a loop that runs once, and what they make of it can
+    take twice the time."""
+    width = math.ceil(time / math.ceil(time / most))
+    if platform == "cpu" or width < TILE:
+        return width
+    most = min(most // TILE, math.ceil(time / 2 / TILE))
+    widths = (TILE * tiles for tiles in range(most, most // 2, -1))
+    return min(widths, key=lambda width: math.ceil(time / width) * width)
+
+
 def _merged(x: Array, axis: int) -> Array:
     """An array `[..., p, b, ...]` as `[..., rows, ...]`."""
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def _join(x: Array) -> Array:
-    """The array `[rows, time, ...]` of slices `[slices, rows, width, ...]`."""
+def _join(x: Array, shape: tuple[int, ...]) -> Array:
+    """The array `[rows, time, ...]` of this shape of slices `[slices, rows, width, ...]`, or of slices of
+    lined-up rows."""
     x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(len(x), -1, *x.shape[3:])
+    x = x.reshape(len(x), -1, *x.shape[3:])
+    return x[:, : math.prod(shape) // len(x)].reshape(*shape, *x.shape[2:])
 
 
 def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> Any:
@@ -162,6 +191,6 @@ def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> 
 
     def on(platform: str, *arrays: Array) -> Any:
         slices = jax.lax.map(jax.checkpoint(of_slice), _cut(arrays, vocabulary, platform))
-        return jax.tree.map(lambda x: _join(x)[:, : arrays[0].shape[1]], slices)
+        return jax.tree.map(lambda x: _join(x, arrays[0].shape[:2]), slices)
 
     return _by_platform(on, *arrays)
