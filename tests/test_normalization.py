@@ -13,6 +13,7 @@ from toy_batches import WORDS, a_batch
 from transformer import Config, Transformer, TransformerConfig, UserError
 from transformer.config.methods import RewardConfig, ScheduledConfig
 from transformer.methods.registry import objective_of
+from transformer.model import normalization
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.normalization import BatchNorm, PowerNorm
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
@@ -50,6 +51,34 @@ def gradients(module, variables, x, probes):
         return (y * G * THERE[..., None]).sum(), (y, sown[SUMS])
 
     return jax.grad(total, argnums=(0, 1), has_aux=True)(x, probes)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "tpu"])
+def test_layer_normalisation_is_that_of_numpy(kind, monkeypatch):
+    """Ba et al. 2016, Eq. 4, and differences of it."""
+    monkeypatch.setattr(normalization, "platform", lambda: kind)
+    module = normalization.LayerNorm(CONFIG)
+
+    def layer(x, scale, bias):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + CONFIG.norm_epsilon)
+        return centred / deviation * scale + bias
+
+    def ours(x, scale, bias):
+        return module.apply({"params": {"norm": {"scale": scale, "bias": bias}}}, x)
+
+    exact, step = (X, SCALE, BIAS), 1e-6
+    values = [jnp.asarray(each, jnp.float32) for each in exact]
+    np.testing.assert_allclose(ours(*values), layer(*exact), atol=1e-5)
+    found = jax.grad(lambda *each: (ours(*each) * G).sum(), argnums=(0, 1, 2))(*values)
+    for place, gradient in enumerate(found):
+        for index in np.ndindex(gradient.shape):
+            sides = []
+            for sign in (1, -1):
+                moved = [each.copy() for each in exact]
+                moved[place][index] += sign * step
+                sides.append((layer(*moved) * G).sum())
+            assert gradient[index] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-4)
 
 
 def test_batch_normalisation_is_that_of_numpy():

@@ -4,6 +4,7 @@ Each is called with `words`, False for padding, and `deterministic`; only the no
 them.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig
 from transformer.model.parameters import Declared, Module
+from transformer.model.placement import platform
 from transformer.model.statistics import counts, over_replicas, running_gradient, running_mean
 
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
@@ -45,11 +47,46 @@ class LayerNorm(Module):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
+        if platform() != "cpu":
+            return layer_normalised(x, scale, bias, self.config.norm_epsilon)
         centred = x.astype(jnp.float32) - x.mean(axis=-1, keepdims=True, dtype=jnp.float32)
         variance = jnp.square(centred).mean(axis=-1, keepdims=True)
         # Flax's own multiplies the scale with this first, and stores that for every position
         normalised = centred * jax.lax.rsqrt(variance + self.config.norm_epsilon)
         return (normalised * scale + bias).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_normalised(
+    x: Float[Array, "b t m"], scale: Float[Array, " m"], bias: Float[Array, " m"], epsilon: float
+) -> Float[Array, "b t m"]:
+    """Layer normalisation for accelerators, whose time is that of passes over memory. The variance is the
+    mean square minus the square of the mean, so no sum over features waits for another one: compilers compute
+    them together with x, or with its gradient."""
+    return _layer_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_forward(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Array, Any]:
+    values = x.astype(jnp.float32)
+    mean = values.mean(axis=-1, keepdims=True)
+    variance = jnp.maximum(jnp.square(values).mean(axis=-1, keepdims=True) - jnp.square(mean), 0)
+    inverse = jax.lax.rsqrt(variance + epsilon)
+    y = ((values - mean) * inverse * scale + bias).astype(x.dtype)
+    return y, (x, mean, inverse, scale)
+
+
+def _layer_backward(epsilon: float, kept: Any, gradient: Array) -> tuple[Array, Array, Array]:
+    x, mean, inverse, scale = kept
+    normalised = (x.astype(jnp.float32) - mean) * inverse
+    gradient = gradient.astype(jnp.float32)
+    scaled = gradient * scale
+    along = (scaled * normalised).mean(axis=-1, keepdims=True)
+    of_x = (scaled - scaled.mean(axis=-1, keepdims=True) - normalised * along) * inverse
+    of_scale, of_bias = (gradient * normalised).sum(axis=(0, 1)), gradient.sum(axis=(0, 1))
+    return of_x.astype(x.dtype), of_scale, of_bias
+
+
+layer_normalised.defvjp(_layer_forward, _layer_backward)
 
 
 class BatchNorm(Module):
