@@ -1,5 +1,6 @@
 """What a job needs on other machines: reading compiled programs, what they cost, and `train.py --plan`."""
 
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from tiers import mostly_slow
 
 from transformer.cli import train_main
+from transformer.cli.plan import rows
 from transformer.config import MeshConfig
 from transformer.config.presets import PRESETS
 from transformer.errors import UserError
@@ -17,6 +19,7 @@ from transformer.plan.costs import estimate, flops_of
 from transformer.plan.jobs import products, training_flops
 from transformer.plan.machines import CHIPS, machine
 from transformer.plan.plan import Limits, compiled
+from transformer.plan.plan import plan as planned
 from transformer.plan.program import Collective, Program
 from transformer.systems.registry import SYSTEMS, model_shapes
 
@@ -202,6 +205,53 @@ def test_parameters_come_to_the_rows_and_not_the_rows_to_the_parameters():
     size = sum(x.size for x in jax.tree.leaves(found_shapes(config))) * 4
     assert sum(each["sent"] for each in found["collectives"]) < 5 * size
     assert found["memory"]["state and batch"] < 1.5 * 3 * size / 8
+
+
+def a_step(seconds, memory=1e9, devices=8, **more):
+    """What the compiler says of a step that takes so long, with and without overlap."""
+    known = {"devices": devices, "device": "TPU", "dtype": "bfloat16", "batching": "packed", "packs": True}
+    sizes = {"fits": memory < 4e9, "limit": 4e9, "memory": {"total": memory}, "flops": 1e12}
+    ends = {"fastest": seconds[0], "slowest": seconds[1]}
+    return {**known, **sizes, "seconds": ends, "collectives": [], "estimated": 0.0, "lane": None} | more
+
+
+@pytest.mark.parametrize(
+    ("options", "answers", "expected"),
+    [
+        # twice the tokens in 1.25 to 1.5 times the time; sharded, faster only if transfers overlap
+        ({}, {"batch": (1.25, 1.5), "mesh": (0.5, 1.01)}, {"--data.batch-tokens 50000": 4 / 3}),
+        ({}, {"batch": (2.0, 2.0), "mesh": (0.8, 0.5)}, {"--mesh.fsdp 8": 1.25}),
+        ({}, {"batch": (1.99, 1.99), "mesh": (1.0, 1.0)}, {}),  # below what an estimate can tell
+        (
+            {"dtype": "float32"},
+            {"batch": (2.0, 2.0), "mesh": (1.0, 1.0), "dtype": (0.5, 0.75)},
+            {"--model.dtype bfloat16": 4 / 3},
+        ),
+    ],
+)
+def test_options_that_make_a_job_faster_are_named_with_their_gain(options, answers, expected, monkeypatch):
+    base = PRESETS["base"]
+    config, asked = replace(base, model=replace(base.model, **options)), []
+
+    def answer(what, given, *_):
+        if what == "search":
+            return a_step((1, 1))
+        changed = [
+            name for name in ("data", "mesh", "model") if getattr(given, name) != getattr(config, name)
+        ]
+        asked.append(changed)
+        key = {"data": "batch", "mesh": "mesh", "model": "dtype"}[changed[0]] if changed else None
+        return a_step(answers[key] if key else (1.0, 1.0))
+
+    monkeypatch.setattr("transformer.plan.plan.compiled", answer)
+    place = machine("v5e:2x4")
+    found = planned(config, place, Limits(), lambda what: contextlib.nullcontext())
+    assert {each["option"]: each["times"] for each in found["faster"]} == pytest.approx(expected)
+    assert all(len(changed) <= 1 for changed in asked)  # one option at a time
+    assert len(asked) <= 4  # the job, twice the batch, and at most two more
+    table = dict(rows(config, found))
+    assert ("faster (estimate)" in table) == bool(expected)
+    assert all(option in table["faster (estimate)"] for option in expected)
 
 
 def plan(monkeypatch, *arguments):

@@ -98,6 +98,11 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
             ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}"),
         ]
+    if faster := found.get("faster"):
+        gains = [f"{each['option']} ({each['times']:.2f} times the {counted}/s)" for each in faster]
+        told.append(("faster (estimate)", ", ".join(gains)))
+    if step["batching"] == "buckets" and step["packs"] and "seconds" in step:
+        told.append(("without padding", "--data.batching packed (the figures above count padding as work)"))
     told.append(("training, FLOPs", f"{found['training_flops']:.2g} ({PAPER})"))
     told.append(("search of one device", searching(config, search)))
     return told

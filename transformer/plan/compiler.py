@@ -39,7 +39,7 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     from transformer.config.json import from_json
     from transformer.plan.jobs import lowered_search, lowered_step, training_flops
     from transformer.plan.machines import machine
-    from transformer.systems.registry import decided_for
+    from transformer.systems.registry import decided_for, packs
     from transformer.translator.decoder import Decoder
 
     place = machine(given["machine"])
@@ -50,6 +50,7 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
         "device": devices[0].device_kind,
         "dtype": config.model.dtype,
         "batching": config.data.batching,
+        "packs": packs(config),
     }
     start = time.monotonic()
     if given["what"] == "step":

@@ -25,6 +25,7 @@ from transformer.plan.machines import Machine
 Show = Callable[[str], contextlib.AbstractContextManager[None]]
 """Shows what is being compiled, in a context."""
 NODE = 8  # devices over which fsdp is tried
+GAIN = 1.02  # an option that makes a job faster by less is not named: estimates are not that good
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     config = replace(config, mesh=layout)
     with show("search"):
         search = compiled("search", config, machine, limits)
+    tokens, other = _another_batch(config, step, machine, limits, show)
     found: Json = {
         "machine": str(machine),
         "devices": step["devices"],
         "layout": {"fsdp": layout.fsdp, "tensor": layout.tensor},
         "step": step,
         "search": search,
-        "largest_batch": _largest_batch(config, step, machine, limits, show),
+        "largest_batch": other and _largest_batch(config, step, tokens, other),
         "batch_tokens": config.data.batch_tokens,
         "updates": config.training.steps,
         "training_flops": step["flops"] * step["devices"] * config.training.steps,
@@ -75,6 +77,10 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
         found[f"{config.data.counted}_per_second"] = per_second
         found["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
         found["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
+    if step["fits"] and other and "seconds" in step:
+        variants = {f"--data.batch-tokens {tokens}": (tokens, other)}
+        variants |= _variants(config, step, machine, limits, show)
+        found["faster"] = _faster(config, step, variants)
     return found
 
 
@@ -92,23 +98,63 @@ def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple
     return (sharded.mesh, other) if other["fits"] else (config.mesh, found)
 
 
-def _largest_batch(config: Config, step: Json, machine: Machine, limits: Limits, show: Show) -> int | None:
-    """The largest batch in tokens that fits, extrapolated from two sizes. None: not even one row a device."""
+def _another_batch(
+    config: Config, step: Json, machine: Machine, limits: Limits, show: Show
+) -> tuple[int, Json | None]:
+    """Twice as many tokens, or half of them where the batch does not fit, and the step with them. None:
+    memory has no limit."""
     given = config.data.batch_tokens
-    if not step["limit"]:
-        return None
-    shortest = config.data.lengths[-1] * step["devices"] * config.training.accumulate
     other = 2 * given if step["fits"] else max(given // 2, config.data.lengths[-1])
+    if not step["limit"]:
+        return other, None
     with show(f"step, with {other:,} tokens"):
         changed = replace(config, data=replace(config.data, batch_tokens=other))
-        second = compiled("step", changed, machine, limits)
-    sizes = given, other
-    used = step["memory"]["total"], second["memory"]["total"]
+        return other, compiled("step", changed, machine, limits)
+
+
+def _largest_batch(config: Config, step: Json, tokens: int, other: Json) -> int | None:
+    """The largest batch in tokens that fits, extrapolated from two sizes. None: not even one row a device."""
+    shortest = config.data.lengths[-1] * step["devices"] * config.training.accumulate
+    sizes = config.data.batch_tokens, tokens
+    used = step["memory"]["total"], other["memory"]["total"]
     slope = (used[1] - used[0]) / (sizes[1] - sizes[0])
     if slope <= 0:
         return None
     most = sizes[0] + (step["limit"] - used[0]) / slope
     return int(most // shortest * shortest) or None
+
+
+Variants = dict[str, tuple[int, Json]]
+"""By the options that make them: the tokens of a batch, and the step."""
+
+
+def _variants(config: Config, step: Json, machine: Machine, limits: Limits, show: Show) -> Variants:
+    """Steps of the same job that may be faster, two at most: with the precision that the system has on
+    accelerators, if another one was asked for; with the state sharded, if it is replicated."""
+    tried = {}
+    if config.model.dtype == "float32" != config.model.DTYPES[-1]:
+        tried["--model.dtype bfloat16"] = replace(config, model=replace(config.model, dtype="bfloat16"))
+    if config.mesh == MeshConfig() and step["devices"] > 1:
+        mesh = MeshConfig(fsdp=min(step["devices"], NODE))
+        tried[f"--mesh.fsdp {mesh.fsdp}"] = replace(config, mesh=mesh)
+    found = {}
+    for option, variant in tried.items():
+        with show(f"step, {option}"):
+            found[option] = config.data.batch_tokens, compiled("step", variant, machine, limits)
+    return found
+
+
+def _faster(config: Config, step: Json, variants: Variants) -> list[Json]:
+    """The variants that fit and process more tokens in the same time, whether transfers overlap with the
+    computation or not: how many times as many."""
+    found = []
+    for option, (tokens, variant) in variants.items():
+        if variant["fits"]:
+            ratios = [step["seconds"][end] / variant["seconds"][end] for end in ("fastest", "slowest")]
+            times = min(ratios) * tokens / config.data.batch_tokens
+            if times >= GAIN:
+                found.append({"option": option, "times": times})
+    return found
 
 
 def described(mesh: MeshConfig) -> str:

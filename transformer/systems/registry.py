@@ -250,16 +250,20 @@ def declared_parameters(config: Config) -> Declarations:
     return declarations(system.model(config.model), system.task.example(config))
 
 
+def packs(config: Config) -> bool:
+    """Whether a row may have several sentences."""
+    return find_system(config.system).packs and not config.model.unpacked and not config.reward.share
+
+
 def decided_for(config: Config, platform: str) -> Config:
     """The config with what depends on the kind of device, "cpu", "gpu" or "tpu", as far as it is left open:
     on accelerators the fastest precision and batches that the system supports."""
     accelerated = platform != "cpu"
-    packs = find_system(config.system).packs and not config.model.unpacked and not config.reward.share
     dtype: Any = config.model.DTYPES[-1] if accelerated else "float32"
     if config.model.dtype == "auto":
         config = replace(config, model=replace(config.model, dtype=dtype))
     if config.data.batching == "auto":
-        batching: Any = "packed" if accelerated and packs else "buckets"
+        batching: Any = "packed" if accelerated and packs(config) else "buckets"
         config = replace(config, data=replace(config.data, batching=batching))
     return config
 
