@@ -65,14 +65,15 @@ def as_on(platform, monkeypatch):
     monkeypatch.setattr(slices, "_by_platform", lambda on, *arrays: on(platform, *arrays))
 
 
-@pytest.mark.parametrize("platform", slices.SLICE)
+@pytest.mark.parametrize(("platform", "sharded"), [("cpu", False), ("default", False), ("default", True)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logits_at_once", [1, 11 * 3 * 2, 10**6])
 def test_sliced_loss_and_gradients_are_those_of_the_whole(
-    platform, shape, smoothing, logits_at_once, monkeypatch
+    platform, sharded, shape, smoothing, logits_at_once, monkeypatch
 ):
     as_on(platform, monkeypatch)
+    monkeypatch.setattr(slices, "shards_of_rows", lambda: shape[0] if sharded else 1)
     monkeypatch.setitem(slices.SLICE, platform, logits_at_once)
     hidden, table, targets, weights = problem(*shape)
 
