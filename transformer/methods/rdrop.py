@@ -42,10 +42,10 @@ def judge(
     smoothing: float,
     alpha: float,
     platform: str,
-    logits: tuple[Float[Array, "b t v"], ...],
-    targets: Int[Array, "b t"],
-    words: Float[Array, "b t"],
-) -> tuple[Sums, tuple[Float[Array, "b t v"], ...]]:
+    logits: tuple[Float[Array, "*time v"], ...],
+    targets: Int[Array, "*time"],
+    words: Float[Array, "*time"],
+) -> tuple[Sums, tuple[Float[Array, "*time v"], ...]]:
     """Sums over words, and the gradients of the loss with respect to the logits of the two passes."""
     (p, log_p), (q, log_q) = map(_softmax, logits)
     ratio = log_p - log_q
@@ -73,7 +73,7 @@ def judge(
     return {name: (values * words).sum() for name, values in sums.items()}, gradients
 
 
-def _softmax(logits: Float[Array, "b t v"]) -> tuple[Float[Array, "b t v"], Float[Array, "b t v"]]:
+def _softmax(logits: Float[Array, "*time v"]) -> tuple[Float[Array, "*time v"], Float[Array, "*time v"]]:
     """Probabilities and their logarithms, with one exponential for both."""
     highest = logits.max(axis=-1, keepdims=True)
     exponentials = jnp.exp(logits - highest)

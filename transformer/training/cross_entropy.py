@@ -49,11 +49,11 @@ def output_cross_entropy(
 def _judge(
     smoothing: float,
     platform: str,
-    logits: tuple[Float[Array, "b t v"]],
-    targets: Int[Array, "b t"],
-    weights: Float[Array, "b t"],
-    near: Float[Array, "b t"],
-) -> tuple[Sums, tuple[Float[Array, "b t v"]]]:
+    logits: tuple[Float[Array, "*time v"]],
+    targets: Int[Array, "*time"],
+    weights: Float[Array, "*time"],
+    near: Float[Array, "*time"],
+) -> tuple[Sums, tuple[Float[Array, "*time v"]]]:
     """The sums of a slice, and the gradient of its logits: weight * (softmax - q).
 
     A CPU subtracts the highest logit before the exponential. Accelerators subtract `near`, the target's logit
@@ -85,8 +85,8 @@ def _judge(
 
 
 def at_targets(
-    platform: str, values: Float[Array, "b t v"], targets: Int[Array, "b t"]
-) -> Float[Array, "b t"]:
+    platform: str, values: Float[Array, "*time v"], targets: Int[Array, "*time"]
+) -> Float[Array, "*time"]:
     """The values of the targets.
 
     A CPU reads and changes these values only. Accelerators compare all ids with the targets, which needs no
@@ -98,13 +98,16 @@ def at_targets(
 
 
 def less_at_targets(
-    platform: str, values: Float[Array, "b t v"], targets: Int[Array, "b t"], excess: Float[Array, "b t"]
-) -> Float[Array, "b t v"]:
+    platform: str,
+    values: Float[Array, "*time v"],
+    targets: Int[Array, "*time"],
+    excess: Float[Array, "*time"],
+) -> Float[Array, "*time v"]:
     """The values, those of the targets reduced by the excess."""
     if platform == "cpu":
         return values.at[(*jnp.indices(targets.shape), targets)].add(-excess)
     return values - jnp.where(_is_target(values, targets), excess[..., None], 0)
 
 
-def _is_target(values: Float[Array, "b t v"], targets: Int[Array, "b t"]) -> Array:
+def _is_target(values: Float[Array, "*time v"], targets: Int[Array, "*time"]) -> Array:
     return jax.lax.broadcasted_iota(targets.dtype, values.shape, values.ndim - 1) == targets[..., None]

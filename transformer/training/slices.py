@@ -24,9 +24,9 @@ TILE = 128  # tokens; accelerators multiply whole tiles
 T = TypeVar("T")
 Sums = dict[str, Float[Array, ""]]
 """Sums over the tokens of a batch, by name, with `loss` among them."""
-Judge = Callable[..., tuple[Sums, tuple[Float[Array, "b t v"], ...]]]
-"""(platform, logits `[b, t, v]` of each state, arrays `[b, t, ...]`) -> the sums, and the gradients of `loss`
-with respect to the logits. The platform is one of `SLICE`."""
+Judge = Callable[..., tuple[Sums, tuple[Float[Array, "*time v"], ...]]]
+"""(platform, logits `[*time, v]` of each state, arrays `[*time, ...]`) -> the sums, and the gradients of
+`loss` with respect to the logits. The platform is one of `SLICE`."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -119,7 +119,7 @@ def _judged(
 ) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
     """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`."""
     each = tuple(_exact("pbtm,vm->pbtv", state, near) for state in given[:states])
-    rows = tuple(_merged(x, 0) for x in (*each, *given[states:]))
+    rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*each, *given[states:]))
     sums, gradients = judge(platform, rows[:states], *rows[states:])
     return sums, tuple(x.reshape(each[0].shape) for x in gradients)
 
@@ -166,6 +166,12 @@ def _width(time: int, most: int, platform: str) -> int:
 def _merged(x: Array, axis: int) -> Array:
     """An array `[..., p, b, ...]` as `[..., rows, ...]`."""
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def _tokens(x: Array) -> Array:
+    """An array `[p, b, t, ...]` as `[tokens, ...]`. Compilers fuse all sums over such logits with the product
+    that computes them, also under a mesh."""
+    return x.reshape(-1, *x.shape[3:])
 
 
 def _join(x: Array, shape: tuple[int, ...]) -> Array:
