@@ -28,7 +28,8 @@ LAYOUTS = {
     "fsdp": (MeshConfig(fsdp=8), SHARDED, 33.4),
     "fsdp and tensor": (MeshConfig(fsdp=4, tensor=2), {*SHARDED, "collective-permute"}, 50.8),
 }
-"""Layouts, the kinds of transfers, and the recorded memory of a device in MB (libtpu 0.0.50.1, JAX 0.12.0.1)."""
+"""Layouts, the kinds of transfers, and the recorded memory of a device in MB (libtpu 0.0.50.1, JAX
+0.12.0.1)."""
 
 
 def config(mesh: MeshConfig) -> Config:
