@@ -16,6 +16,7 @@ from transformer.config import MeshConfig
 from transformer.config.presets import PRESETS
 from transformer.errors import UserError
 from transformer.plan.costs import estimate, flops_of
+from transformer.plan.feed import input_rate
 from transformer.plan.jobs import products, training_flops
 from transformer.plan.machines import CHIPS, machine
 from transformer.plan.plan import Limits, compiled
@@ -244,14 +245,25 @@ def test_options_that_make_a_job_faster_are_named_with_their_gain(options, answe
         return a_step(answers[key] if key else (1.0, 1.0))
 
     monkeypatch.setattr("transformer.plan.plan.compiled", answer)
+    monkeypatch.setattr("transformer.plan.feed.input_rate", lambda config: 12_345_678.9)
     place = machine("v5e:2x4")
     found = planned(config, place, Limits(), lambda what: contextlib.nullcontext())
     assert {each["option"]: each["times"] for each in found["faster"]} == pytest.approx(expected)
     assert all(len(changed) <= 1 for changed in asked)  # one option at a time
     assert len(asked) <= 4  # the job, twice the batch, and at most two more
     table = dict(rows(config, found))
+    assert table["batches, by one thread here"] == "12,345,679 tokens/s (measured)"
     assert ("faster (estimate)" in table) == bool(expected)
     assert all(option in table["faster (estimate)"] for option in expected)
+
+
+@pytest.mark.parametrize("preset", ["base", "language-model", "speech", "synthesis", "dialogue-en"])
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_input_is_measured_without_a_corpus(preset, batching):
+    config = PRESETS[preset]
+    if preset == "base" or batching == "buckets":
+        config = replace(config, data=replace(config.data, batching=batching))
+        assert input_rate(config, seconds=0.01) > 0
 
 
 def plan(monkeypatch, *arguments):

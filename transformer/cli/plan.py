@@ -94,6 +94,7 @@ def rows(config: Config, found: Json) -> list[tuple[str, str]]:
         told += [
             (title, span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
             (f"{counted}/s (estimate)", span(found[f"{counted}_per_second"])),
+            ("batches, by one thread here", f"{found['input_per_second']:,.0f} {counted}/s (measured)"),
             ("share of the peak (estimate)", span([100 * x for x in found["share_of_peak"]], "%")),
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
             ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}"),

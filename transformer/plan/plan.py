@@ -76,6 +76,11 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
         per_second = [config.data.batch_tokens / slowest, config.data.batch_tokens / fastest]
         found[f"{config.data.counted}_per_second"] = per_second
         found["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
+        from transformer.plan.feed import input_rate  # which needs JAX
+
+        decided = replace(config, data=replace(config.data, batching=step["batching"]))
+        with show("batches on this host"):
+            found["input_per_second"] = input_rate(decided)
         found["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
     if step["fits"] and other and "seconds" in step:
         variants = {f"--data.batch-tokens {tokens}": (tokens, other)}

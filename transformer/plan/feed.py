@@ -1,0 +1,40 @@
+"""How fast this host makes batches, without a corpus."""
+
+import time
+
+import numpy as np
+
+from transformer.config import Config
+from transformer.data.sequences import Sequences, gathered, sides
+from transformer.plan.jobs import prepared
+
+TOKENS = 32  # of an example in packed rows: of a sentence
+POOL = 8  # batches of different examples, more than caches hold
+
+
+def input_rate(config: Config, seconds: float = 2.0) -> float:
+    """Elements of a side, padding included, that one thread of this host gathers into batches per second.
+
+    Args:
+      config: of the job, with its batching decided.
+      seconds: how long to measure.
+    """
+    config, task = prepared(config)
+    fields, batching = task.fields, task.batching()
+    longest, random = batching.buckets[-1], np.random.default_rng(0)
+    rows = batching.rows(longest)
+    each = max(1, max(longest) // TOKENS) if batching.packed else 1
+    count = POOL * rows * each
+    arrays: dict[str, Sequences | np.ndarray] = {
+        name: np.zeros((count, *field.shape), field.dtype) for name, field in fields.items()
+    }
+    for name, length in zip(sides(fields), longest, strict=True):
+        size, field = max(1, length // each), fields[name]
+        values = np.zeros((count * size, *field.shape), field.dtype)
+        arrays[name] = Sequences(values, np.arange(count + 1) * size)
+    counts, made, start = np.full(rows, each), 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        chosen = random.integers(count, size=rows * each)
+        gathered(arrays, chosen, counts, fields, longest, rows, batching.packed)
+        made += rows * max(longest)
+    return made / (time.perf_counter() - start)
