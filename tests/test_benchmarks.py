@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import agreement as agreement_of
-from benchmarks import growth, slots
+from benchmarks import growth, rows, slots
 from benchmarks.__main__ import rows_of, sentences
 from benchmarks.command import needs, run
 from benchmarks.decoding import BEAM, agreement, bytes_needed, model, ours
@@ -143,6 +143,12 @@ def test_errors_are_one_message(error, monkeypatch, capsys):
     )
     with pytest.raises(UserError, match=r"no_such not installed: pip install '.\[bench\]'"):
         needs("json", "no_such")
+
+
+def test_few_rows_are_searched_to_the_limit():
+    found = rows.ours(2, False, rows.QUICK, 100)()
+    assert [len(tokens) for tokens in found] == [rows.LONGEST - 1] * 2  # and <eos>
+    assert all(token.isdecimal() for tokens in found for token in tokens)
 
 
 def test_the_model_of_a_quick_look_is_small(tmp_path, monkeypatch):
