@@ -1,12 +1,17 @@
-"""What searches return, as JSON."""
+"""What searches return: values that are equal if their fields are, and JSON."""
 
+import dataclasses
 import json
+from typing import Any
 
 import numpy as np
+import pytest
 from small_translator import small_translator
 
 from transformer import Hypothesis
+from transformer.inspection import Attention
 from transformer.tasks.language_modelling import Generated
+from transformer.tasks.plain import Plain
 from transformer.tasks.text_to_speech import Utterance
 from transformer.tasks.timing import Word
 from transformer.translator.generator import ScoredText
@@ -25,6 +30,63 @@ def test_of_a_search() -> None:
                 assert "alignment" not in one
             else:
                 np.testing.assert_array_equal(np.array(one["alignment"], np.float32), each.alignment)
+
+
+def wave() -> Any:
+    return np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "array"),
+    [
+        (Hypothesis, {"text": "a", "tokens": ("a",), "score": -1.0, "log_probability": -2.0}, "alignment"),
+        (Transcript, {"text": "a", "tokens": ("a",), "score": -1.0, "log_probability": -2.0}, "alignment"),
+        (Utterance, {"text": "a"}, "features"),
+        (
+            Attention,
+            {**dict.fromkeys(("source", "target", "given"), ("a",)), "encoder": wave(), "cross": 0},
+            "decoder",
+        ),
+        (Generated, {"text": "a", "tokens": ("a",), "score": -1.0, "log_probability": -2.0}, None),
+        (Word, {"text": "a", "start": 0.0, "end": 1.0}, None),
+        (ScoredText, {"tokens": ("a",), "log_probabilities": (-1.0,), "characters": 2}, None),
+    ],
+)
+def test_outputs_are_equal_if_their_fields_are(kind: Any, fields: Any, array: str | None) -> None:
+    def made(**other: Any) -> Any:
+        return kind(**fields | ({array: wave()} if array else {}) | other)
+
+    one, same = made(), made()
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({one, same}) == 1
+    first = next(iter(fields))
+    assert one != made(**{first: "b"})
+    assert one != tuple(one.fields().values())
+    if array:
+        for other in (wave() + 1, wave().T, wave()[:1], None):
+            assert one != made(**{array: other})
+            assert made(**{array: other}) != one
+
+
+def test_every_output_is_compared_so() -> None:
+    kinds = {Plain}
+    while more := {kind for each in kinds for kind in each.__subclasses__()} - kinds:
+        kinds |= more
+    assert {Hypothesis, Transcript, Utterance, Word, ScoredText, Generated, Attention} <= kinds
+    for kind in kinds - {Plain}:
+        assert dataclasses.is_dataclass(kind)
+        assert (kind.__eq__, kind.__hash__) == (Plain.__eq__, Plain.__hash__)  # eq=False
+
+
+def test_results_of_searches_are_values() -> None:
+    translator = small_translator()
+    first, second = (translator.search(["red cat", "dog"], alignments=True) for _ in range(2))
+    assert first[0][0].alignment is not None
+    assert first == second
+    assert first[0] != first[1]
+    assert first[0][1] in second[0]
+    assert len({each for several in (*first, *second) for each in several}) == sum(map(len, first))
 
 
 def test_of_every_output() -> None:

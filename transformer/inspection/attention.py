@@ -21,6 +21,7 @@ from transformer.model.transformer import Transformer
 from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.tasks.language_modelling import Generated
+from transformer.tasks.plain import Plain
 from transformer.text import has_text
 from transformer.translator.generator import Generator
 from transformer.translator.translator import Hypothesis, Translator
@@ -30,8 +31,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Weights = Float[Array, "layers b h q k"]
 
 
-@dataclass(frozen=True)
-class Attention:
+@dataclass(frozen=True, eq=False)
+class Attention(Plain):
     """The attention weights of one translation. Each row of weights sums to 1."""
 
     source: tuple[str, ...]

@@ -14,7 +14,7 @@ from transformer.evaluation.consensus import expected_chrf
 from transformer.tasks.plain import Plain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hypothesis(Plain):
     """One output for one input: a translation, or what was said. `json.dumps(hypothesis.to_dict())` writes it
     as JSON, and `json.dumps(found, default=Hypothesis.to_dict)` whatever a search returned."""

@@ -43,7 +43,7 @@ from transformer.text import has_text
 log = logging.getLogger("transformer")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Generated(Plain):
     """What follows a prompt. `json.dumps(generated.to_dict())` writes it as JSON."""
 

@@ -1,4 +1,4 @@
-"""Outputs as values of JSON."""
+"""Outputs as values: equal if their fields are, and written as JSON."""
 
 import dataclasses
 import math
@@ -10,7 +10,9 @@ from transformer.files import Json
 
 
 class Plain:
-    """What a dataclass of outputs inherits to become a dictionary for `json.dumps`."""
+    """What a dataclass of outputs inherits to be compared by value, arrays included, and to become a
+    dictionary for `json.dumps`. It is declared with `eq=False`: the comparison of dataclasses fails on
+    arrays."""
 
     computed: ClassVar[tuple[str, ...]] = ()
     """Properties that the dictionary has besides the fields."""
@@ -18,10 +20,28 @@ class Plain:
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
         What was not requested is left out; a number that is not finite is None."""
-        fields: Any = self
-        names = [*(field.name for field in dataclasses.fields(fields)), *self.computed]
-        values = {name: getattr(self, name) for name in names}
+        values = self.fields() | {name: getattr(self, name) for name in self.computed}
         return {name: _plain(value) for name, value in values.items() if value is not None}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plain) or type(other) is not type(self):
+            return NotImplemented
+        theirs = other.fields()
+        return all(_equal(value, theirs[name]) for name, value in self.fields().items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(x for x in self.fields().values() if not isinstance(x, np.ndarray)))
+
+    def fields(self) -> Json:
+        """The fields by their names, as they are."""
+        declared: Any = self
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(declared)}
+
+
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(value, other)
+    return bool(value == other)
 
 
 def _plain(value: Any) -> Any:

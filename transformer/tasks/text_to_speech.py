@@ -29,7 +29,7 @@ from transformer.tasks.task import Evaluation
 from transformer.text import has_text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Utterance(Plain):
     """A spoken text. `json.dumps(utterance.to_dict())` writes it as JSON, without the waveform."""
 

@@ -9,7 +9,7 @@ from transformer.data.features.tokenizer import Tokenizer
 from transformer.tasks.plain import Plain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Word(Plain):
     """A word of an output, and when it was said."""
 

@@ -30,7 +30,7 @@ UNFINISHED = "\ufffd"  # how an incomplete character of bytes is decoded
 SEEN = 8  # tokens with which the next ones are decoded: no character is spelled in more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScoredText(Plain):
     """The log-probability of a text. `json.dumps(scored.to_dict())` writes it as JSON."""
 

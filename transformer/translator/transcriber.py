@@ -28,7 +28,7 @@ Heard = Path | str | np.ndarray
 by the range of their type."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Transcript(Hypothesis):
     """What was said in a recording. `json.dumps(transcript.to_dict())` writes it as JSON."""
 
@@ -104,7 +104,7 @@ class Transcriber(Decoder[SpeechToText]):
         alignments: bool = False,
     ) -> list[Transcript]:
         """The outputs for a recording, with what else is wanted of each."""
-        several = [Transcript(**_fields(each)) for each in super().finished(found, record, settings, n_best)]
+        several = [Transcript(**each.fields()) for each in super().finished(found, record, settings, n_best)]
         if not (times or alignments):
             return several
         kept = []
@@ -131,7 +131,3 @@ class Transcriber(Decoder[SpeechToText]):
         model: Any = self.model
         there = int(np.asarray(model.words(source))[0].sum())
         return [each[: len(x.ids), :there] for each, x in zip(weights, several, strict=False)]
-
-
-def _fields(each: Hypothesis) -> dict[str, Any]:
-    return {field.name: getattr(each, field.name) for field in dataclasses.fields(each)}
