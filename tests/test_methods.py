@@ -204,7 +204,8 @@ def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system)
     plain = loss_of(config_of(system, model))
     config = config_of(system, model, scheduled=ScheduledConfig(share=1.0, updates=10))
     loss, later = loss_of(config, context=Context(TRAINING.key, 0)), loss_of(config)
-    assert float(loss.total) == float(plain.total)
+    # another computation, which processors may round otherwise in the last place
+    np.testing.assert_array_max_ulp(loss.total, plain.total, maxulp=1)
     assert float(loss.metrics["replaced"][0]) == 0
     assert float(later.total) != float(plain.total)
     assert float(later.metrics["replaced"][0]) == 6  # all but the first token of each sentence
