@@ -9,6 +9,8 @@ import pytest
 import sentencepiece
 from invented_text import LINES, UNSEEN
 
+from transformer.data.features import sampled
+from transformer.data.features.sampled import Sampler, SamplerProcesses
 from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
@@ -147,3 +149,40 @@ def test_dropout_follows_the_paper() -> None:
     expected = dropout_distribution((*"banana",), scores, 0.3)
     assert len(expected) > 10
     assert_frequencies(counts, expected, 20_000)
+
+
+PAIRS = list(zip(LINES, reversed(LINES), strict=True))
+SEEDS = [(3, 7, index) for index in range(len(PAIRS))]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_processes_sample_as_one_does(kind: str, tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
+    monkeypatch.setattr(sampled, "CHUNK", 7)
+    tokenizer = tokenizers[kind]
+    processes = SamplerProcesses(Sampler((tokenizer, tokenizer), 0.2), count=2)
+    for _ in range(2):  # they serve more than once
+        parts = list(processes(PAIRS, SEEDS))
+        assert [len(sides[0]) for sides in parts[:-1]] == [7] * (len(parts) - 1)
+        for side in range(2):
+            found = [ids.tolist() for sides in parts for ids in sides[side]]
+            assert found == [
+                [*tokenizer.sample(pair[side], np.random.default_rng((*seed, side)), 0.2), 2]
+                for pair, seed in zip(PAIRS, SEEDS, strict=True)
+            ]
+    assert len(processes._processes) == 2
+    several = list(processes._processes)
+    del processes
+    assert all(process.poll() is not None for process in several)  # they have ended
+
+
+def test_few_records_need_no_process(tokenizers: dict[str, Tokenizer]) -> None:
+    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 0.2), count=2)
+    assert sum(len(sides[0]) for sides in processes(PAIRS[:9], SEEDS[:9])) == 9
+    assert not processes._processes
+
+
+def test_an_error_in_a_process_is_that_of_the_caller(tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
+    monkeypatch.setattr(sampled, "CHUNK", 2)
+    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 1.5), count=2)
+    with pytest.raises(UserError, match="--data.subword-sampling 1.5: at least 0"):
+        list(processes(PAIRS, SEEDS))

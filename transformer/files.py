@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -63,6 +64,11 @@ def shown(path: Path | str) -> str:
 def readable(name: str) -> str:
     """A file name as text that can be written: what is not UTF-8 is replaced."""
     return name.encode(errors="replace").decode()
+
+
+def module_path() -> str:
+    """PYTHONPATH for another process, so that it finds the modules that this one has."""
+    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
 
 
 def check_local(path: Path | str, option: str) -> None:

@@ -2,18 +2,20 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
 import numpy as np
 from jaxtyping import Int
 
 from transformer.data.plans import Batching, Lengths, Plan, Rows, kept_examples, plan_of
-from transformer.data.sequences import Arrays, Example, Fields, arrays_of, side_lengths
+from transformer.data.sequences import Arrays, Sequences, joined, side_lengths
 from transformer.errors import UserError
 
-Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterable[Example]]
-"""(epoch, indices) -> each example, sampled for that epoch."""
+Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterator[Mapping[str, Sequences]]]
+"""(epoch, indices) -> the examples, sampled for that epoch, a part at a time."""
+Shown = Callable[[Iterator[Mapping[str, Sequences]], int], Iterable[Mapping[str, Sequences]]]
+"""(parts, examples in all) -> the same parts, with progress shown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +42,8 @@ class SampledPlan(Plan):
     Args:
       lengths: without sampling.
       batching: how to make batches.
-      fields: of the examples.
       draw: samples examples.
-      progress: (items, total) -> the same items, with progress shown.
+      progress: of the first window.
 
     Raises:
       UserError: every sample is too long.
@@ -50,15 +51,8 @@ class SampledPlan(Plan):
 
     BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
-    def __init__(
-        self,
-        lengths: Lengths,
-        batching: Batching,
-        fields: Fields,
-        draw: Draw,
-        progress: Callable[[Iterable, int], Iterable],
-    ) -> None:
-        self._batching, self._fields, self._draw, self.packed = batching, fields, draw, batching.packed
+    def __init__(self, lengths: Lengths, batching: Batching, draw: Draw, progress: Shown) -> None:
+        self._batching, self._draw, self.packed = batching, draw, batching.packed
         self._kept = kept_examples(lengths, batching.buckets[-1])
         self.dropped, self.steps_per_epoch = len(lengths) - len(self._kept), 0
         if not len(self._kept):
@@ -102,13 +96,11 @@ class SampledPlan(Plan):
         except BaseException as error:
             window.set_exception(error)
 
-    def _make_window(
-        self, number: int, progress: Callable[[Iterable, int], Iterable] = lambda items, total: items
-    ) -> _Window:
+    def _make_window(self, number: int, progress: Shown = lambda parts, total: parts) -> _Window:
         epoch, place = divmod(number, self._windows)
         order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
         indices = np.array_split(order, self._windows)[place]
-        examples = arrays_of(list(progress(self._draw(epoch, indices), len(indices))), self._fields)
+        examples = joined(list(progress(self._draw(epoch, indices), len(indices))))
         lengths = side_lengths(examples)
         seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))

@@ -82,6 +82,16 @@ def arrays_of(examples: Several[Example], fields: Fields) -> Arrays:
     return found
 
 
+def joined(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences]:
+    """The examples of several parts, one after the other. All of their fields are sequences."""
+    found = {}
+    for name in parts[0] if parts else ():
+        values = np.concatenate([part[name].values for part in parts])
+        sizes = np.concatenate([np.diff(part[name].ends) for part in parts])
+        found[name] = Sequences(values, np.concatenate([[0], np.cumsum(sizes)]))
+    return found
+
+
 def side_lengths(arrays: Arrays) -> Int[np.ndarray, "examples sides"]:
     """The length of each side of every example."""
     found = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]

@@ -19,7 +19,7 @@ from typing import Any
 from transformer.config import Config, MeshConfig
 from transformer.config.json import to_json
 from transformer.errors import UserError
-from transformer.files import Json
+from transformer.files import Json, module_path
 from transformer.plan.machines import Machine
 
 Show = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -208,7 +208,7 @@ def _process(given: str, said: Any, errors: Any) -> Iterator[subprocess.Popen[st
         stdout=said,
         stderr=errors,
         text=True,
-        env=os.environ | {"PYTHONPATH": _path()},
+        env=os.environ | {"PYTHONPATH": module_path()},
         start_new_session=True,  # Ctrl-C reaches this process only, which ends the other
     )
     try:
@@ -247,8 +247,3 @@ def _memory(process: int) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _path() -> str:
-    """The module search path of the other process, so that it finds what this one has."""
-    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -17,12 +17,13 @@ from jaxtyping import Int
 
 from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features.sampled import CHUNK, Sampler, SamplerProcesses
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
 from transformer.data.plans import Plan
 from transformer.data.sampled_plan import SampledPlan
-from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
+from transformer.data.sequences import Arrays, Example, Field, Fields, Sequences, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -191,25 +192,19 @@ class Translation(Task):
         if not data.subword_sampling:
             return super().plan(records, examples, progress)
 
-        def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[Example]:
-            for index, pair in zip(chosen, records.__getitems__(chosen.tolist()), strict=True):
-                yield self._sampled(pair, (data.seed, epoch, int(index)))
+        sample = SamplerProcesses(Sampler(self.tokenizers, data.subword_sampling))
 
-        def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
-            return progress("sampled segmentations", items, total)
+        def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[dict[str, Sequences]]:
+            pairs = records.__getitems__(chosen.tolist())
+            for sides in sample(pairs, [(data.seed, epoch, int(index)) for index in chosen]):
+                yield dict(zip(SIDES, sides, strict=True))
 
-        plan = SampledPlan(side_lengths(examples), self.batching(), self.fields, draw, shown)
+        def shown(parts: Iterator[Any], total: int) -> Iterable[Any]:
+            return progress(f"sampled segmentations, in parts of {CHUNK} pairs", parts, -(-total // CHUNK))
+
+        plan = SampledPlan(side_lengths(examples), self.batching(), draw, shown)
         self.check_plan(plan, len(records))
         return plan
-
-    def _sampled(self, pair: Pair, seed: tuple[int, int, int]) -> Example:
-        """A sampled segmentation of both sides, the same for the same seed."""
-        strength = self.data.subword_sampling
-        found = {}
-        for side, (name, text, tokenizer) in enumerate(zip(SIDES, pair, self.tokenizers, strict=True)):
-            ids = tokenizer.sample(text, np.random.default_rng((*seed, side)), strength)
-            found[name] = [*ids, self.special.eos]
-        return found
 
     # From decoding
 
