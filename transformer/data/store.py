@@ -1,10 +1,11 @@
 """Corpora as TFDS datasets in array_record files: random access, never entirely in memory, prepared and read
-without TensorFlow."""
+without TensorFlow.
 
-import contextlib
+Records are written and read as `tf.train.Example` messages, without the feature codec of TFDS, which takes
+several times as long. TFDS reads the same files.
+"""
+
 import functools
-import io
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +13,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
+from google.protobuf.message import DecodeError
+
+from transformer.data.corpus import Progress, silent
 from transformer.errors import UserError
+from transformer.files import folder_whole
 
 Pair = tuple[str, str]
 """A sentence and its translation."""
 
 SOURCE, TARGET = "source", "target"
+_DAMAGED = RuntimeError, ValueError, IndexError, DecodeError
+"""What reading a damaged record raises."""
 
 
 def cache_root(given: Path | None) -> Path:
@@ -45,19 +52,28 @@ def tfds() -> ModuleType:
     return tensorflow_datasets
 
 
+@functools.cache
+def _messages() -> ModuleType:
+    """The protocol buffers of TFDS's records."""
+    tfds()
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    return tf_example_pb2
+
+
 class Stored(ABC):
     """The records of one split, by index.
 
     Args:
-      source: what `builder.as_data_source` gives.
+      source: serialized `tf.train.Example` messages, by index.
       keys: of the strings that make a record.
       name: its location, for messages.
     """
 
     keys: ClassVar[tuple[str, ...]]
     """Those with which a corpus is prepared here."""
-    builder: ClassVar[str]
-    """The name of what prepares it, after which TFDS names files."""
+    dataset: ClassVar[str]
+    """The name of the dataset, with which its files begin."""
 
     def __init__(self, source: Any, keys: tuple[str, ...], name: str) -> None:
         self._source, self._keys, self._name = source, keys, name
@@ -73,11 +89,11 @@ class Stored(ABC):
         """
         try:
             return self._read(indices)
-        except (RuntimeError, ValueError, KeyError) as error:
+        except _DAMAGED as error:
             for index in indices:  # find the damaged one
                 try:
                     self._read([index])
-                except (RuntimeError, ValueError, KeyError):
+                except _DAMAGED:
                     break
             raise UserError(
                 f"{self._name}: record {index} is damaged ({str(error).splitlines()[0][:120]}); remove the "
@@ -85,13 +101,21 @@ class Stored(ABC):
             ) from error
 
     def _read(self, indices: Sequence[int]) -> list[Any]:
+        if not len(indices):
+            return []
+        parse = _messages().Example.FromString
         records = self._source.__getitems__([int(index) for index in indices])
-        return [self.record(*(record[key].decode() for key in self._keys)) for record in records]
+        return [self.decoded(parse(record).features.feature, self._keys) for record in records]
+
+    @classmethod
+    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
+        """What is stored of a record: bytes or integers by name."""
+        return {key: text.encode() for key, text in zip(cls.keys, values, strict=True)}
 
     @staticmethod
     @abstractmethod
-    def record(*strings: str) -> Any:
-        """The record of its strings."""
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+        """The record of what is stored."""
 
     @staticmethod
     @abstractmethod
@@ -103,15 +127,20 @@ class Stored(ABC):
             yield from self.__getitems__(range(start, min(start + 4096, len(self))))
 
 
+def text_of(stored: Mapping[str, Any], key: str) -> str:
+    """A text of a stored record. Raises IndexError or UnicodeDecodeError if it is damaged."""
+    text: bytes = stored[key].bytes_list.value[0]
+    return text.decode()
+
+
 class PairSource(Stored):
     """Sentence pairs."""
 
-    keys, builder = (SOURCE, TARGET), "SentencePairs"
+    keys, dataset = (SOURCE, TARGET), "sentence_pairs"
 
     @staticmethod
-    def record(*strings: str) -> Pair:
-        source, target = strings
-        return source, target
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Pair:
+        return text_of(stored, keys[0]), text_of(stored, keys[1])
 
     @staticmethod
     def features() -> Any:
@@ -121,11 +150,11 @@ class PairSource(Stored):
 class TextSource(Stored):
     """Documents."""
 
-    keys, builder = ("text",), "Documents"
+    keys, dataset = ("text",), "documents"
 
     @staticmethod
-    def record(*strings: str) -> str:
-        return strings[0]
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+        return text_of(stored, keys[0])
 
     @staticmethod
     def features() -> Any:
@@ -133,34 +162,13 @@ class TextSource(Stored):
 
 
 S = TypeVar("S", bound=Stored)
+Splits = Mapping[str, Callable[[], Iterator[tuple[Any, ...]]]]
+"""The values of each record, by split."""
+_VERSION = "1.0.0"
+_INFO = "dataset_info.json"
 
 
-@functools.cache
-def _builder_class(kind: type[Stored]) -> Any:
-    class Prepared:
-        """Records from iterators, in their original order."""
-
-        VERSION = tfds().core.Version("1.0.0")
-        splits: Mapping[str, Callable[[], Iterator[tuple[str, ...]]]]
-
-        def _info(self) -> Any:
-            features = kind.features()
-            return tfds().core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-
-        def _split_generators(self, dl_manager: Any) -> Any:
-            return {name: self._generate_examples(records()) for name, records in self.splits.items()}
-
-        def _generate_examples(self, records: Iterator[tuple[str, ...]]) -> Any:
-            for index, strings in enumerate(records):
-                yield index, dict(zip(kind.keys, strings, strict=True))
-
-    # TFDS names files after the class
-    return type(kind.builder, (Prepared, tfds().core.GeneratorBasedBuilder), {})
-
-
-def prepare(
-    place: Path, splits: Mapping[str, Callable[[], Iterator[tuple[str, ...]]]], kind: type[S]
-) -> dict[str, S]:
+def prepare(place: Path, splits: Splits, kind: type[S], progress: Progress = silent) -> dict[str, S]:
     """The splits stored in `place`, written on first use.
 
     They are written to another folder, which is moved to `place` when complete, so that an interrupted
@@ -169,29 +177,71 @@ def prepare(
     Raises:
       UserError: `place` cannot be written.
     """
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    def opened() -> Any:
-        logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS warns of folders without a dataset
-        builder = _builder_class(kind)(data_dir=os.fspath(place), file_format="array_record")
-        builder.splits = splits
-        return builder
-
+    folder = place / kind.dataset / _VERSION
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        builder = opened()
-        if not builder.is_prepared():
+        if not (folder / _INFO).exists():
             try:
-                with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints messages
-                    builder.download_and_prepare()
-            except Exception:  # array_record has its own error types
-                builder = opened()
-                if not builder.is_prepared():  # else another process did so meanwhile
+                with folder_whole(folder) as partial:
+                    _write(partial, splits, kind, progress)
+            except OSError:
+                if not (folder / _INFO).exists():  # else another process stored it meanwhile
                     raise
+        return {
+            name: kind(ArrayRecordDataSource(_shards(folder, name)), kind.keys, f"{place}, {name}")
+            for name in splits
+        }
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # array_record has its own error types
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
             f"cannot store the corpus in {place}: {reason}; choose another folder with --data.cache-dir"
         ) from error
-    return {name: kind(builder.as_data_source(split=name), kind.keys, f"{place}, {name}") for name in splits}
+
+
+def _shards(folder: Path, split: str) -> list[str]:
+    return sorted(os.fspath(path) for path in folder.glob(f"*-{split}.array_record-*"))
+
+
+def _write(folder: Path, splits: Splits, kind: type[Stored], progress: Progress) -> None:
+    """Writes the records in their order, one file a split, and what TFDS needs to know of them."""
+    core, written = tfds().core, []
+    for split, records in splits.items():
+        path = folder / f"{kind.dataset}-{split}.array_record-00000-of-00001"
+        count, size = _write_file(path, progress(f"storing, {split}", records(), None), kind)
+        if not count:
+            raise UserError(f"the {split} split has no records")
+        written.append(core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
+    tfds().folder_dataset.write_metadata(
+        data_dir=folder,
+        features=kind.features(),
+        split_infos=written,
+        version=_VERSION,
+        check_data=False,  # TFDS would do so with TensorFlow
+        disable_shuffling=True,
+    )
+
+
+def _write_file(path: Path, records: Any, kind: type[Stored]) -> tuple[int, int]:
+    """The number of the records, and of their bytes."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    message, count, size = _messages().Example, 0, 0
+    writer = ArrayRecordWriter(os.fspath(path), "group_size:1")
+    try:
+        for values in records:
+            example = message()
+            for key, value in kind.encoded(*values).items():
+                feature = example.features.feature[key]
+                if isinstance(value, bytes):
+                    feature.bytes_list.value.append(value)
+                else:
+                    feature.int64_list.value.extend(value)
+            content = example.SerializeToString(deterministic=True)  # otherwise fields are in any order
+            writer.write(content)
+            count, size = count + 1, size + len(content)
+    finally:
+        writer.close()
+    return count, size

@@ -100,7 +100,7 @@ class LanguageModelling(Task):
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """Text files, the built-in text or a TFDS dataset."""
-        return open_texts(_data(config))
+        return open_texts(_data(config), progress)
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":

@@ -89,7 +89,7 @@ class Translation(Task):
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The pairs of text files, a built-in corpus or a TFDS dataset."""
-        return open_corpus(text_data(config))
+        return open_corpus(text_data(config), progress)
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Translation":

@@ -12,7 +12,7 @@ from typing import Any
 from transformer.config import DataConfig
 from transformer.config.language_model import StreamConfig
 from transformer.data import store
-from transformer.data.corpus import Corpus, Records
+from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
 from transformer.data.sources.built_in import inflection, lexicon
@@ -67,17 +67,21 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
 """Built-in corpora: display name, source files that determine the text, and generator."""
 
 
-def open_corpus(data: DataConfig) -> Corpus:
+def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
     """The corpus of the config, prepared on first use.
+
+    Args:
+      data: which corpus.
+      progress: shows the progress.
 
     Raises:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
     if data.has_files:
-        return _text_files(data)
+        return _text_files(data, progress)
     if data.dataset in BUILT_IN:
-        return _built_in(data)
+        return _built_in(data, progress)
     splits, identity = tfds_splits(data, SPLITS)
     folder = tfds_folder(data, "tfds", identity, splits, lambda pair: any(map(is_invisible, pair)))
     return Corpus(data.dataset, splits, folder)
@@ -123,7 +127,7 @@ def tfds_folder(
     return corpus_folder(data.cache_dir, kind, identity, "invisible") if count else folder
 
 
-def _built_in(data: DataConfig) -> Corpus:
+def _built_in(data: DataConfig, progress: Progress) -> Corpus:
     sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
@@ -133,7 +137,8 @@ def _built_in(data: DataConfig) -> Corpus:
     def split(name: str) -> Callable[[], Iterator[Pair]]:
         return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
 
-    return Corpus(name, store.prepare(folder, {s: split(s) for s in SPLITS}, store.PairSource), folder)
+    prepared = store.prepare(folder, {s: split(s) for s in SPLITS}, store.PairSource, progress)
+    return Corpus(name, prepared, folder)
 
 
 def check_text(data: DataConfig) -> None:
@@ -153,11 +158,13 @@ def holds_out(data: DataConfig) -> bool:
     return _reader(data, "train") is not None and _reader(data, "validation") is None
 
 
-def _text_files(data: DataConfig) -> Corpus:
+def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
     readers = {split: _reader(data, split) for split in SPLITS}
     given = {split: reader for split, reader in readers.items() if reader}
-    digests = {split: _digest(reader()) for split, reader in given.items()}
+    digests = {
+        split: _digest(progress(f"reading, {split}", reader(), None)) for split, reader in given.items()
+    }
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
@@ -170,7 +177,8 @@ def _text_files(data: DataConfig) -> Corpus:
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
     note = HELD_OUT_NOTE if holds_out(data) else ""
-    return Corpus(str(_files(data, "train")[0]), store.prepare(folder, parts, store.PairSource), folder, note)
+    prepared = store.prepare(folder, parts, store.PairSource, progress)
+    return Corpus(str(_files(data, "train")[0]), prepared, folder, note)
 
 
 def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:

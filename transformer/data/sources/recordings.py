@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -54,22 +54,29 @@ class Recording:
 class RecordingSource(store.Stored):
     """Recordings as they are stored: features in half precision, so that no file is decoded twice."""
 
-    keys, builder = ("name", "features", "text"), "Recordings"
+    keys, dataset = ("name", "features", "text"), "recordings"
+
+    @classmethod
+    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
+        name, features, text = values
+        return {
+            "name": name.encode(),
+            "features/shape": features.shape,
+            "features/value": features.tobytes(),
+            "text": text.encode(),
+        }
 
     @staticmethod
-    def record(*values: Any) -> Recording:
-        name, features, text = values
-        return Recording(name.decode(), features.astype(np.float32), text.decode())
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Recording:
+        values = np.frombuffer(stored["features/value"].bytes_list.value[0], np.float16)
+        features = values.reshape(stored["features/shape"].int64_list.value).astype(np.float32)
+        return Recording(store.text_of(stored, "name"), features, store.text_of(stored, "text"))
 
     @staticmethod
     def features() -> Any:
         of = store.tfds().features
         frames = of.Tensor(shape=(None, None), dtype=np.float16, encoding="bytes")
         return of.FeaturesDict({"name": of.Text(), "features": frames, "text": of.Text()})
-
-    def _read(self, indices: Sequence[int]) -> list[Recording]:
-        records = self._source.__getitems__([int(index) for index in indices])
-        return [self.record(*(record[key] for key in self._keys)) for record in records]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.config.language_model import StreamConfig
 from transformer.data import store
-from transformer.data.corpus import Corpus, Records
+from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
 from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
@@ -24,16 +24,20 @@ HELD_OUT = 0.1  # of a text, if there is no validation text
 HELD_OUT_NOTE = "no validation text was given: the last tenth of the training text is held out"
 
 
-def open_texts(data: StreamConfig) -> Corpus:
+def open_texts(data: StreamConfig, progress: Progress = silent) -> Corpus:
     """The text of the config, prepared on first use.
+
+    Args:
+      data: which text.
+      progress: shows the progress.
 
     Raises:
       UserError: a file is missing, empty or not UTF-8; the dataset is unknown, or cannot be downloaded.
     """
     if any(getattr(data, split) for split in SPLITS):
-        return _files(data)
+        return _files(data, progress)
     if data.dataset == "built-in":
-        return _built_in(data)
+        return _built_in(data, progress)
     found, identity = tfds_texts(data, SPLITS)
     splits = dict[str, Records](found)
     folder = tfds_folder(data, "texts", identity, splits, lambda text: bool(text) and not has_text(text))
@@ -66,7 +70,7 @@ class Part:
         return iter(self.__getitems__(range(len(self))))
 
 
-def _built_in(data: StreamConfig) -> Corpus:
+def _built_in(data: StreamConfig, progress: Progress) -> Corpus:
     sizes = {
         "train": data.built_in_size,
         "validation": data.built_in_size // 10,
@@ -86,7 +90,7 @@ def _built_in(data: StreamConfig) -> Corpus:
 
         return documents
 
-    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, store.TextSource)
+    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, store.TextSource, progress)
     return Corpus("built-in English text", prepared, folder)
 
 
@@ -100,7 +104,7 @@ def check_texts(data: StreamConfig) -> None:
         raise UserError("no training text: give --data.train")
 
 
-def _files(data: StreamConfig) -> Corpus:
+def _files(data: StreamConfig, progress: Progress) -> Corpus:
     check_texts(data)
     texts = {split: _text(getattr(data, split)) for split in SPLITS if getattr(data, split)}
     note = ""
@@ -124,7 +128,7 @@ def _files(data: StreamConfig) -> Corpus:
     def split_of(name: str) -> Callable[[], Iterator[tuple[str]]]:
         return lambda: ((document,) for document in documents[name])
 
-    prepared = store.prepare(folder, {name: split_of(name) for name in documents}, store.TextSource)
+    prepared = store.prepare(folder, {name: split_of(name) for name in documents}, store.TextSource, progress)
     return Corpus(str(data.train), prepared, folder, note)
 
 

@@ -194,17 +194,35 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
     def waves(source: Any, _: Any, name: str) -> Any:
         return Waves(source, name, *about)
 
-    found, identity = _opened(builder, waves, about[:2], splits)
+    found, identity = _opened(builder, waves, about[:2], splits, decoded=True)
     return found, (identity, about[2])
 
 
 def _opened(
-    builder: Any, kind: Callable[[Any, tuple[str, ...], str], S], keys: tuple[str, ...], splits: Sequence[str]
+    builder: Any,
+    kind: Callable[[Any, tuple[str, ...], str], S],
+    keys: tuple[str, ...],
+    splits: Sequence[str],
+    decoded: bool = False,
 ) -> tuple[dict[str, S], object]:
-    """The splits of a dataset that are there, and a value that identifies them."""
+    """The splits of a dataset that are there, and a value that identifies them.
+
+    Args:
+      builder: of the dataset.
+      kind: makes the records of what TFDS reads, the keys and a name for messages.
+      keys: of the features to read.
+      splits: the names of those to open.
+      decoded: whether TFDS decodes the features; otherwise records are serialized, as `Stored` reads them.
+    """
+    method = store.tfds().decode.DeserializeMethod
+    how = method.DESERIALIZE_AND_DECODE if decoded else method.RAW_BYTES
     try:
         found = {
-            split: kind(builder.as_data_source(split=split), keys, f"{builder.data_dir}, {split}")
+            split: kind(
+                builder.as_data_source(split=split, deserialize_method=how),
+                keys,
+                f"{builder.data_dir}, {split}",
+            )
             for split in splits
             if split in builder.info.splits
         }
