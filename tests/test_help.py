@@ -14,6 +14,7 @@ import transformer
 from transformer.cli.average import AverageArguments
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.distill import DistillArguments
+from transformer.cli.guard import wrapped
 from transformer.cli.help import COMMON, preset_table, train_help
 from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
@@ -229,3 +230,13 @@ def test_options_on_pages_exist(page):
 def test_code_on_a_page_runs(page):
     for program in re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL):
         exec(program, {})
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_what_a_command_does_fits_in_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = "word " * 40 + "\n\n  a command with --an-option\n"
+    lines = wrapped(text).split("\n")
+    assert max(map(len, lines)) <= min(columns, 80)
+    assert "  a command with --an-option" in lines
+    assert " ".join(wrapped(text).split()) == " ".join(text.split())

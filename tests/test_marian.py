@@ -296,6 +296,35 @@ def test_a_search_goes_out_and_comes_back(name):
     assert not_imported(there, {"pad_token_id": 59}) == []
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("num_beams", 0, "num_beams is 0, not a whole number of at least 1"),
+        ("num_beams", 2.5, "num_beams is 2.5, not a whole number"),
+        ("num_beams", "4", "num_beams is '4', not a whole number"),
+        ("max_length", 0, "max_length is 0, not a whole number of at least 1"),
+        ("max_new_tokens", True, "max_new_tokens is True, not a whole number"),
+        ("min_length", -1, "min_length is -1, not a whole number of at least 0"),
+        ("repetition_penalty", 0.0, "repetition_penalty is 0.0, not a number above 0"),
+        ("length_penalty", [1], r"length_penalty is \[1\], not a number"),
+        ("temperature", 0.0, "temperature is 0.0, not a number above 0"),
+        ("top_p", "x", "top_p is 'x', not a number above 0"),
+        ("top_k", -2, "top_k is -2, not a whole number"),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused(option, value, message):
+    with pytest.raises(UserError, match=message):
+        search_from_marian({"do_sample": True, option: value}, 60)
+    assert search_from_marian({"do_sample": True, option: None}, 60) is not None  # as if it were not there
+
+
+def test_diverse_beams_are_named():
+    (said,) = not_imported({"num_beam_groups": 2, "diversity_penalty": 0.5}, {})
+    assert said.startswith(
+        "num_beam_groups 2 and diversity_penalty 0.5: not carried; the nearest here are --groups"
+    )
+
+
 def test_what_is_not_exported_is_named():
     search = BeamConfig(coverage_penalty=0.2, noise=0.1, beam_size=4, groups=2)
     said = "\n".join(not_exported(search))
@@ -365,7 +394,7 @@ DAMAGE = {
     "eos_token_id is [0, 1], not an id below 60": lambda f: edit(f / "config.json", eos_token_id=[0, 1]),
     "decoder_start_token_id is None": lambda f: edit(f / "config.json", decoder_start_token_id=None),
     "pad_token_id is 60, not an id": lambda f: edit(f / "config.json", pad_token_id=60),
-    "not the config of a Marian model (invalid literal": lambda f: edit(f / "config.json", num_beams="a"),
+    "num_beams is 'a', not a whole number": lambda f: edit(f / "config.json", num_beams="a"),
     "early_stopping is 'soon'": lambda f: edit(f / "config.json", early_stopping="soon"),
     "early_stopping is ['x']": lambda f: edit(f / "config.json", early_stopping=["x"]),
     "the id of '</s>' is -5": lambda f: edit(f / "vocab.json", **{"</s>": -5}),

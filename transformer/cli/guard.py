@@ -5,8 +5,10 @@ import io
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -21,6 +23,7 @@ OUT_OF_MEMORY = (
     "out of memory: reduce the batch size (train.py: --data.batch-tokens; decode.py: --rows, --buckets), "
     "or the size of the model. "
 )
+_FRAMED = re.compile("[\x1b│╭╰├]")
 SOON = 0.05  # seconds
 AGAIN = 2.0  # seconds; an exception in a callback of the garbage collector, for example, is lost
 
@@ -127,15 +130,27 @@ class _PrintableLog(logging.Formatter):
         return printable(super().format(record))
 
 
+def wrapped(text: str) -> str:
+    """A help text whose lines fit in the terminal, or in 80 columns. Those with colours or frames do so
+    already."""
+    width, lines = min(shutil.get_terminal_size().columns, 80), list[str]()
+    for line in text.split("\n"):
+        is_plain = len(line) > width and not _FRAMED.search(line)
+        parts = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        lines += parts if is_plain else [line]
+    return "\n".join(lines)
+
+
 class _PrintableStream:
-    """A stream that escapes control characters, except the colours of a terminal."""
+    """A stream of help: wraps long lines and escapes control characters, except the colours of a
+    terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._colour = re.compile(r"(\x1b\[[\d;]*m)" if stream.isatty() else "(?!)")
 
     def write(self, text: str) -> int:
-        parts = self._colour.split(text)  # every second one is a colour
+        parts = self._colour.split(wrapped(text))  # every second one is a colour
         return self._stream.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
 
     def __getattr__(self, name: str) -> Any:

@@ -6,6 +6,7 @@ as here, and logits in greedy search and sampling, so that `repetition_penalty` 
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,8 +17,6 @@ from transformer.files import Json
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
 _TOP_K = 50  # of transformers, if it is not given
 _UNKNOWN: Json = {  # options without a counterpart here, and the value that has no effect
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "forced_bos_token_id": None,
@@ -55,34 +54,53 @@ def search_from_marian(meant: Json, vocab_size: int) -> DecodingConfig:
       vocab_size: of the target. Ids beyond it have no effect there.
 
     Raises:
-      UserError, TypeError, ValueError: a value is not one.
+      UserError: a value is not one that the option can have.
     """
     early = meant.get("early_stopping") or False
     if type(early) not in (bool, str) or early not in _STOP:
         raise UserError(f'early_stopping is {early!r}, not true, false or "never"')
-    beams = int(meant.get("num_beams") or 1)
-    length = max(1, int(meant.get("max_new_tokens") or int(meant.get("max_length") or 512) - 1))
-    least = meant.get("min_new_tokens")
-    least = max(0, int(meant.get("min_length") or 0) - 1) if least is None else int(least)
+    beams = _whole(meant, "num_beams", 1, least=1)
+    length = max(1, _whole(meant, "max_length", 512, least=1) - 1)
+    length = _whole(meant, "max_new_tokens", length, least=1)
+    least = max(0, _whole(meant, "min_length", 0) - 1)
+    least = _whole(meant, "min_new_tokens", least)
     options: dict[str, Any] = {
-        "length_penalty": float(meant.get("length_penalty", 1.0)),
+        "length_penalty": _real(meant, "length_penalty"),
         "penalty": "power",
         "max_length": length,
         "min_length": min(least, length - 1),  # at the limit an output ends anyway
-        "repetition_penalty": float(meant.get("repetition_penalty") or 1.0),
-        "no_repeat_ngram": int(meant.get("no_repeat_ngram_size") or 0),
+        "repetition_penalty": _real(meant, "repetition_penalty", above=0),
+        "no_repeat_ngram": _whole(meant, "no_repeat_ngram_size", 0),
         "suppress": _ids((*_listed(meant, "suppress_tokens"), *_single_words(meant)), vocab_size),
         "suppress_first": _ids(_listed(meant, "begin_suppress_tokens"), vocab_size),
     }
     if meant.get("forced_bos_token_id") is not None:  # it comes first there
         options["suppress_first"] = ()
     if meant.get("do_sample") is True and beams == 1:
-        top_k = meant.get("top_k", _TOP_K)
-        options |= {"samples": 1, "top_k": int(top_k or 0)}
-        options |= {name: float(meant.get(name) or 1.0) for name in ("temperature", "top_p")}
+        top_k = 0 if meant.get("top_k", 0) is None else _whole(meant, "top_k", _TOP_K)
+        options |= {"samples": 1, "top_k": top_k}
+        options |= {name: _real(meant, name, above=0) for name in ("temperature", "top_p")}
         return SampleConfig(**options)
     # a beam of one ends with its first </s>, as greedy search does, if it compares present lengths
     return BeamConfig(beam_size=beams, stop=_STOP[early] if beams > 1 else "present", **options)
+
+
+def _whole(meant: Json, name: str, default: int, least: int = 0) -> int:
+    value = meant.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < least:
+        raise UserError(f"{name} is {value!r}, not a whole number of at least {least}")
+    return value
+
+
+def _real(meant: Json, name: str, above: float = -math.inf) -> float:
+    value = meant.get(name)
+    if value is None:
+        return 1.0
+    if type(value) not in (int, float) or not value > above:
+        raise UserError(f"{name} is {value!r}, not a number" + (f" above {above:g}" if above == 0 else ""))
+    return float(value)
 
 
 def not_imported(meant: Json, described: Json) -> list[str]:
@@ -93,8 +111,14 @@ def not_imported(meant: Json, described: Json) -> list[str]:
       described: config.json, by whose ids the model is read.
     """
     beams, samples = meant.get("num_beams") or 1, meant.get("do_sample") is True
+    groups = _in_use(meant, {"num_beam_groups": 1, "diversity_penalty": 0.0})
     found = _in_use(meant, _UNKNOWN | (_OF_SAMPLING if samples else {}))
     said = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in found]
+    if groups:
+        said.append(
+            f"{' and '.join(f'{name} {json.dumps(meant[name])}' for name in groups)}: not carried; the "
+            "nearest here are --groups and --diversity."
+        )
     if samples and beams != 1:
         said.append(f"do_sample true with num_beams {beams}: beams are not sampled here.")
     for words in _listed(meant, "bad_words_ids"):

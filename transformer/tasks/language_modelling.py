@@ -106,7 +106,7 @@ class LanguageModelling(Task):
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":
         """With a vocabulary of the training text."""
         data, documents = _data(config), corpus.splits["train"]
-        texts = progress("vocabulary", documents, len(documents))
+        texts = progress("reading for the vocabulary", documents, len(documents))
         lines = (line for text in texts for line in text.splitlines(keepends=True))
         tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, config.model.special, "text")
         return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)

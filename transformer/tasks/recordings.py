@@ -126,7 +126,7 @@ class Recordings(Task):
         """With a vocabulary of the training texts, and the scale of their recordings if the config asks for
         it."""
         data, recordings = _data(config), corpus.splits["train"]
-        texts = (each.text for each in progress("vocabulary", recordings, len(recordings)))
+        texts = (each.text for each in progress("reading for the vocabulary", recordings, len(recordings)))
         tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
         scale = None
         if data.normalisation == "corpus":

@@ -39,7 +39,7 @@ def _trained(
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
         pairs = corpus.splits["train"]
-        for pair in progress("vocabulary", pairs, len(pairs)):
+        for pair in progress("reading for the vocabulary", pairs, len(pairs)):
             yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 
     languages = "".join("st"[side] for side in sides)
