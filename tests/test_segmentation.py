@@ -180,6 +180,30 @@ def test_rewards_of_text_divide_it_as_evaluations_do():
     assert 0.5 < found[1] < 1
 
 
+@pytest.mark.parametrize("is_of_the_run", [False, True])
+def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, capsys):
+    from small_translator import stored
+
+    from transformer.cli import decode_main
+
+    def missing(tokenize):
+        raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: install it")
+
+    run = stored(small_translator(), tmp_path / "run")
+    if is_of_the_run:
+        config = json.loads((run / "config.json").read_text())
+        config["training"]["bleu_tokenize"] = "ko-mecab"
+        (run / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("transformer.evaluation.scores.bleu_metric", missing)
+    (tmp_path / "in").write_text("red cat\n")
+    words = [run, "--input", tmp_path / "in", "--reference", tmp_path / "in", "--output", tmp_path / "out"]
+    words += [] if is_of_the_run else ["--bleu-tokenize", "ko-mecab"]
+    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
+    assert decode_main() == 2
+    assert "ko-mecab cannot be used" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("given", "expected"), [([], "tok:char"), (["--bleu-tokenize", "zh"], "tok:zh")])
 def test_decode_divides_references_the_same_way(given, expected, tmp_path, monkeypatch, capsys, caplog):
     from small_translator import stored

@@ -140,6 +140,11 @@ class Translations(Outputs):
             runs, checkpoint, int8=int8, weights=given.weights or None, mean=given.mean
         )
         self.translator.settings(self.n_best, self.options)
+        tokenize = given.bleu_tokenize or self.translator.config.training.bleu_tokenize
+        if self.judged and tokenize:
+            from transformer.evaluation.scores import bleu_metric
+
+            bleu_metric(tokenize)  # refuses one that cannot be used before anything is translated
         self.asking = Asking(given, self.translator)
         if given.rescore_weights and not given.rescore:
             raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
