@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer import UserError
 from transformer.data.features import audio, waveforms
-from transformer.data.features.waveforms import read_audio, waveform_of, write_audio
+from transformer.data.features.waveforms import comment_of, read_audio, waveform_of, write_audio
 from transformer.data.sources.tfds_sets import Waves
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
@@ -33,6 +34,7 @@ WHOLE = {
     "int64": lambda wave: np.round(wave.astype(float) * 2**62).astype(np.int64) * 2,
     "float16": lambda wave: wave.astype(np.float16),
     "float64": lambda wave: wave.astype(np.float64),
+    "bfloat16 of JAX": lambda wave: jnp.asarray(wave, jnp.bfloat16),
     "big-endian": lambda wave: np.round(wave * 32767).astype(">i2"),
     "a little beyond 1": lambda wave: wave + 0.6,
 }
@@ -40,7 +42,7 @@ WHOLE = {
 
 def step(kind):
     """The distance of two neighbouring samples: whole numbers are from -127 to 127, divided by 128."""
-    return {"int8": 2**-7, "uint8": 2**-7, "float16": 2**-11}.get(kind, 2**-15)
+    return {"int8": 2**-7, "uint8": 2**-7, "float16": 2**-11, "bfloat16 of JAX": 2**-8}.get(kind, 2**-15)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -56,14 +58,16 @@ def test_whole_numbers_are_those_of_the_range_of_their_type(kind):
     [
         (np.float32([0, 32767, 5]), "sample 1 is 32767: divide them by the largest"),
         (np.float64([0, 0, -1e300]), "sample 2 is -1e\\+300"),
-        (np.float64([np.inf]), "sample 0 is inf"),
-        (np.float16([np.nan]), "sample 0 is nan"),
+        (np.float64([np.inf]), "sample 0 is inf: that is not a finite number"),
+        (np.float16([np.nan]), "sample 0 is nan: that is not a finite number"),
         (np.ones(9, bool), "not bool"),
         (np.ones(9, complex), "not complex128"),
         (np.ones(9, np.uint64), "not uint64"),
         (np.array(["a"]), "not <U1"),
-        (np.zeros((2, 9)), r"not the shape \(2, 9\)"),
-        (np.zeros(0, np.int16), r"not the shape \(0,\)"),
+        (np.array([None, 1.0]), "not object"),
+        (np.zeros((2, 9)), r"not the shape \(2, 9\): average its channels"),
+        (np.float32(1), r"not the shape \(\)$"),
+        (np.zeros(0, np.int16), "samples, and this one has none"),
     ],
 )
 def test_arrays_that_are_no_waveform(samples, message):
@@ -206,3 +210,18 @@ def test_sound_that_is_no_number_is_not_written(tmp_path):
         with pytest.raises(UserError, match="not finite"):
             write_audio(tmp_path / "a.wav", np.float32([0, bad]))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "a.wav"
+    for kind in ("float16", "float64", "int16", "uint8", "bfloat16 of JAX"):
+        write_audio(path, WHOLE[kind](tone()))
+        np.testing.assert_allclose(read_audio(path), tone(), atol=step(kind))
+        assert comment_of(path) == ""
+    write_audio(path, np.float32([-3, 3]), comment="loud")
+    np.testing.assert_allclose(read_audio(path), [-1, 1], atol=1e-4)
+    assert comment_of(path) == "loud"
+    for bad in (np.array([None, 1.0]), np.array(["a"]), np.zeros((9, 2))):
+        with pytest.raises(UserError, match="a waveform must have"):
+            write_audio(tmp_path / "b.wav", bad)
+    assert not (tmp_path / "b.wav").exists()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -171,14 +172,16 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
       comment: stored in the file, for `comment_of`.
 
     Raises:
-      UserError: it cannot be written, or has samples that are not finite.
+      UserError: it cannot be written, is no array of numbers with one axis, or has some that are not finite.
     """
-    if not np.isfinite(wave).all():
+    samples = _samples(wave)
+    if not np.isfinite(samples).all():
         raise UserError(f"cannot write {path}: the sound has samples that are not finite numbers")
     written = io.BytesIO()
     with library("soundfile").SoundFile(written, "w", rate, 1, "PCM_16", format="WAV") as sound:
-        sound.comment = comment
-        sound.write(wave)
+        if comment:  # libsndfile refuses an empty one
+            sound.comment = comment
+        sound.write(samples)
     try:
         with open_whole(path) as file:
             file.write(written.getvalue())
@@ -205,19 +208,32 @@ def waveform_of(samples: Any) -> Float[np.ndarray, " samples"]:
     Raises:
       UserError: it has not one axis, no samples, or some that are not numbers from -1 to 1.
     """
-    given = np.asarray(samples)
-    if given.ndim != 1 or not len(given):
-        raise UserError(f"a waveform must have one axis of samples, not the shape {given.shape}")
-    if given.dtype.kind not in "iuf" or given.dtype == np.uint64:  # whose zero is unknown
-        raise UserError(f"a waveform must have numbers from -1 to 1, not {given.dtype}")
-    wave = scaled(given)
+    wave = _samples(samples)
+    if not len(wave):
+        raise UserError("a waveform must have samples, and this one has none")
     if not (right := is_sound(wave)).all():
         place = int(np.flatnonzero(~right)[0])
+        advice = "divide them by the largest that there can be, or give whole numbers as int16"
+        if not np.isfinite(wave[place]):
+            advice = "that is not a finite number"
         raise UserError(
-            f"a waveform must have numbers from -1 to 1, and sample {place} is {wave[place]:g}: divide them "
-            "by the largest that there can be, or give whole numbers as int16"
+            f"a waveform must have numbers from -1 to 1, and sample {place} is {wave[place]:g}: {advice}"
         )
     return wave.astype(np.float32)
+
+
+def _samples(given: Any) -> Float[np.ndarray, " samples"]:
+    """An array of one axis, with whole numbers scaled. Raises UserError if it has not one, or no numbers."""
+    array = np.asarray(given)
+    if array.ndim != 1:
+        advice = ": average its channels" if array.ndim == 2 else ""
+        raise UserError(f"a waveform must have one axis of samples, not the shape {array.shape}{advice}")
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(np.float64 if array.itemsize > 4 else np.float32, copy=False)
+    if array.dtype.kind not in "iu" or array.dtype == np.uint64:  # whose zero is unknown
+        raise UserError(f"a waveform must have numbers from -1 to 1, not {array.dtype}")
+    whole: np.ndarray = scaled(array)
+    return whole
 
 
 def scaled(samples: Float[np.ndarray, "..."] | Any) -> Any:
