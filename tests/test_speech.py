@@ -1,6 +1,7 @@
 """Speech recognition: the model, times of words, error rates and commands."""
 
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from run_command import command
@@ -282,6 +284,31 @@ def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
             transcriber.transcribe(bad)
     with pytest.raises(UserError, match="no such file"):
         transcriber.transcribe(spoken_files / "none.wav")
+
+
+def test_arrays_of_jax_are_transcribed_and_other_objects_named(run, spoken_files, monkeypatch):
+    transcriber, path = Transcriber.load(run.path), spoken_files / "2.wav"
+    wave = read_audio(path)
+    expected = transcriber.transcribe(wave)
+    assert transcriber.transcribe(jnp.asarray(wave)) == expected
+    assert transcriber.transcribe([jnp.asarray(wave), path]) == [expected] * 2
+    rounded = jnp.asarray(wave, jnp.bfloat16)
+    assert transcriber.transcribe(rounded) == transcriber.transcribe(np.asarray(rounded, np.float32))
+    content = path.read_bytes()
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is for users
+    for bad in (
+        wave.tolist(),
+        (wave, 16_000),
+        content,
+        [content],
+        memoryview(content),
+        io.BytesIO(content),
+        None,
+    ):
+        with pytest.raises(
+            UserError, match="cannot hear (float|int|bytes|memoryview|BytesIO|NoneType): give"
+        ):
+            transcriber.transcribe(bad)
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """The Python API for speech: a decoder whose records are recordings."""
 
 import dataclasses
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -23,9 +25,12 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.given import aligned
 from transformer.translator.lengths import of_like_length, padded
 
-Heard = Path | str | np.ndarray
+Heard = Path | str | np.ndarray | jax.Array
 """A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
 by the range of their type."""
+
+CONTENT = bytes, bytearray, memoryview, io.IOBase
+"""What may hold a recording, and is not read."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,8 +57,8 @@ class Transcriber(Decoder[SpeechToText]):
         Raises:
           UserError: a recording cannot be read, or an option is invalid.
         """
-        one = isinstance(recordings, Path | str | np.ndarray)
-        several = [recordings] if isinstance(recordings, Path | str | np.ndarray) else recordings
+        one = isinstance(recordings, Path | str) or _is_array(recordings)
+        several: Any = [recordings] if one else recordings
         found = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
         return found[0] if one else found
 
@@ -77,8 +82,8 @@ class Transcriber(Decoder[SpeechToText]):
         """
         if isinstance(recordings, Path | str):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
-        if not isinstance(recordings, Iterable):
-            raise UserError(f"recordings must be a list of them, not {type(recordings).__name__}")
+        if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
+            raise _unheard(recordings)
         settings = self.settings(n_best, options)
         records = enumerate(map(self.heard, recordings), 1)
         return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))
@@ -92,6 +97,8 @@ class Transcriber(Decoder[SpeechToText]):
         bands = self.task.data.bands
         if isinstance(given, Path | str):
             return recording(Path(given), bands)
+        if not _is_array(given):
+            raise _unheard(given)
         return Recording("waveform", features_of(waveform_of(given), bands))
 
     def finished(  # type: ignore[override]
@@ -131,3 +138,12 @@ class Transcriber(Decoder[SpeechToText]):
         model: Any = self.model
         there = int(np.asarray(model.words(source))[0].sum())
         return [each[: len(x.ids), :there] for each, x in zip(weights, several, strict=False)]
+
+
+def _is_array(given: object) -> bool:
+    """Whether it is an array of NumPy, JAX or another library."""
+    return hasattr(given, "__array__")
+
+
+def _unheard(given: object) -> UserError:
+    return UserError(f"cannot hear {type(given).__name__}: give files or arrays of samples")
