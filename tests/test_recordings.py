@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 
@@ -157,6 +158,22 @@ def test_an_empty_text_is_silence(tmp_path):
     assert len(open_recordings(more).splits["validation"]) == 1
     with pytest.raises(UserError, match="quiet.tsv: all texts are empty"):
         open_recordings(more, silence=False)
+
+
+def test_a_recording_that_is_held_out_is_not_trained_on(tmp_path):
+    """A tenth of the different recordings, by their content: names and texts may differ."""
+    manifest = write(tmp_path, 20)
+    lines = manifest.read_text().splitlines()
+    for index in range(20):
+        shutil.copy(tmp_path / f"{index}.wav", tmp_path / f"copy-{index}.wav")
+        lines += [f"copy-{index}.wav\tagain {index}", f"{index}.wav\tonce more {index}"]
+    manifest.write_text("\n".join(lines))
+    corpus = open_recordings(RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache", bands=8))
+    train, held_out = ({each.name for each in corpus.splits[name]} for name in ("train", "validation"))
+    content = [{(tmp_path / name).read_bytes() for name in names} for names in (train, held_out)]
+    assert [len(each) for each in content] == [18, 2]
+    assert not content[0] & content[1]
+    assert [len(corpus.splits[name]) for name in ("train", "validation")] == [54, 6]
 
 
 @pytest.mark.parametrize("options", [{"tempi": (2.0, 0.5)}, {"tempi": (1.0,)}, {"speeds": ()}])

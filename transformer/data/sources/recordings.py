@@ -287,14 +287,15 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     check_manifests(data)
     given = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
     lists = {split: _wanted(some, split, silence) for split, some in given.items()}
+    digests = {path: _digest(path) for path in {each.path for some in lists.values() for each in some}}
     notes, count = [], sum(not each.text for some in given.values() for each in some)
     if count:
         notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is left out'}")
     if "validation" not in lists:
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
-        lists |= _parted(lists["train"])
-    digests = {split: [(each.text, _digest(each.path)) for each in some] for split, some in lists.items()}
-    folder = corpus_folder(data.cache_dir, "recordings", digests, data.bands, data.speeds, data.tempi)
+        lists |= _parted(lists["train"], digests)
+    content = {split: [(each.text, digests[each.path]) for each in some] for split, some in lists.items()}
+    folder = corpus_folder(data.cache_dir, "recordings", content, data.bands, data.speeds, data.tempi)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
@@ -319,18 +320,20 @@ def _wanted(some: list[Listed], split: str, silence: bool) -> list[Listed]:
     return some if silence else spoken
 
 
-def _parted(some: list[Listed]) -> dict[str, list[Listed]]:
-    """Recordings for training and validation: held out are those with the smallest hashes of their names."""
-    count = min(HELD_OUT, math.ceil(SHARE * len(some)))
-    if count == len(some):
+def _parted(some: list[Listed], digests: Mapping[Path, str]) -> dict[str, list[Listed]]:
+    """Recordings for training and validation: held out are those with the smallest hashes of their names,
+    with all lines that have the same recording."""
+    hashed = sorted(some, key=lambda each: hashlib.blake2b(each.path.name.encode()).digest())
+    different = list(dict.fromkeys(digests[each.path] for each in hashed))
+    count = min(HELD_OUT, math.ceil(SHARE * len(different)))
+    if count == len(different):
         raise UserError(
             f"{some[0].manifest} lists too few recordings to hold some out: give --data.validation"
         )
-    hashed = sorted(some, key=lambda each: hashlib.blake2b(each.path.name.encode()).digest())
-    held_out = {each.number for each in hashed[:count]}
+    held_out = set(different[:count])
     return {
-        "train": [each for each in some if each.number not in held_out],
-        "validation": [each for each in some if each.number in held_out],
+        "train": [each for each in some if digests[each.path] not in held_out],
+        "validation": [each for each in some if digests[each.path] in held_out],
     }
 
 
