@@ -115,6 +115,16 @@ def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
     assert (tmp_path / "list-0004.wav").read_bytes() == before
 
 
+def test_recordings_of_a_pipe_are_not_those_of_an_earlier_job(run, decode, tmp_path, monkeypatch, capsys):
+    """What came through it before is not known."""
+    for status in (0, 2):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
+        assert decode(run.path, "--output", tmp_path / "list.tsv", "--max-length", 20) == status
+    shown = capsys.readouterr().err
+    assert "list-0001.wav is there already, and input from a pipe cannot be compared with" in shown
+    assert "give --input FILE, or name another --output" in shown
+
+
 def test_recordings_are_written_beside_the_file_that_a_link_names(run, decode, tmp_path):
     (tmp_path / "in").write_text("one\n")
     (tmp_path / "there").mkdir()

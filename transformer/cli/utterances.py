@@ -75,7 +75,14 @@ class Utterances(Outputs):
 
     def _check(self, path: Path) -> None:
         """Raises UserError if a recording would replace a file that is not of this job."""
-        if os.path.lexists(path) and not (self.is_known and comment_of(path) == self.comment):
+        if not os.path.lexists(path):
+            return
+        if not self.is_known:
+            raise UserError(
+                f"{path} is there already, and input from a pipe cannot be compared with that of an earlier "
+                "job: give --input FILE, or name another --output"
+            )
+        if comment_of(path) != self.comment:
             raise UserError(
                 f"{path} is there already, and not of this job: remove it, or name another --output"
             )
