@@ -24,7 +24,7 @@ from transformer.config.speech import RecordingsConfig, SpeechConfig
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits
-from transformer.evaluation.words import sentence_errors, word_errors
+from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.runs.exhibits import read_exhibits
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
 from transformer.tasks.speech_to_text import SpeechToText
@@ -184,7 +184,9 @@ def test_words_that_are_heard_in_silence_are_inserted():
     assert found.value == pytest.approx(100 * 3 / 3)  # one deleted, two inserted, of three that were said
     assert "0 substituted, 1 deleted, 2 inserted, of 3" in found.detail
     assert word_errors([""], [""]).value == 0
-    assert "0 substituted, 0 deleted, 1 inserted, of 0" in word_errors(["one"], [""]).detail
+    assert word_errors(["one"], [""]).detail == "1 word heard where nothing is said"
+    assert word_errors(["one two", ""], ["", " "]).detail == "2 words heard where nothing is said"
+    assert character_errors(["one"], [""]).detail == "3 characters heard where nothing is said"
     assert sentence_errors(["", "one", " "], ["", "", ""]).value == pytest.approx(100 / 3)
 
 
@@ -338,6 +340,23 @@ def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, deco
     assert capsys.readouterr().out == lines[3]["hypotheses"][0]["text"] + "\n"
 
 
+def test_the_error_rate_that_decides_is_printed_first(run, spoken_files, decode, tmp_path, capsys):
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    for criterion, first in (("words", "word"), ("characters", "character")):
+        written = json.loads((copy / "config.json").read_text())
+        written["training"]["error_rate"] = criterion
+        (copy / "config.json").write_text(json.dumps(written))
+        assert decode(copy, "--input", spoken_files / "list.tsv", "--max-length", 5) == 0
+        shown = re.findall(r"(\w+) error rate = ", capsys.readouterr().err)
+        assert (shown[0], sorted(shown)) == (first, ["character", "sentence", "word"])
+
+
+def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, capsys):
+    listing = spoken_files / "list.tsv"
+    assert decode(run.path, "--input", listing, "--reference", listing) == 2
+    assert f"--reference {listing}, line 1: must be a text without a tab" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -400,7 +419,10 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
 def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp_path, caplog):
     soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
     assert decode(run.path, "--input", tmp_path / "long.wav") == 0
-    assert re.search(r"line 1: a recording of 100.0 s is cut to .* s: see --buckets", caplog.text)
+    assert re.search(r"line 1: a recording of 100.01 s is cut to .* s: raise buckets", caplog.text)
+    task = SpeechToText.without_corpus(PRESETS["speech"])
+    expected = "a recording of 600.01 s is cut to 600.00 s: raise buckets"
+    assert task.shortened("source", 60_001, 60_000) == expected
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])

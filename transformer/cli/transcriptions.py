@@ -46,7 +46,7 @@ class Transcriptions(Outputs):
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
         if self.given.reference:
-            return [without_invisible(line) for line in read_lines(self.given.reference)]
+            return [*self._texts(self.given.reference)]
         if not self.given.input or is_recording(self.given.input):
             return None
         columns = [line.partition("\t") for line in lines_of(self.given)]
@@ -60,6 +60,16 @@ class Transcriptions(Outputs):
                 )
             return None
         return [text.strip() if has_text(text) else "" for _, _, text in columns] or None
+
+    def _texts(self, path: Path) -> Iterator[str]:
+        """The lines of a file of references. Raises UserError if one has a tab."""
+        for number, line in enumerate(read_lines(path), 1):
+            if "\t" in line:
+                raise UserError(
+                    f"--reference {path}, line {number}: must be a text without a tab; leave --reference out "
+                    "to compare with the texts of --input"
+                )
+            yield without_invisible(line)
 
     @property
     def job(self) -> list[str]:
@@ -116,9 +126,7 @@ class Transcriptions(Outputs):
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:
             return []
-        from transformer.evaluation.words import character_errors, sentence_errors, word_errors
-
         if len(self.references) != len(outputs):
             raise UserError(f"{len(outputs)} recordings, but {len(self.references)} texts to compare with")
-        measures = word_errors, character_errors, sentence_errors
-        return [score(outputs, self.references).detail for score in measures]
+        rates = self.transcriber.task.error_rates().values()
+        return [rate(outputs, self.references).detail for rate in rates]

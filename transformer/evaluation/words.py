@@ -35,6 +35,8 @@ def _errors(unit: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
     rate = 100 * wrong / max(said, 1)
     kinds = f"{found.substitutions} substituted, {found.deletions} deleted, {found.insertions} inserted"
     detail = f"{unit} error rate = {rate:.2f} % ({kinds}, of {said})"
+    if not said:
+        detail = f"{wrong} {unit}{'' if wrong == 1 else 's'} heard where nothing is said"
     return Score(rate, f"jiwer:{metadata.version('jiwer')}|{unit}s:{said}", detail)
 
 

@@ -222,7 +222,7 @@ class Recordings(Task):
     def shortened(self, name: str, size: int, longest: int) -> str:
         """In seconds."""
         before, after = (frames * HOP / RATE for frames in (size, longest))
-        return f"a recording of {before:.1f} s is cut to {after:.1f} s: see --decoding.buckets"
+        return f"a recording of {before:.2f} s is cut to {after:.2f} s: raise buckets"
 
     # For the report
 

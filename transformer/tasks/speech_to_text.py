@@ -28,6 +28,8 @@ from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, w
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 
+ErrorsOf = Callable[[Sequence[str], Sequence[str]], Score]
+"""An error rate of outputs and references."""
 log = logging.getLogger("transformer")
 
 
@@ -127,16 +129,16 @@ class SpeechToText(Recordings):
         return output.text
 
     def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+        """The error rates of the outputs."""
+
+        def of(rate: ErrorsOf) -> Callable[[Evaluation], Score]:
+            return lambda given: rate(given.outputs, [record.text for record in given.records])
+
+        return {measure: of(rate) for measure, rate in self.error_rates().items()}
+
+    def error_rates(self) -> Mapping[Measure, ErrorsOf]:
         """Word, character and sentence error rate; the criterion first."""
-
-        def texts(given: Evaluation) -> tuple[list[str], list[str]]:
-            return list(given.outputs), [record.text for record in given.records]
-
-        found: dict[Measure, Callable[[Evaluation], Score]] = {
-            WORDS: lambda given: word_errors(*texts(given)),
-            CHARACTERS: lambda given: character_errors(*texts(given)),
-            SENTENCES: lambda given: sentence_errors(*texts(given)),
-        }
+        found = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
         return {self.criterion: found[self.criterion]} | found
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:

@@ -244,7 +244,7 @@ class Task(ABC):
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """A warning that an array of an input was longer than the search reads."""
-        return f"{name} truncated from {size:,} to {longest:,}: see --decoding.buckets"
+        return f"{name} truncated from {size:,} to {longest:,}: raise buckets"
 
     def steering(self, records: Sequence[Record], lines: Sequence[int]) -> list[Steering]:
         """What is asked of the outputs of these records, such as how they begin.
