@@ -30,6 +30,8 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms
+from transformer.tasks.asked import asked
+from transformer.text import without_formatting
 
 SPECIAL = MODEL.config.special
 LETTERS = (9, 10)  # of the small vocabulary: they go on a word
@@ -251,6 +253,26 @@ def test_glossaries(tmp_path: Path) -> None:
             Glossary.read(path)
     with pytest.raises(UserError, match="expression '\\(' is invalid"):
         Glossary({}, keep="(")
+
+
+@pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\ufeff", "\u2060", "\u200e", "\0"])
+def test_invisible_marks_are_no_part_of_a_phrase(mark: str) -> None:
+    """They come along when text is copied, and no output would have them."""
+    marked = f"{mark}ho{mark}use{mark}"
+    glossary = Glossary({marked: f"Ho{mark}tel"})
+    assert glossary.terms("a house") == ("Hotel",)
+    assert BeamConfig(forbidden=(marked,)).forbidden == ("house",)
+    (found,) = asked(["a"], [""], [[marked]])
+    assert found.terms == ("house",)
+    with pytest.raises(UserError, match="a phrase is empty"):
+        BeamConfig(forbidden=(mark,))
+
+
+@pytest.mark.parametrize(
+    "word", ["می\u200cخواهم", "क\u094d\u200dष", "👩\u200d🚀", "❤\ufe0f", "ภาษา\u200bไทย"]
+)
+def test_joiners_are_part_of_words(word: str) -> None:
+    assert without_formatting(word) == word
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages."""
+"""Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages; and which
+characters are no part of a phrase."""
 
 import re
 
@@ -10,6 +11,12 @@ _VISIBLE = re.compile(
     "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\ufff9-\ufffb\u2800"  # marks of interlinear annotations, the blank pattern of braille
     "]"
+)
+_FORMATTING = re.compile(
+    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # control characters that are no white space
+    "\u00ad\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"  # the soft hyphen, marks of direction, ...
+    # a zero-width space divides words of Thai, Lao, Burmese and Khmer
+    "|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b"
 )
 
 
@@ -28,6 +35,13 @@ def without_invisible(line: str) -> str:
     """The line; nothing if it is invisible. Lines of white space remain, so that corpora which have no other
     lines without text keep their hashes."""
     return "" if is_invisible(line) else line
+
+
+def without_formatting(phrase: str) -> str:
+    """A phrase that a user names, without the invisible characters that come along when text is copied:
+    no output would have the phrase with them. Joiners and variation selectors remain, which belong to words
+    (Persian, scripts of India) and emoji."""
+    return _FORMATTING.sub("", phrase)
 
 
 def is_invisible(line: str) -> bool:

@@ -14,7 +14,7 @@ from transformer.errors import UserError
 from transformer.files import brief
 from transformer.tasks.asked import Asked
 from transformer.tasks.glossary import Glossary
-from transformer.text import has_text
+from transformer.text import has_text, without_formatting
 from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
@@ -48,7 +48,7 @@ class Asking:
             self._warned = True
             log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
         source, prefix, terms = columns_of(number, line) if self.tsv else (line, "", "")
-        own = tuple(filter(has_text, map(str.strip, terms.split("|"))))
+        own = tuple(filter(has_text, map(str.strip, without_formatting(terms).split("|"))))
         if not has_text(source) and (has_text(prefix) or own):
             log.warning("line %d: an empty sentence stays empty; its prefix and terms do not count", number)
         return Asked(source, "", prefix, own + tuple(self._found(number, source, own)))

@@ -9,7 +9,7 @@ from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
 from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges, check_types
 from transformer.errors import UserError, nearest
-from transformer.text import has_text
+from transformer.text import has_text, without_formatting
 
 PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwords are forbidden
 
@@ -88,6 +88,7 @@ class DecodingConfig:
             raise UserError("--decoding.noise must be from 0 to 100; 0 for none")
         if not 0 <= self.input_dropout < 1:
             raise UserError("--decoding.input-dropout must be in [0, 1)")
+        object.__setattr__(self, "forbidden", tuple(map(without_formatting, self.forbidden)))
         if any(not has_text(phrase) for phrase in self.forbidden):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
         if (longest := max(map(len, self.forbidden), default=0)) > PHRASE:

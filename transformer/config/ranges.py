@@ -77,10 +77,20 @@ def _typed(value: Any, hint: Any) -> Any:
     elif int in kinds and is_number and isinstance(value, numbers.Integral):
         return int(value)
     elif float in kinds and is_number:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise TypeError("is too large") from error
     elif {int, float, str, bool} & set(kinds) and type(value) not in kinds:
         raise TypeError(f"must be {' or '.join(_NAMES[kind] for kind in kinds if kind in _NAMES)}")
     return value
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """A truth value. Raises UserError if it is none, with this name."""
+    if isinstance(value, bool):
+        return value
+    raise UserError(f"{name} {reprlib.repr(value)}: must be True or False")
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = COUNTS) -> int:

@@ -17,6 +17,7 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 
 import contextlib
 import functools
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,13 +65,15 @@ class Run:
     """
 
     def __init__(self, path: Path | str, writes: bool = False) -> None:
+        if not os.fspath(path):
+            raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
         self.name, where = shown(path), address(path)
         self.mirror = Mirror(where, jax.process_index() if writes else None) if where else None
         if self.mirror:
             self.mirror.refresh(is_light)
         self.path = self.mirror.folder if self.mirror else Path(path)
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):  # also if the name is too long
             raise UserError(f"{self.name}: no such run directory")
         try:
             text = read_text(self.path / "config.json", MiB)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import NamedTuple
 
 from transformer.errors import UserError
+from transformer.text import without_formatting
 
 
 class Asked(NamedTuple):
@@ -42,7 +43,7 @@ def asked(
     for source, prefix, own in zip(sources, prefixes, terms, strict=False):
         if isinstance(own, str) or not isinstance(own, Iterable):
             raise UserError("the terms of a sentence must be a list of words and phrases")
-        texts = (sentence(text, "terms must be words and phrases") for text in own)
+        texts = (without_formatting(sentence(text, "terms must be words and phrases")) for text in own)
         yield Asked(sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts))
 
 

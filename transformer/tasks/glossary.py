@@ -12,7 +12,7 @@ import regex
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
 from transformer.files import brief, shown
-from transformer.text import has_text
+from transformer.text import has_text, without_formatting
 
 LONGEST = 100  # words and signs of a term, and of its translation
 SECONDS = 1.0  # for the regular expression, in each line
@@ -42,22 +42,24 @@ class Glossary:
             )
         self._exact: Phrases = {}
         self._any_case: Phrases = {}
+        self.entries: dict[tuple[str, ...], str] = {}
+        """The translation of each term, by its words."""
         for term, target in entries.items():
-            texts = all(isinstance(text, str) and has_text(text) for text in (term, target))
-            if not (texts and _words(term)):
+            texts = [without_formatting(text) for text in (term, target) if isinstance(text, str)]
+            if not (len(texts) == 2 and all(map(has_text, texts)) and _words(texts[0])):
                 entry = f"{reprlib.repr(term)}: {reprlib.repr(target)}"
                 raise UserError(f"the glossary entry {entry} must be a term and its translation")
-            for text in term, target:
+            for text in texts:
                 if (size := len(_words(text))) > LONGEST:
                     raise UserError(
                         f"the glossary entry {brief(text)} has {size:,} words and signs, and may have "
                         f"{LONGEST}"
                     )
-            words = _words(term)
-            _add(self._exact, words, target)
+            words, wanted = _words(texts[0]), texts[1]
+            self.entries[words] = wanted
+            _add(self._exact, words, wanted)
             if all(word == word.lower() for word in words):
-                _add(self._any_case, tuple(map(str.casefold, words)), target)
-        self.entries = {_words(term): target for term, target in entries.items()}
+                _add(self._any_case, tuple(map(str.casefold, words)), wanted)
         self._keep = _compiled(keep)
 
     @classmethod

@@ -24,7 +24,7 @@ from transformer.config import (
     changed_search,
     check_beam,
 )
-from transformer.config.ranges import whole_number
+from transformer.config.ranges import true_or_false, whole_number
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.decoding.calls import Inputs
@@ -114,6 +114,7 @@ class Decoder(Generic[TaskT]):
         """
         if not isinstance(run_dir, str | Path):
             raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory")
+        int8 = true_or_false("int8", int8)
         refuse_forked()
         keep_programs()
         run = Run(run_dir)
@@ -259,7 +260,7 @@ class Decoder(Generic[TaskT]):
         for this model."""
         settings = changed_search(self.config.decoding, options)
         kept = settings.kept
-        if n_best is not None and not (type(n_best) is int and 1 <= n_best <= kept):
+        if n_best is not None and not 1 <= whole_number("n_best", n_best) <= kept:
             raise UserError(
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
                 "--decoding.beam-size, --decoding.samples and --decoding.method"

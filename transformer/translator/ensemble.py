@@ -1,5 +1,6 @@
 """Makes one model of several translators."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,12 +42,15 @@ def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndar
     Raises:
       UserError: they do not fit, with the name of the option.
     """
+    each = f"each of the {models} models" if models > 1 else "the model"
     try:
+        if any(not isinstance(weight, numbers.Real) for weight in weights):
+            raise TypeError
         given = np.array([float(weight) for weight in weights] or [1.0] * models)
     except (TypeError, ValueError, OverflowError):
         given = np.array([])
     if len(given) != models or not (np.isfinite(given) & (given > 0)).all():
-        raise UserError(f"{name} {weights!r}: give a positive number for each of the {models} models")
+        raise UserError(f"{name} {weights!r}: give a positive number for {each}")
     given /= given.max()  # their sum may be no number
     found: np.ndarray = given / given.sum()
     return found
@@ -59,7 +63,7 @@ def ensemble_of(
     several = not isinstance(members, Decoder) and isinstance(members, Sequence) and members
     if not several or not all(isinstance(member, Decoder) for member in members):
         raise UserError("an ensemble is made of translators: give a list with at least one")
-    first, each = members[0], shares_of(weights or (), len(members), "weights")
+    first, each = members[0], shares_of(() if weights is None else weights, len(members), "weights")
     if not isinstance(mean, str) or mean not in ("probabilities", "logarithms"):
         raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
     for member in members:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer.config import LONGEST, Config, DecodingConfig, Option
-from transformer.config.ranges import whole_number
+from transformer.config.ranges import true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
 from transformer.decoding.scores import SearchResult
@@ -82,7 +82,7 @@ class Translator(Decoder[Translation]):
         Raises:
           UserError: as `Decoder.load` and `together`.
         """
-        if not isinstance(run_dir, str | Path | Sequence):
+        if isinstance(run_dir, bytes) or not isinstance(run_dir, str | Path | Sequence):
             raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory, or a list of them")
         several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
         if not several:
@@ -90,7 +90,7 @@ class Translator(Decoder[Translation]):
         loaded = [super(Translator, cls).load(run, checkpoint, int8=int8) for run in several]
         if len(loaded) > 1:
             return cls.together(loaded, weights, mean)
-        if weights or mean != "probabilities":
+        if weights is not None or mean != "probabilities":
             raise UserError("weights and mean are for an ensemble: give several run directories")
         return loaded[0]
 
@@ -218,10 +218,13 @@ class Translator(Decoder[Translation]):
           token_scores: as in `search`.
           options: as in `search`.
         """
-        if isinstance(records, str):
-            raise UserError("sources must be a list of sentences, not one string")
+        if isinstance(records, str) or not isinstance(records, Iterable):
+            kind = "one string" if isinstance(records, str) else type(records).__name__
+            raise UserError(f"sources must be a list of sentences, not {kind}")
         settings = self.settings(n_best, options)
         pairs = enumerate(asked(records, prefixes, terms), whole_number("first_line", first_line))
+        alignments = true_or_false("alignments", alignments)
+        token_scores = true_or_false("token_scores", token_scores)
         more = More(alignments, token_scores) if alignments or token_scores else None
         return self.outputs(pairs, settings, n_best, more=more)
 
@@ -299,8 +302,8 @@ class Translator(Decoder[Translation]):
 
     def score(
         self,
-        sources: Sequence[str],
-        targets: Sequence[str | Target],
+        sources: Iterable[str],
+        targets: Iterable[str | Target],
         *,
         lines: Sequence[int] | None = None,
     ) -> Float[np.ndarray, " pairs"]:
@@ -318,9 +321,9 @@ class Translator(Decoder[Translation]):
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
         for name, given in ("sources", sources), ("targets", targets):
-            if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(given)}")
-        sources = [sentence(source) for source in sources]
+        sources, targets = [sentence(source) for source in sources], list(targets)
         if len(sources) != len(targets):
             raise UserError(
                 f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
@@ -357,7 +360,11 @@ class Translator(Decoder[Translation]):
 
         def checked(line: int, given: Target) -> list[int]:
             try:
+                if not isinstance(given, Sequence | np.ndarray) or isinstance(given, bytes):
+                    raise TypeError
                 ids = [operator.index(each) for each in given]
+                if any(isinstance(each, bool | np.bool_) for each in given):
+                    raise TypeError
             except TypeError as error:
                 what = f"line {line}: the target {reprlib.repr(given)}"
                 raise UserError(f"{what} must be a text or a list of ids") from error

@@ -1,0 +1,77 @@
+"""Arguments of the Python API of a wrong type or value: each is a UserError that names it."""
+
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+from small_translator import small_translator, stored
+
+from transformer import Translator, UserError
+from transformer.translator.generator import Generator
+from transformer.translator.transcriber import Transcriber
+
+
+@pytest.fixture(autouse=True)
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only tests check the types of arrays and of what stands beside them."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.parametrize("kind", [Translator, Transcriber, Generator])
+@pytest.mark.parametrize(
+    ("run_dir", "message"),
+    [
+        ("x" * 5000, "no such run directory"),
+        ("", "'': must be the path of a run directory"),
+        (b"/path", "run_dir b'/path': must be the path"),
+        (7, "run_dir 7: must be the path"),
+    ],
+)
+def test_what_is_no_run_directory(kind: Any, run_dir: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        kind.load(run_dir)
+
+
+def test_options_of_loading(tmp_path: Path) -> None:
+    run = stored(small_translator(), tmp_path / "run")
+    with pytest.raises(UserError, match="int8 'no': must be True or False"):
+        Translator.load(run, int8="no")  # type: ignore[arg-type]
+    for weights in ([], [1.0]):
+        with pytest.raises(UserError, match="weights and mean are for an ensemble"):
+            Translator.load(run, weights=weights)
+    for wrong in (["1", "2"], [1.0], [1.0, float("nan")], [0, 1], [1j, 1]):
+        with pytest.raises(UserError, match="give a positive number for each of the 2 models"):
+            Translator.load([run, run], weights=wrong)
+    of_arrays = Translator.load([run, run], weights=np.array([1, 3]))
+    assert of_arrays.translate("red cat") == Translator.load([run, run], weights=[1, 3]).translate("red cat")
+
+
+def test_arguments_of_a_search() -> None:
+    translator = small_translator()
+    for wrong in ("1", True, 1.0, 0):
+        with pytest.raises(UserError, match="n_best|n-best"):
+            translator.search(["red"], n_best=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="n_best '1': must be a whole number"):
+        translator.search(["red"], n_best="1")  # type: ignore[arg-type]
+    for name in "alignments", "token_scores":
+        with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
+            translator.search(["red"], **{name: "yes"})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="sources must be a list of sentences, not NoneType"):
+        translator.stream(None)  # type: ignore[arg-type]
+    for name in "length_penalty", "noise":
+        with pytest.raises(UserError, match=f"--decoding.{name.replace('_', '-')} 1000.*: is too large"):
+            translator.search(["red"], **{name: 10**400})
+
+
+def test_arguments_of_scores() -> None:
+    translator = small_translator()
+    (found,) = translator.search(["red cat"], n_best=1)
+    expected = translator.score(["red cat"], [found[0].ids])
+    assert translator.score(iter(["red cat"]), (ids for ids in [found[0].ids])) == pytest.approx(expected)
+    for wrong in (b"x", {5, 6}, [True], [1.0], None):
+        with pytest.raises(UserError, match="line 1: the target .* must be a text or a list of ids"):
+            translator.score(["red cat"], [wrong])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="targets must be a list with one for each pair"):
+        translator.score(["red cat"], b"x")  # type: ignore[arg-type]
