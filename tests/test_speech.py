@@ -407,7 +407,7 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     assert "line 1: must be a file name, and perhaps a tab" in capsys.readouterr().err
     shutil.copy(spoken_files / "0.wav", spoken_files / "sound")
     assert decode(run.path, "--input", spoken_files / "sound") == 2
-    assert "the name of a recording must end in .wav or .flac or .ogg" in capsys.readouterr().err
+    assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in capsys.readouterr().err
     listing.write_text("FORM.wav\n")  # as AIFF begins, and yet a list
     assert decode(run.path, "--input", listing) == 2
     assert "bad.tsv, line 1" in capsys.readouterr().err
@@ -423,6 +423,23 @@ def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp
     task = SpeechToText.without_corpus(PRESETS["speech"])
     expected = "a recording of 600.01 s is cut to 600.00 s: raise buckets"
     assert task.shortened("source", 60_001, 60_000) == expected
+
+
+def test_mp3_files_are_recordings(run, spoken_files, decode, tmp_path, capsys):
+    wave = read_audio(spoken_files / "0.wav")
+    heard = []
+    for rate in (8_000, 16_000, 44_100):  # which begin differently
+        path = tmp_path / f"{rate}.mp3"
+        soundfile.write(path, audio.resampled(wave, audio.RATE, rate), rate, format="MP3")
+        assert decode(run.path, "--input", path, "--max-length", 5) == 0
+        heard.append(capsys.readouterr().out)
+        path = path.rename(tmp_path / "sound")
+        assert decode(run.path, "--input", path) == 2
+        assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in capsys.readouterr().err
+    path = tmp_path / "sound.wav"
+    soundfile.write(path, wave, audio.RATE)
+    assert decode(run.path, "--input", path, "--max-length", 5) == 0
+    assert heard[1] == capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])

@@ -10,9 +10,11 @@ from transformer.config.model import TransformerConfig
 from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
 from transformer.errors import UserError
 
-AUDIO = (".wav", ".flac", ".ogg")
+AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 """Names of recordings end so."""
-SOUND = re.compile(rb"OggS\0|fLaC\0|ID3[\3\4]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL)
+SOUND = re.compile(
+    rb"OggS\0|fLaC\0|ID3[\3\4]|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL
+)
 """How the content of audio files begins, these and others."""
 
 

@@ -47,8 +47,8 @@ log = logging.getLogger("transformer")
 
 
 def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
-    """The waveform of a WAV, FLAC or OGG file, at this rate. Its channels are averaged; if they cancel out,
-    the loudest is heard alone.
+    """The waveform of a WAV, FLAC, OGG or MP3 file, at this rate. Channels are averaged; if they cancel
+    out, the loudest is heard alone.
 
     Raises:
       UserError: the file is missing, is no regular file, is no audio, is cut off, has no samples, too many,
