@@ -186,3 +186,19 @@ def test_an_error_in_a_process_is_that_of_the_caller(tokenizers: dict[str, Token
     processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 1.5), count=2)
     with pytest.raises(UserError, match="--data.subword-sampling 1.5: at least 0"):
         list(processes(PAIRS, SEEDS))
+
+
+def test_a_process_that_ended_is_named(tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
+    monkeypatch.setattr(sampled, "CHUNK", 2)
+    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 0.1), count=2)
+    parts = processes(PAIRS, SEEDS)
+    next(parts)
+    for process in processes._processes:
+        process.kill()
+        process.wait()
+    with pytest.raises(UserError, match="a process that samples segmentations has ended"):
+        list(parts)
+    whole = [ids.tolist() for sides in processes(PAIRS, SEEDS) for ids in sides[0]]
+    next(abandoned := processes(PAIRS[::-1], SEEDS[::-1]))
+    del abandoned
+    assert [ids.tolist() for sides in processes(PAIRS, SEEDS) for ids in sides[0]] == whole

@@ -11,12 +11,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Field, Sequences
+from transformer.errors import UserError
 from transformer.files import module_path
 
 CHUNK = 512  # records that a process gets at a time
@@ -54,6 +55,9 @@ class SamplerProcesses:
     Args:
       sampler: what each does.
       count: of processes. None: as many as cores but one, which is left to this process.
+
+    Raises:
+      UserError: a process has ended.
     """
 
     def __init__(self, sampler: Sampler, count: int | None = None) -> None:
@@ -70,19 +74,32 @@ class SamplerProcesses:
             yield from (self._sampler(*chunk) for chunk in chunks)
             return
         with self._lock:  # one caller at a time, whose answers these are
-            processes = self._started()
-            waiting: list[subprocess.Popen[bytes]] = []
-            for process in processes:
-                with contextlib.suppress(StopIteration):
-                    _send(process, next(chunks))
-                    waiting.append(process)
-            while waiting:
-                process = waiting.pop(0)
-                answer = _answer(process)
-                with contextlib.suppress(StopIteration):
-                    _send(process, next(chunks))
-                    waiting.append(process)
-                yield answer
+            has_all = False
+            try:
+                yield from self._shared_out(chunks)
+                has_all = True
+            except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+                raise UserError(
+                    "a process that samples segmentations has ended; is there too little memory? Training "
+                    "can be resumed"
+                ) from error
+            finally:
+                if not has_all:  # answers to this caller are still to come
+                    self._end()
+
+    def _shared_out(self, chunks: Iterator[Any]) -> Iterator[list[Sequences]]:
+        waiting: list[subprocess.Popen[bytes]] = []
+        for process in self._started():
+            with contextlib.suppress(StopIteration):
+                _send(process, next(chunks))
+                waiting.append(process)
+        while waiting:
+            process = waiting.pop(0)
+            answer = _answer(process)
+            with contextlib.suppress(StopIteration):
+                _send(process, next(chunks))
+                waiting.append(process)
+            yield answer
 
     def _started(self) -> list[subprocess.Popen[bytes]]:
         if not self._processes:
@@ -100,10 +117,14 @@ class SamplerProcesses:
                 _send(process, self._sampler)
         return self._processes
 
-    def __del__(self) -> None:
-        for process in self._processes:
+    def _end(self) -> None:
+        while self._processes:
+            process = self._processes.pop()
             process.kill()
             process.communicate()
+
+    def __del__(self) -> None:
+        self._end()
 
 
 def _send(process: "subprocess.Popen[bytes]", what: object) -> None:
