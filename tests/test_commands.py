@@ -246,6 +246,8 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),
         (["RUN", "--bleu-tokenize", "char"], b"x\n", "--bleu-tokenize needs --reference"),
         (["RUN", "--output", "."], b"x\n", "--output . is a folder: name a file"),
+        (["RUN", "--output", "x" * 241], b"x\n", "a name of a file may have 240 bytes"),
+        (["RUN", "--explore", "é" * 121], b"x\n", "a name of a file may have 240 bytes"),
         (["RUN", "--method=sample", "--temperature", "nan"], b"x\n", "--temperature must be positive"),
         (["RUN", "--temperature", "0.5"], b"x\n", "--temperature is an option of sample and mbr, and this"),
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be at least 0"),

@@ -24,7 +24,7 @@ from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
 from transformer.errors import UserError
-from transformer.files import address, open_regular, shown
+from transformer.files import address, brief, open_regular, shown
 
 log = logging.getLogger("transformer")
 
@@ -206,6 +206,7 @@ def positional(arguments: Sequence[str]) -> Iterator[str]:
             next(words, None)
 
 
+LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 _FLAGS = ("-h", "--help", "--help-all", "-v")
 
 
@@ -268,6 +269,8 @@ def check_files(given: DecodeArguments) -> int | None:
         raise UserError(f"{option} {shown(output)}: write to a file here, and copy it there")
     if output and is_recording(output):
         raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
+    if output and len(os.fsencode(output.name)) > LONGEST_NAME:
+        raise UserError(f"{option} {brief(output.name)}: a name of a file may have {LONGEST_NAME} bytes")
     if output and not is_device(output):
         if output.is_dir() or not output.name:
             raise UserError(f"{option} {output} is a folder: name a file")
