@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_translator import small_translator, stored
 
-from transformer import Translator, UserError
+from transformer import Decoder, Translator, UserError
 from transformer.translator.generator import Generator
 from transformer.translator.transcriber import Transcriber
 
@@ -60,9 +60,31 @@ def test_arguments_of_a_search() -> None:
             translator.search(["red"], **{name: "yes"})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="sources must be a list of sentences, not NoneType"):
         translator.stream(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="sources must be a list of sentences, not bytes"):
+        translator.search(b"red")  # type: ignore[arg-type]
+    for wrong, kind in ((None, "NoneType"), ("red", "one string")):
+        with pytest.raises(UserError, match=f"inputs must be a list of records, not {kind}"):
+            Decoder.stream(translator, wrong)  # type: ignore[arg-type]
     for name in "length_penalty", "noise":
         with pytest.raises(UserError, match=f"--decoding.{name.replace('_', '-')} 1000.*: is too large"):
             translator.search(["red"], **{name: 10**400})
+
+
+def test_arguments_of_a_transcriber() -> None:
+    transcriber = object.__new__(Transcriber)
+    for name in "times", "alignments":
+        with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
+            transcriber.search([], **{name: "yes"})  # type: ignore[arg-type]
+
+
+def test_a_truncated_target_is_named_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    translator, long = small_translator(), "red " * 50
+    translator.score(["cat"] * 5 + [long], [long] * 5 + ["cat"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "line 6: truncated from 50 to 7 subwords",
+        *(f"the target of line {line}: truncated from 50 to 10 subwords" for line in (1, 2, 3)),
+        "2 more lines, up to the target of line 5, were truncated",
+    ]
 
 
 def test_arguments_of_scores() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import numbers
 import reprlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.errors import UserError
@@ -83,6 +83,14 @@ def _typed(value: Any, hint: Any) -> Any:
             raise TypeError("is too large") from error
     elif {int, float, str, bool} & set(kinds) and type(value) not in kinds:
         raise TypeError(f"must be {' or '.join(_NAMES[kind] for kind in kinds if kind in _NAMES)}")
+    return value
+
+
+def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
+    """Any number of things. Raises UserError if it is one text or no iterable, with this name."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        kind = "one string" if isinstance(value, str) else type(value).__name__
+        raise UserError(f"{name} must be a list of {what}, not {kind}")
     return value
 
 

@@ -251,9 +251,15 @@ class Translation(Task):
         return self.tokenizers[1].decode(ids)
 
     def ids(
-        self, texts: Sequence[str], tokenizer: Tokenizer, longest: int, lines: Sequence[int] = ()
+        self,
+        texts: Sequence[str],
+        tokenizer: Tokenizer,
+        longest: int,
+        lines: Sequence[int] = (),
+        part: str = "",
     ) -> list[list[int]]:
-        """Ids closed by <eos>, truncated to `longest`. Warns of changed lines."""
+        """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
+        target of "."""
         whole = [one_line(text) for text in texts]
         encoded = [tokenizer.encode(text) for text in whole]
         inside = {
@@ -268,9 +274,10 @@ class Translation(Task):
         }
         for changed, what in (inside, "have line breaks inside"), (cut, "were truncated"):
             for line in itertools.islice(changed, NAMED):
-                log.warning("line %d: %s", line, changed[line])
+                log.warning("%sline %d: %s", part, line, changed[line])
             if len(changed) > NAMED:
-                log.warning("%d more lines, up to line %d, %s", len(changed) - NAMED, max(changed), what)
+                more, last = len(changed) - NAMED, max(changed)
+                log.warning("%d more lines, up to %sline %d, %s", more, part, last, what)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def truncated(self, records: Sequence[Pair], longest: int) -> str:

@@ -24,7 +24,7 @@ from transformer.config import (
     changed_search,
     check_beam,
 )
-from transformer.config.ranges import true_or_false, whole_number
+from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.decoding.calls import Inputs
@@ -185,6 +185,7 @@ class Decoder(Generic[TaskT]):
           first_line: as in `decode`.
           options: as in `decode`.
         """
+        records = any_number("inputs", records, "records")
         numbered = enumerate(records, whole_number("first_line", first_line))
         return self.outputs(numbered, self.settings(n_best, options), n_best)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import DecodingConfig, Option
+from transformer.config.ranges import true_or_false
 from transformer.data.features.audio import features_of
 from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, recording
@@ -84,6 +85,7 @@ class Transcriber(Decoder[SpeechToText]):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
             raise _unheard(recordings)
+        times, alignments = true_or_false("times", times), true_or_false("alignments", alignments)
         settings = self.settings(n_best, options)
         records = enumerate(map(self.heard, recordings), 1)
         return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))

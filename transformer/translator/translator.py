@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer.config import LONGEST, Config, DecodingConfig, Option
-from transformer.config.ranges import true_or_false, whole_number
+from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
 from transformer.decoding.scores import SearchResult
@@ -179,11 +179,8 @@ class Translator(Decoder[Translation]):
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
             are not finite.
         """
-        if not isinstance(sources, Iterable):
-            raise UserError(f"sources must be a list of sentences, not {type(sources).__name__}")
-        sources = [sentence(each) for each in sources] if not isinstance(sources, str) else sources
         found = self.stream(
-            sources,
+            [sentence(each) for each in any_number("sources", sources, "sentences")],
             n_best=n_best,
             alignments=alignments,
             first_line=first_line,
@@ -218,9 +215,7 @@ class Translator(Decoder[Translation]):
           token_scores: as in `search`.
           options: as in `search`.
         """
-        if isinstance(records, str) or not isinstance(records, Iterable):
-            kind = "one string" if isinstance(records, str) else type(records).__name__
-            raise UserError(f"sources must be a list of sentences, not {kind}")
+        records = any_number("sources", records, "sentences")
         settings = self.settings(n_best, options)
         pairs = enumerate(asked(records, prefixes, terms), whole_number("first_line", first_line))
         alignments = true_or_false("alignments", alignments)
@@ -356,7 +351,8 @@ class Translator(Decoder[Translation]):
         most, size, special = self.longest or LONGEST, self.config.model.output_size, self.task.special
         numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
         texts, of_texts = [text for _, text in numbered], [line for line, _ in numbered]
-        divided = iter(self.task.ids(texts, self.tokenizers[1], min(longest, most), of_texts))
+        size_of_texts = min(longest, most)
+        divided = iter(self.task.ids(texts, self.tokenizers[1], size_of_texts, of_texts, "the target of "))
 
         def checked(line: int, given: Target) -> list[int]:
             try:
