@@ -247,7 +247,11 @@ def test_glossaries(tmp_path: Path) -> None:
     houses = Glossary({"house": "Hotel", "big house": "große Hotel"})  # an occurrence counts for both
     assert houses.terms("The big house by the house") == ("große Hotel", "Hotel", "Hotel")
     assert houses.terms("a big house") == ("große Hotel",)
-    for text, message in (("dog\n", "line 1: must be a term"), ("a\tb\na\tc\n", "line 2: 'a' has another")):
+    for text, message in (
+        ("dog\n", "line 1: must be a term"),
+        ("a\tb\na\tc\n", "line 2: 'a' has another"),
+        ("ab\tb\na\u00adb\tc\n", "line 2: 'ab' has another"),
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=message):
             Glossary.read(path)

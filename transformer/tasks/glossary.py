@@ -76,7 +76,7 @@ class Glossary:
             if not has_text(line):
                 continue
             where = f"{shown(path)}, line {number}"
-            columns = [column.strip() for column in line.split("\t")]
+            columns = [column.strip() for column in without_formatting(line).split("\t")]
             if len(columns) != 2 or not all(map(has_text, columns)):
                 raise UserError(f"{where}: must be a term, a tab and its translation")
             if entries.setdefault(columns[0], columns[1]) != columns[1]:
