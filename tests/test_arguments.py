@@ -87,6 +87,18 @@ def test_a_truncated_target_is_named_as_one(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+def test_long_names_are_shortened() -> None:
+    long = "x" * 5000
+    for name in (long, f"folder/{long}/run", "x/" * 2500):
+        with pytest.raises(UserError, match="no such run directory") as caught:
+            Translator.load(name)
+        assert len(str(caught.value)) < 120
+    with pytest.raises(UserError, match=f"run '{'y' * 60}[.]{{3}}' does not exist"):
+        raise UserError(f"run {'y' * 4000!r} does not exist")
+    name = f"{'a' * 255}/{'b' * 255}"
+    assert str(UserError(f"{name}: no such run directory")) == f"{name}: no such run directory"
+
+
 def test_arguments_of_scores() -> None:
     translator = small_translator()
     (found,) = translator.search(["red cat"], n_best=1)

@@ -114,7 +114,7 @@ def test_an_average_of_a_read_only_run_is_refused_in_one_line(decoder: Path, tmp
     done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert f"could not write {run_dir}/average: [Errno 13] Permission denied" in line
+    assert f"could not write {run_dir}/average: Permission denied. The checkpoints are unchanged" in line
 
 
 def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path) -> None:

@@ -273,7 +273,15 @@ def test_references_that_do_not_fit(run_dir, command, tmp_path):
     status, _, err = command(decode_main, *arguments, "--reference", tmp_path / "reference")
     assert status == 2
     assert "in has 2 lines but" in err
+    (tmp_path / "in").write_text("a\n")
+    (tmp_path / "reference").write_text("a\nb\n")
+    status, _, err = command(decode_main, *arguments, "--reference", tmp_path / "reference")
+    assert status == 2
+    assert f"in has 1 line but {tmp_path}/reference has 2" in err
     assert not (tmp_path / "out").exists()
+    status, _, err = command(decode_main, *arguments)
+    assert status == 0
+    assert "1 line in " in err
 
 
 def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):

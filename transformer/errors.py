@@ -1,14 +1,19 @@
 """The exceptions whose messages are for the user."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
 class UserError(Exception):
     """Bad input: the message names the file, line or option at fault and the remedy.
 
-    The commands print only the message and exit with status 2; library callers catch it.
+    The commands print only the message and exit with status 2; library callers catch it. Names and paths that
+    are longer than any file's are shortened.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
 
 
 class Stopped(Exception):
@@ -17,6 +22,19 @@ class Stopped(Exception):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+_LONG = re.compile(r"""[^\s/:'"]{256,}|[^\s:'"]{4097,}""")  # longer than a name or a path can be
+
+
+def shortened(message: str) -> str:
+    """A message in which what is too long for the name of a file ends with "..."."""
+    return _LONG.sub(lambda found: f"{found[0][:60]}...", message)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 line, 2,000 lines."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import tyro
 from transformer.cli.guard import guarded
 from transformer.cli.parser import parse
 from transformer.commands import command, program
-from transformer.errors import UserError
+from transformer.errors import UserError, counted
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def _average(arguments: list[str]) -> None:
 
     run = Run(given.run_dir)
     if given.last is not None and given.last > len(run.checkpoints.steps()):
-        raise UserError(f"--last {given.last}: {run.name} has {len(run.checkpoints.steps())} checkpoints")
+        there = counted(len(run.checkpoints.steps()), "checkpoint")
+        raise UserError(f"--last {given.last}: {run.name} has {there}")
     steps = list(given.steps) or run.checkpoints.steps()[-(given.last or run.config.training.keep_last) :]
     place = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{place.name}")

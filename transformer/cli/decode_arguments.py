@@ -23,7 +23,7 @@ from transformer.config.registry import TYPES
 from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
 from transformer.config.synthesis import VoiceDecodingConfig
 from transformer.data.remote import has
-from transformer.errors import UserError
+from transformer.errors import UserError, counted
 from transformer.files import address, brief, open_regular, shown
 
 log = logging.getLogger("transformer")
@@ -288,6 +288,7 @@ def check_files(given: DecodeArguments) -> int | None:
         references = sum(1 for _ in read_lines(given.reference))
         if total is not None and references != total:
             raise UserError(
-                f"{shown(given.input or '')} has {total} lines but {shown(given.reference)} has {references}"
+                f"{shown(given.input or '')} has {counted(total, 'line')} but {shown(given.reference)} has "
+                f"{references:,}"
             )
     return total

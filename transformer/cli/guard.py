@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, TextIO, cast
 
 from transformer.commands import version
-from transformer.errors import Stopped, UserError
+from transformer.errors import Stopped, UserError, shortened
 from transformer.files import discard_further
 
 USAGE = 2
@@ -207,7 +207,8 @@ def guarded(program: str, command: Callable[[list[str]], None]) -> int:
         _discard_output()
         return 0
     except OSError as error:  # of the file system: a full disk, a name that is too long
-        _tell(program, f"{error.strerror or error}: {error.filename or 'standard output, or a file'}")
+        where = error.filename or "standard output, or a file"
+        _tell(program, shortened(f"{error.strerror or error}: {where}"))
         _discard_output()
         return USAGE
     except Exception as error:

@@ -18,7 +18,7 @@ from transformer.cli.outputs import Numbered, Outputs, Translations, Written
 from transformer.cli.transcriptions import Transcriptions
 from transformer.cli.utterances import Utterances
 from transformer.data.remote import fetched
-from transformer.errors import UserError
+from transformer.errors import UserError, counted
 from transformer.files import open_regular
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
@@ -76,7 +76,7 @@ def decode_lines(given: DecodeArguments) -> None:
             )
     seconds = time.monotonic() - start
     if given.output:
-        speed = f"{count:,} lines in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
+        speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.message(f"{speed}, written to {given.output}")
     if given.verbose:
         watch.message(_programs())

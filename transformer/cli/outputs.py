@@ -13,7 +13,7 @@ from transformer.cli.asked import Asking
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
 from transformer.data.sources.corpora import read_lines
-from transformer.errors import UserError
+from transformer.errors import UserError, counted
 from transformer.files import Json, parse_object
 from transformer.tasks.asked import Asked
 from transformer.tasks.translation import Hypothesis
@@ -244,7 +244,8 @@ class Translations(Outputs):
         ]
         if len(references) != len(outputs):
             raise UserError(
-                f"{len(outputs)} lines were translated but {given.reference} has {len(references)}"
+                f"{counted(len(outputs), 'line')} of translations, but {given.reference} has "
+                f"{len(references):,}"
             )
         if not references:
             return []

@@ -115,5 +115,7 @@ def read(place: Path, like: Variables, item: str = "") -> Variables:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without what follows its first line."""
+    """What an error says, without what follows its first line, and without names of temporary files."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

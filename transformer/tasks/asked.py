@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import NamedTuple
 
-from transformer.errors import UserError
+from transformer.errors import UserError, counted
 from transformer.text import without_formatting
 
 
@@ -37,7 +37,8 @@ def asked(
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise UserError(f"{name} must be a list: one for each sentence")
         if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) not in (0, len(sources)):
-            raise UserError(f"{len(given)} {name} for {len(sources)} sentences: give one for each")
+            sentences = counted(len(sources), "sentence")
+            raise UserError(f"{len(given)} {name} for {sentences}: give one for each")
     prefixes = itertools.repeat("") if _none(prefixes) else itertools.chain(prefixes, _ended("prefixes"))
     terms = itertools.repeat(()) if _none(terms) else itertools.chain(terms, _ended("terms"))
     for source, prefix, own in zip(sources, prefixes, terms, strict=False):

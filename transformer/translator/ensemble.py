@@ -63,7 +63,7 @@ def ensemble_of(
     several = not isinstance(members, Decoder) and isinstance(members, Sequence) and members
     if not several or not all(isinstance(member, Decoder) for member in members):
         raise UserError("an ensemble is made of translators: give a list with at least one")
-    first, each = members[0], shares_of(() if weights is None else weights, len(members), "weights")
+    first, each = members[0], shares_of(() if weights is None else weights, len(members), "--weights")
     if not isinstance(mean, str) or mean not in ("probabilities", "logarithms"):
         raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
     for member in members:
