@@ -7,17 +7,26 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from planned_pairs import (
+    LENGTHS,
+    PAIRS,
+    TOKENIZER,
+    TOKENIZERS,
+    Pairs,
+    batcher_of,
+    epoch_of,
+    examples_with,
+    make_plan,
+    members,
+    task_of,
+)
 
-from transformer.config import Config, DataConfig
+from transformer.config import DataConfig
 from transformer.config.presets import PRESETS
 from transformer.data.batching import Batcher, fixed_batches
 from transformer.data.corpus import Corpus
-from transformer.data.example_store import stored
-from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.plans import Batching, PackedPlan, plan_of
-from transformer.data.sampled_plan import SampledPlan
-from transformer.data.sequences import Field, Sequences, arrays_of, gathered, side_lengths, sides, stacked
-from transformer.data.store import PairSource
+from transformer.data.sequences import side_lengths, sides
 from transformer.errors import UserError
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of
@@ -26,62 +35,6 @@ from transformer.tasks.translation import Translation
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)
 PACKED = dataclasses.replace(BUCKETS, batching="packed")
 BOTH = pytest.mark.parametrize("data", [BUCKETS, PACKED], ids=["buckets", "packed"])
-
-
-class Pairs(list, PairSource):
-    """A list that returns several items at once, like the store."""
-
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
-
-def some_pairs(count: int) -> Pairs:
-    random = np.random.default_rng(0)
-    words = ["sun", "moon", "star", "sea", "sand", "wind", "rain", "snow"]
-
-    def sentence() -> str:
-        return " ".join(random.choice(words, size=random.integers(1, 16)))
-
-    return Pairs((sentence(), sentence()) for _ in range(count))
-
-
-PAIRS = some_pairs(157)
-TOKENIZER = train_tokenizer((text for pair in PAIRS for text in pair), "whitespace", 100)
-TOKENIZERS = (TOKENIZER, TOKENIZER)
-LENGTHS = np.array([[len(text.split()) + 1 for text in pair] for pair in PAIRS], np.int32)
-
-
-def task_of(data, tokenizers=TOKENIZERS):
-    return Translation(Config(data=data), tokenizers)
-
-
-IDS = Translation(Config(), TOKENIZERS).fields
-
-
-def examples_with(lengths, fields=IDS):
-    """Examples of which only the lengths matter."""
-    found = {}
-    for name, side in zip(sides(fields), lengths.T, strict=True):
-        values = np.zeros((side.sum(), *fields[name].shape), fields[name].dtype)
-        found[name] = Sequences(values, np.cumsum([0, *side]))
-    return found
-
-
-def make_plan(pairs, tokenizers, lengths, data):
-    return task_of(data, tokenizers).plan(pairs, examples_with(lengths))
-
-
-def batcher_of(pairs, tokenizers, plan, data, host=0, hosts=1):
-    task = task_of(data, tokenizers)
-    return Batcher(arrays_of(task.examples(pairs), task.fields), task.fields, plan, host, hosts)
-
-
-def epoch_of(plan, epoch: int) -> list:
-    return [plan(epoch * plan.steps_per_epoch + step) for step in range(plan.steps_per_epoch)]
-
-
-def members(batches) -> Counter:
-    return Counter(pair for batch in batches for row in batch.members for pair in row)
 
 
 @BOTH
@@ -214,85 +167,6 @@ def test_grain_streams_the_same_batches_from_any_step():
         assert all((batch[side] == batcher(step)[side]).all() for side in batch)
 
 
-def test_subword_samples_belong_to_seed_epoch_and_pair():
-    tokenizer = train_tokenizer([text for pair in PAIRS for text in pair], "bpe", 300)
-    pair_of = (tokenizer, tokenizer)
-    data = DataConfig(
-        tokenizer="bpe", subword_sampling=0.3, max_length=64, buckets=(64,), batch_tokens=64 * 200
-    )
-    lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair] for pair in PAIRS])
-    plan = make_plan(PAIRS, pair_of, lengths, data)
-
-    def rows_by_pair(batcher, step):
-        rows = batcher(step)["source"]
-        return {pair: rows[row] for row, [pair] in enumerate(plan(step).members)}
-
-    batcher = batcher_of(PAIRS, pair_of, plan, data)
-    first, again = rows_by_pair(batcher, 0), rows_by_pair(batcher_of(PAIRS, pair_of, plan, data), 0)
-    later = rows_by_pair(batcher, plan.steps_per_epoch)
-    assert all((first[pair] == again[pair]).all() for pair in first)
-    changed = [pair for pair in first if (first[pair] != later[pair]).any()]
-    assert len(changed) > len(first) / 2
-    assert all(tokenizer.decode(ids) == PAIRS[pair][0] for pair, ids in (first | later).items())
-
-
-SUBWORDS = train_tokenizer([text for pair in PAIRS for text in pair], "bpe", 300)
-
-
-@pytest.mark.parametrize("batching", ["buckets", "packed"])
-@pytest.mark.parametrize("windows", [1, 3])
-def test_long_samples_are_as_likely_as_short_ones(batching, windows, monkeypatch):
-    """Over many epochs, the lengths in the batches follow those of the tokenizer alone."""
-    data = DataConfig(
-        tokenizer="bpe",
-        subword_sampling=0.5,
-        max_length=80,
-        buckets=(20, 40),
-        batch_tokens=400,
-        seed=3,
-        batching=batching,
-    )
-    lengths = np.array([[len(SUBWORDS.encode(text)) + 1 for text in pair] for pair in PAIRS])
-    monkeypatch.setattr(SampledPlan, "BATCHES", lengths.sum() / 800 / windows)
-    plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
-    epochs = 30
-    batches = [plan(step) for step in range(epochs * plan.steps_per_epoch)]
-    assert plan._windows == windows
-    assert plan.dropped == plan.outgrown == 0
-    counts = Counter(pair for rows in batches for pair in rows.chosen.tolist())
-    assert (
-        abs(sum(counts.values()) / epochs / len(PAIRS) - 1) < 0.15
-    )  # a partial batch comes as often as a full one
-    drawn = np.concatenate([side_lengths(rows.examples[0])[rows.examples[1]] for rows in batches])
-    random = np.random.default_rng(0)
-    expected = np.array(
-        [
-            [len(SUBWORDS.sample(text, random, 0.5)) + 1 for text in pair]
-            for pair in PAIRS
-            for _ in range(epochs)
-        ]
-    )
-    error = np.sqrt(drawn.var(axis=0) / len(drawn) + expected.var(axis=0) / len(expected))
-    assert (np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) < 4 * error).all()
-    # and for the pairs themselves: a pair that samples long is seen as often as any other
-    long = lengths.sum(axis=1) > np.median(lengths.sum(axis=1))
-    often = np.array([counts[pair] for pair in range(len(PAIRS))])
-    assert abs(often[long].mean() / often[~long].mean() - 1) < 0.05
-
-
-def test_samples_that_are_too_long_are_left_out_and_told():
-    data = DataConfig(tokenizer="bpe", subword_sampling=0.5, max_length=40, buckets=(40,), batch_tokens=400)
-    lengths = np.array([[len(SUBWORDS.encode(text)) + 1 for text in pair] for pair in PAIRS])
-    plan = make_plan(PAIRS, (SUBWORDS, SUBWORDS), lengths, data)
-    assert 0 < plan.outgrown < 1
-    assert plan.dropped == (lengths.max(axis=1) > 40).sum()
-    arrays, places = plan(0).examples
-    assert (side_lengths(arrays)[places] <= 40).all()
-    strong = dataclasses.replace(data, subword_sampling=1.0, max_length=6, buckets=(6,))
-    with pytest.raises(UserError, match="--data.subword-sampling draws is longer"):
-        make_plan(PAIRS, (SUBWORDS, SUBWORDS), np.full((len(PAIRS), 2), 5), strong)
-
-
 def test_examples_are_made_once(tmp_path, monkeypatch):
     calls = []
     encode = type(TOKENIZER).encode
@@ -344,89 +218,6 @@ def test_sides_have_lengths_of_their_own():
         assert batch.size == 8000 // batch.lengths[0]
         assert all((lengths[index] <= batch.lengths).all() for row in batch.members for index in row)
     assert members(epoch_of(plan, 0)) == Counter(range(300))
-    fields = {
-        "frames": Field("float32", fill=-1.0, shape=(80,)),
-        "words": Field(),
-        "speaker": Field(padded=False),
-    }
-    examples = [
-        {"frames": np.full((3, 80), 0.5, np.float32), "words": [7, 8], "speaker": 4},
-        {"frames": np.zeros((1, 80), np.float32), "words": [9], "speaker": 5},
-    ]
-    batch = stacked(examples, fields, (5, 2), size=3)
-    assert {name: array.shape for name, array in batch.items()} == {
-        "frames": (3, 5, 80),
-        "words": (3, 2),
-        "speaker": (3,),
-    }
-    assert (batch["frames"][0, 3:] == -1).all()
-    assert (batch["frames"][0, :3] == 0.5).all()
-    assert batch["words"].tolist() == [[7, 8], [9, 0], [0, 0]]
-    assert batch["speaker"].tolist() == [4, 5, 0]
-
-
-def gathered_slowly(examples, rows, fields, lengths, size):
-    """Element by element."""
-    batch, length = {}, iter(lengths)
-    for name, field in fields.items():
-        if not field.padded:
-            batch[name] = np.full((size, *field.shape), field.fill, field.dtype)
-            for number, row in enumerate(rows):
-                for index in row:
-                    batch[name][number] = examples[index][name]
-            continue
-        longest = next(length)
-        batch[name] = np.full((size, longest, *field.shape), field.fill, field.dtype)
-        batch[f"{name}_segments"] = np.zeros((size, longest), np.int32)
-        for number, row in enumerate(rows):
-            place = 0
-            for segment, index in enumerate(row, start=1):
-                for element in examples[index][name]:
-                    batch[name][number, place] = element
-                    batch[f"{name}_segments"][number, place] = segment
-                    place += 1
-    return batch
-
-
-FIELDS = {
-    "frames": Field("float32", fill=-1.0, shape=(3,)),
-    "words": Field("int32", fill=7),
-    "speaker": Field(padded=False, shape=(2,)),
-}
-
-
-def some_examples(count, seed):
-    random = np.random.default_rng(seed)
-    return [
-        {
-            "frames": random.normal(size=(random.integers(0, 6), 3)),
-            "words": random.integers(8, 90, random.integers(0, 4)).tolist(),
-            "speaker": random.integers(9, size=2),
-        }
-        for _ in range(count)
-    ]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_batches_are_gathered_element_by_element(seed, tmp_path):
-    """In any number of rows, some of them empty; from memory and from files."""
-    random = np.random.default_rng(seed)
-    examples = some_examples(30, seed)
-    rows = [random.integers(0, 30, random.integers(0, 4)).tolist() for _ in range(random.integers(0, 6))]
-    chosen, counts = np.array([i for row in rows for i in row], int), np.array([*map(len, rows)], int)
-    given = (FIELDS, (15, 9), 7)
-    expected = gathered_slowly(examples, rows, *given)
-    kept = {**FIELDS, "words": Field("uint16")}
-    for arrays in (
-        arrays_of(examples, FIELDS),
-        stored(tmp_path / "kept", kept, iter([examples[:11], [], examples[11:]])),
-        stored(tmp_path / "kept", kept, iter(())),  # as it was written
-    ):
-        batch = gathered(arrays, chosen, counts, *given, segments=True)
-        assert batch.keys() == expected.keys()
-        for name, array in expected.items():
-            assert batch[name].dtype == array.dtype
-            np.testing.assert_array_equal(batch[name], array)
 
 
 def python_calls(work):
@@ -482,34 +273,6 @@ def test_no_python_runs_for_each_example(preset, changes):
     few, many = calls(config), calls(larger(config, 4))
     assert many[0] > 3 * few[0]
     assert many[1] <= few[1] + 4
-
-
-def test_a_row_that_is_too_long_is_no_batch():
-    examples = arrays_of([{"words": [1, 2, 3]}, {"words": [4, 5]}], {"words": Field()})
-    with pytest.raises(ValueError, match="the words of a row is longer than 4"):
-        gathered(examples, np.array([0, 1]), np.array([2]), {"words": Field()}, (4,), 1)
-
-
-def test_kept_examples_are_whole_or_not_there(tmp_path):
-    def broken():
-        yield some_examples(5, 0)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stored(tmp_path / "kept", FIELDS, broken())
-    assert not list(tmp_path.iterdir())
-    stored(tmp_path / "kept", FIELDS, [some_examples(5, 0)])
-    for name in ("frames.float32", "words.ends", "speaker.int32"):
-        path = tmp_path / "kept" / name
-        content = path.read_bytes()
-        for damaged in (content[:-1], content[:-8], content + bytes(8)):
-            path.write_bytes(damaged)
-            with pytest.raises(UserError, match="is damaged .*; remove it"):
-                stored(tmp_path / "kept", FIELDS, iter(()))
-        path.write_bytes(content)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="--data.cache-dir"):
-        stored(tmp_path / "file" / "kept", FIELDS, [[]])
 
 
 @BOTH

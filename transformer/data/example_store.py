@@ -14,15 +14,15 @@ from transformer.files import folder_whole
 
 
 def stored(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Arrays:
-    """The examples kept in a folder, which is written on first use.
+    """The examples stored in a folder, which is written on first use.
 
     Args:
-      folder: appears when it is complete, so that an interrupted preparation is begun anew.
+      folder: appears when it is complete, so that an interrupted preparation starts again.
       fields: of the examples.
       chunks: all examples, a part at a time. They are read if the folder does not exist.
 
     Raises:
-      UserError: the folder cannot be written, or what it has is damaged.
+      UserError: the folder cannot be written, or its files are damaged.
     """
     if not folder.exists():
         try:

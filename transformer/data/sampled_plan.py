@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.data.plans import Batching, Lengths, Plan, Rows, kept_examples, plan_of
-from transformer.data.sequences import Arrays, Sequences, joined, side_lengths
+from transformer.data.sequences import Arrays, Sequences, concatenated, side_lengths
 from transformer.errors import UserError
 
 Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterator[Mapping[str, Sequences]]]
@@ -100,7 +100,7 @@ class SampledPlan(Plan):
         epoch, place = divmod(number, self._windows)
         order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
         indices = np.array_split(order, self._windows)[place]
-        examples = joined(list(progress(self._draw(epoch, indices), len(indices))))
+        examples = concatenated(list(progress(self._draw(epoch, indices), len(indices))))
         lengths = side_lengths(examples)
         seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))

@@ -82,7 +82,7 @@ def arrays_of(examples: Several[Example], fields: Fields) -> Arrays:
     return found
 
 
-def joined(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences]:
+def concatenated(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences]:
     """The examples of several parts, one after the other. All of their fields are sequences."""
     found = {}
     for name in parts[0] if parts else ():

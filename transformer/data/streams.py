@@ -54,16 +54,16 @@ class Stream:
         Args:
           starts: the first token of each row, counted from the beginning of the stream.
           stops: after its last one.
-          begins: whether rows begin anew, so that <bos> stands before their first token.
+          begins: whether rows start over, so that <bos> stands before their first token.
         """
         sizes = stops - starts
         ends = np.concatenate([[0], np.cumsum(sizes)])
         tokens = spans(starts, sizes)
         number = np.searchsorted(self._ends, tokens, side="right")
         document, size = self._order[number], self._sizes[number]
-        place = tokens - (self._ends[number] - size)
-        index = self._ids.ends[document] + place
-        source = np.where(place == 0, self._bos, self._ids.values[index - 1])
+        offset = tokens - (self._ends[number] - size)
+        index = self._ids.ends[document] + offset
+        source = np.where(offset == 0, self._bos, self._ids.values[index - 1])
         if begins:
             source[ends[:-1][sizes > 0]] = self._bos
         characters, words = (each[document] / size for each in (self._characters, self._words))

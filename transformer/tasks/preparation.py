@@ -11,6 +11,7 @@ from transformer.data.example_store import stored
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of
 from transformer.tasks.task import Task
 
+VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
 CHUNK = 4096  # records that become examples at a time
 
 
@@ -49,7 +50,7 @@ def prepare(
       progress: shows the progress.
 
     Raises:
-      UserError: no record is short enough, or the examples cannot be kept.
+      UserError: no record is short enough, or the examples cannot be stored.
     """
     examples = examples_of(task, corpus, progress)
     plan = task.plan(corpus.splits["train"], examples, progress)
@@ -57,10 +58,13 @@ def prepare(
 
 
 def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arrays:
-    """The training examples, made once and kept in the corpus's folder.
+    """The training examples, made once and stored in the corpus's folder.
+
+    The name of their folder changes with all that they depend on: the kind of task, since several may share a
+    corpus, its `content`, the types of the arrays, and the version of what this program makes of records.
 
     Raises:
-      UserError: they cannot be kept, or what is kept is damaged.
+      UserError: they cannot be stored, or the stored files are damaged.
     """
     records, content = corpus.splits["train"], task.content()
 
@@ -71,5 +75,6 @@ def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arra
 
     if not content:
         return arrays_of([example for chunk in chunks() for example in chunk], task.stored_fields)
-    name = f"examples-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
-    return stored(corpus.folder / name, task.stored_fields, chunks())
+    made_by = f"{VERSION} {type(task).__module__}.{type(task).__qualname__} {task.stored_fields}"
+    digest = hashlib.blake2b(made_by.encode() + content, digest_size=8).hexdigest()
+    return stored(corpus.folder / f"examples-{digest}", task.stored_fields, chunks())

@@ -145,8 +145,8 @@ class Task(ABC):
         return
 
     def content(self) -> bytes:
-        """What examples depend on besides records, such as a vocabulary: it names the files that keep them.
-        By default nothing, and they are made at every start and kept in memory."""
+        """What examples depend on besides records, such as a vocabulary: it names the files that store
+        them. By default nothing, and they are made at every start and held in memory."""
         return b""
 
     # To batches
@@ -182,8 +182,8 @@ class Task(ABC):
         return self.fields
 
     def stored_examples(self, records: Sequence[Record]) -> list[Example]:
-        """The arrays of training records, which are made once and kept in files, named by `content`. By
-        default those of `examples`; what has an empty sequence is not trained on."""
+        """The arrays of training records, which are made once and stored in files. By default
+        those of `examples`; what has an empty sequence is not trained on."""
         return self.examples(records)
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:

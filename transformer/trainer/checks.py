@@ -38,8 +38,9 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
 def check_filled(task: Task, corpus: Corpus) -> None:
     """Raises UserError if all records of the validation or test split lack something, such as their
     references: no score would mean anything, nor the choice of the best checkpoint."""
-    for split in corpus.splits.keys() - {"train"}:
-        _check_filled(task, corpus, split)
+    for split in corpus.splits:
+        if split != "train":
+            _check_filled(task, corpus, split)
 
 
 def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
