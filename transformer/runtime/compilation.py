@@ -36,7 +36,7 @@ def keep_programs() -> Path | None:
         return Path(told) if told else None
     # machines may share a home directory, and a program compiled for one may crash on another
     try:
-        folder = (cache_root(Path(asked)) if asked else cache_root(None) / "compiled") / _processor()
+        folder = (cache_root(Path(asked)) if asked else cache_root(None) / "compiled") / processor()
         folder.mkdir(parents=True, exist_ok=True)
     except UserError:  # no home directory
         return None
@@ -49,7 +49,7 @@ def keep_programs() -> Path | None:
     return folder
 
 
-def _processor() -> str:
+def processor() -> str:
     """A name for the instruction sets of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,0 +1,55 @@
+"""Runs of earlier versions go on as they did in the version that began them, for every system."""
+
+import json
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from older_runs import STOPPED, computed, machine
+from small_run import quiet
+
+from transformer import Run, train
+from transformer.systems.registry import SYSTEMS
+
+STORED = Path(__file__).parent / "data" / "older_runs"
+
+
+TOLERANCE = 1e-5
+"""Of losses and scores on another processor or with another version of JAX, after 20 updates."""
+
+
+def close(found: Any, expected: Any, tolerance: float) -> bool:
+    """Whether nested values have the same structure and, up to a relative difference, the same numbers."""
+    if isinstance(expected, dict):
+        pairs = [(found[key], value) for key, value in expected.items()]
+        return found.keys() == expected.keys() and all(close(*pair, tolerance) for pair in pairs)
+    if isinstance(expected, list):
+        pairs = zip(found, expected, strict=True)
+        return all(close(*pair, tolerance) for pair in pairs)
+    return math.isclose(found, expected, rel_tol=tolerance)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_run_of_an_earlier_version_is_resumed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same batches, masks, losses, scores and parameters: bit for bit, if rounding is the same."""
+    monkeypatch.chdir(tmp_path)
+    for system in {name, "synthesis"} if name == "nonautoregressive-synthesis" else {name}:
+        with zipfile.ZipFile(STORED / f"{system}.zip") as archive:
+            archive.extractall()
+    run_dir = Path(name, "run")
+    before = Run(run_dir)
+    assert before.checkpoints.steps() == [STOPPED]
+    expected = json.loads(Path(name, "expected.json").read_text())
+    train(before.config, run_dir, watch=quiet())
+    found = computed(run_dir)
+    if expected.pop("made_by") == machine():
+        assert found == expected
+        return
+    if name == "nonautoregressive-synthesis":
+        pytest.skip("its teacher is hardly trained: rounding decides durations")
+    for part in ("training", "evaluation", "results"):
+        assert close(found[part], expected[part], TOLERANCE), part
