@@ -12,6 +12,7 @@ from transformer.config import (
     SampleConfig,
     TrainingConfig,
     TransformerConfig,
+    changed_search,
     text_data,
 )
 from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
@@ -67,6 +68,17 @@ def _multi30k() -> Config:
         tiny,
         data=replace(text_data(tiny), tokenizer="bpe", vocab_size=8000),
         training=replace(tiny.training, steps=9_000, bleu_tokenize="13a"),
+    )
+
+
+def _student() -> Config:
+    """A student for CPUs, which learns what a `multi30k` teacher translates: a deep encoder, which reads a
+    sentence once, a decoder of one layer (Kasai et al. 2021), and greedy search (docs/recipes/student.md)."""
+    teacher = _multi30k()
+    return replace(
+        teacher,
+        model=replace(teacher.model, num_layers=6, decoder_layers=1),  # type: ignore[call-arg]
+        decoding=changed_search(teacher.decoding, {"method": "greedy"}),
     )
 
 
@@ -294,6 +306,7 @@ PRESETS: dict[str, Config] = {
     "tiny": _tiny(),
     "tiny-published": _tiny_published(),
     "multi30k": _multi30k(),
+    "student": _student(),
     "tiny-convolutional": _baseline(
         "convolutional", ConvolutionalConfig(d_model=144, num_layers=4, kernel_width=3, dropout=0.2)
     ),
@@ -346,6 +359,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny": "text already split into subwords",
         "tiny-published": "tiny with the published hyperparameters",
         "multi30k": "raw text, with its own BPE vocabulary",
+        "student": "deep encoder, one decoder layer, greedy: learns from a teacher (see distill), fast on CPUs",
     },
     "baselines": {
         "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
