@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: this program and its peers side by side, on the same weights and inputs.
+"""`python -m benchmarks`: this program and its peers side by side on a CPU, on the same weights and inputs.
 
 Every contestant runs in a separate process. They take turns, and medians are compared. Outputs are compared
 too: the networks must agree on the loss of a batch, and the table has the share of identical translations.
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive, run
-from benchmarks.measure import Measurement, gpu, keep, machine, peaks, script, seconds_of, side_by_side
+from benchmarks.measure import Measurement, keep, machine, script, seconds_of, side_by_side
 
 AGREE = 0.9  # of the sentences; the others may differ because float32 sums have another order
 
@@ -34,32 +34,14 @@ class Row:
     ratio: float
     agreement: float | None = None
     """The share of sentences with the same translation as ours."""
-    of_peak: float | None = None
-    """The share of the GPU's peak in operations (training) or memory bandwidth (decoding)."""
 
 
 def rows_of(
-    section: str,
-    found: list[Measurement],
-    work: float,
-    unit: str,
-    agree: Sequence[float | None],
-    least: float | None = None,
+    section: str, found: list[Measurement], work: float, unit: str, agree: Sequence[float | None]
 ) -> list[Row]:
-    """The rows of a section, ours first. Each round does `work` units, for which the hardware needs at least
-    `least` seconds."""
+    """The rows of a section, ours first. Each round does `work` units."""
     return [
-        Row(
-            section,
-            m.name,
-            m.median,
-            work / m.median,
-            unit,
-            m.memory,
-            m.median / found[0].median,
-            share,
-            least and least / m.median,
-        )
+        Row(section, m.name, m.median, work / m.median, unit, m.memory, m.median / found[0].median, share)
         for m, share in zip(found, agree, strict=True)
     ]
 
@@ -68,16 +50,12 @@ def training(given: argparse.Namespace, size: str) -> list[Row]:
     """A training step: dropout, label smoothing and Adam included."""
     from benchmarks import training as section
 
-    case = (section.ON_GPU if given.device == "gpu" else section.CASES)[size]
+    case = section.CASES[size]
     if given.quick:
         case = replace(case, num_layers=1, vocab_size=200, rows=8)
-    losses = section.losses_without_dropout(case)
-    if abs(losses["transformer"] - losses["torch"]) > 1e-4 * losses["torch"]:
-        raise RuntimeError(f"the networks disagree: {losses}")
+    section.check_losses(case)
     found = side_by_side(section.contestants(case), given.rounds)
-    hardware = peaks(gpu()) if given.device == "gpu" else None
-    least = case.flops / hardware[0] if hardware else None
-    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [None] * len(found), least)
+    return rows_of(f"training step, {size}", found, case.tokens, "tokens/s", [None] * len(found))
 
 
 def sentences(run_dir: Path, count: int) -> list[str]:
@@ -96,22 +74,14 @@ def decoding(given: argparse.Namespace, count: int, name: str) -> list[Row]:
 
     run_dir = section.model(given.work, given.model, given.steps, given.quick)
     sources = sentences(run_dir, count)
-    on_gpu = given.device == "gpu"
-    choose = section.contestants_on_gpu if on_gpu else section.contestants
-    contestants = choose(run_dir, given.work, sources)
-    found = side_by_side(contestants, given.rounds)
+    found = side_by_side(section.contestants(run_dir, given.work, sources), given.rounds)
     agree = [section.agreement(found[0].output, m.output) for m in found]
     for measured, share in zip(found, agree, strict=True):
-        if share < AGREE and "int8" not in measured.name and "bfloat16" not in measured.name:
+        if share < AGREE and "int8" not in measured.name:
             print(
                 f"note: {measured.name} has only {share:.0%} of the translations in common", file=sys.stderr
             )
-    if not on_gpu:
-        return rows_of(name, found, len(sources), "sentences/s", agree)
-    hardware = peaks(gpu())
-    least = section.bytes_needed(run_dir, sources, found[0].output) / hardware[1] if hardware else None
-    tokens = sum(1 + len(said) for said in found[0].output)
-    return rows_of(name, found, tokens, "tokens/s", agree, least)
+    return rows_of(name, found, len(sources), "sentences/s", agree)
 
 
 def whole_file(given: argparse.Namespace) -> list[Row]:
@@ -156,21 +126,13 @@ def processes(section: str, commands: dict[str, list[str]], rounds: int) -> list
 
 
 Section = Callable[[argparse.Namespace], list[Row]]
-ON_CPU: dict[str, Section] = {
+SECTIONS: dict[str, Section] = {
     "train-tiny": lambda given: training(given, "tiny"),
     "train-base": lambda given: training(given, "base"),
     "decode": lambda given: decoding(given, 48, "beam 4, 48 sentences"),
     "sentence": lambda given: decoding(given, 1, "beam 4, one sentence"),
     "file": whole_file,
     "start": start_up,
-}
-ON_GPU: dict[str, Section] = {
-    "train-base": lambda given: training(given, "base"),
-    "train-big": lambda given: training(given, "big"),
-    "decode-64": lambda given: decoding(given, 64, "beam 4, 64 sentences"),
-    "decode-128": lambda given: decoding(given, 128, "beam 4, 128 sentences"),
-    "decode-256": lambda given: decoding(given, 256, "beam 4, 256 sentences"),
-    "decode-512": lambda given: decoding(given, 512, "beam 4, 512 sentences"),
 }
 
 
@@ -203,9 +165,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "sections",
         nargs="*",
-        help=f"some of {', '.join(ON_CPU)}; on a GPU {', '.join(ON_GPU)}; default: all",
+        help=f"some of {', '.join(SECTIONS)}; default: all",
     )
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument(
         "--output", type=new_file, default=Path("performance"), help="writes OUTPUT.json, .png"
     )
@@ -217,18 +178,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=9, help="timed rounds of each contestant")
     parser.add_argument("--quick", action="store_true", help="small sizes, to test that it runs")
     given = parser.parse_args(arguments)
-    sections = ON_GPU if given.device == "gpu" else ON_CPU
-    if unknown := sorted(set(given.sections) - set(sections)):
-        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(sections)}")
-    if given.device == "gpu" and not gpu():
-        parser.error("--device gpu: nvidia-smi finds no GPU")
+    if unknown := sorted(set(given.sections) - set(SECTIONS)):
+        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
     needs("matplotlib", "torch", "transformers", "ctranslate2")
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process uses the GPU too
-    os.environ["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda,cpu"}[given.device]
+    os.environ["JAX_PLATFORMS"] = "cpu"
     given.work.mkdir(parents=True, exist_ok=True)
     about, rows = machine(), list[Row]()
-    for name in given.sections or sections:
-        found = sections[name](given)
+    for name in given.sections or SECTIONS:
+        found = SECTIONS[name](given)
         rows.extend(found)  # saved at once: the next section may fail
         results = {"about": about, "rows": [vars(row) for row in rows]}
         written = keep(given.output, results, lambda path: plot(rows, path))
@@ -238,9 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def table_of(rows: list[Row]) -> Table:
     """The table of a section."""
-    table = Table(
-        "program", "median s", "rate", "peak MiB", "x ours", "identical", "of peak", title=rows[0].section
-    )
+    table = Table("program", "median s", "rate", "peak MiB", "x ours", "identical", title=rows[0].section)
     for row in rows:
         table.add_row(
             row.name,
@@ -249,7 +204,6 @@ def table_of(rows: list[Row]) -> Table:
             f"{row.memory / 2**20:,.0f}" if row.memory else "",
             f"{row.ratio:.2f}",
             "" if row.agreement is None else f"{row.agreement:.0%}",
-            "" if row.of_peak is None else f"{row.of_peak:.0%}",
         )
     return table
 

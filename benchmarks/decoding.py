@@ -4,15 +4,22 @@ The model is trained here and exported with `export_marian`. All programs divide
 the number of complete hypotheses is the beam size, as CTranslate2 does.
 """
 
+import contextlib
+import ctypes
+import importlib.util
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Contestant, script
+from transformer.files import write_whole
+
+if TYPE_CHECKING:
+    from transformer import Config
 
 BEAM, ALPHA, LONGEST = 4, 1.0, 100
 WRITTEN = ("ours.txt", "ours-int8.txt", "theirs.txt")  # by whole processes
@@ -20,9 +27,12 @@ Said = list[list[str]]
 """The subwords of the best translation of every sentence."""
 
 
-def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -> Path:
+def model(
+    folder: Path, run_dir: Path | None, steps: int, quick: bool = False, vocab_size: int | None = None
+) -> Path:
     """A run with a 6+6-layer network of width 512: the given one, or one trained on the built-in corpus just
-    long enough to end its sentences. With `quick`, a small network after two updates."""
+    long enough to end its sentences. With `quick`, a small network after two updates. The corpus has words
+    for a vocabulary of 2,000; up to `vocab_size`, subwords that never occur are added."""
     from transformer import PRESETS, BeamConfig, TransformerConfig, train
 
     if run_dir:
@@ -40,7 +50,29 @@ def model(folder: Path, run_dir: Path | None, steps: int, quick: bool = False) -
     if quick:
         small = replace(config.model, num_layers=1, d_model=32, d_ff=64, num_heads=2)
         config = replace(config, model=small, training=replace(config.training, steps=2, evaluate_every=2))
-    return train(config, folder / ("quick" if quick else f"built-in-{steps}"))
+    name = "quick" if quick else f"built-in-{steps}"
+    if vocab_size:
+        tokenizer, name = folder / f"{vocab_size}.spm", f"{name}-{vocab_size}"
+        write_whole(tokenizer, enlarged(config, vocab_size))
+        config = replace(config, data=replace(config.data, source_tokenizer=tokenizer))
+    return train(config, folder / name)
+
+
+def enlarged(config: "Config", vocab_size: int) -> bytes:
+    """The SentencePiece model of a config, with subwords that never occur."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    from transformer.data.features.vocabulary import train_sentencepiece
+    from transformer.data.sources.corpora import open_corpus
+
+    data = config.data
+    lines = (text for pair in open_corpus(data).splits["train"] for text in pair)
+    content = train_sentencepiece(lines, data.tokenizer, data.vocab_size, config.model.special)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    for number in range(len(model.pieces), vocab_size):
+        model.pieces.add(piece=f"<never {number}>", score=-1e4, type=model.SentencePiece.UNUSED)
+    model.trainer_spec.vocab_size = vocab_size
+    return model.SerializeToString()
 
 
 def newest(run_dir: Path) -> float:
@@ -48,10 +80,8 @@ def newest(run_dir: Path) -> float:
     return max(path.stat().st_mtime for path in (run_dir / "checkpoints").iterdir())
 
 
-def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
-    """The model in the formats of Hugging Face and CTranslate2."""
-    import ctranslate2
-
+def exported(folder: Path, run_dir: Path, convert: bool = True) -> tuple[Path, Path]:
+    """The folders of the model in the formats of Hugging Face and, to `convert`, of CTranslate2."""
     from transformer.interop.folders import export_marian
 
     hugging_face, converted = folder / f"{run_dir.name}-marian", folder / f"{run_dir.name}-ctranslate2"
@@ -59,6 +89,9 @@ def exported(folder: Path, run_dir: Path) -> tuple[Path, Path]:
         for old in (hugging_face, converted):
             shutil.rmtree(old, ignore_errors=True)
         export_marian(run_dir, hugging_face)
+    if convert and not converted.exists():
+        import ctranslate2
+
         ctranslate2.converters.TransformersConverter(str(hugging_face)).convert(str(converted))
     return hugging_face, converted
 
@@ -83,16 +116,25 @@ def ours(
 
 
 def ctranslate(
-    converted: Path, hugging_face: Path, sources: list[str], inter: int, intra: int, kind: str
+    converted: Path,
+    hugging_face: Path,
+    sources: list[str],
+    inter: int,
+    intra: int,
+    kind: str,
+    device: str = "cpu",
+    batch: int | None = None,
 ) -> Callable[[], Said]:
-    """`translate_batch`, with the batch divided among the workers."""
+    """`translate_batch`: so many sentences at once, or the whole batch divided among the workers."""
     import ctranslate2
 
+    if device == "cuda":
+        load_cublas()
     pieces = _pieces(hugging_face, sources)
     translator = ctranslate2.Translator(
-        str(converted), device="cpu", inter_threads=inter, intra_threads=intra, compute_type=kind
+        str(converted), device=device, inter_threads=inter, intra_threads=intra, compute_type=kind
     )
-    share = -(-len(pieces) // inter)
+    share = batch or (-(-len(pieces) // inter) if inter > 1 else 0)
 
     def run() -> Said:
         found = translator.translate_batch(
@@ -100,32 +142,65 @@ def ctranslate(
             beam_size=BEAM,
             length_penalty=ALPHA,
             max_decoding_length=LONGEST,
-            max_batch_size=share if inter > 1 else 0,
+            max_batch_size=share,
         )
         return [result.hypotheses[0] for result in found]
 
     return run
 
 
+def load_cublas() -> None:
+    """Loads CUDA 12's cuBLAS, which CTranslate2 opens by this name, from the system or from its package.
+
+    Raises:
+      OSError: it is in neither.
+    """
+    name = "libcublas.so.12"
+    try:
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    except OSError:
+        with contextlib.suppress(ModuleNotFoundError):
+            package = importlib.util.find_spec("nvidia.cublas")
+            for folder in (package and package.submodule_search_locations) or ():
+                if (library := Path(folder) / "lib" / name).exists():
+                    ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+                    return
+        raise
+
+
 def hugging_face_generate(
-    hugging_face: Path, sources: list[str], device: str = "cpu", dtype: str = "float32"
+    hugging_face: Path,
+    sources: list[str],
+    device: str = "cpu",
+    dtype: str = "float32",
+    batch: int | None = None,
 ) -> Callable[[], Said]:
-    """`generate`, all sentences in one batch."""
+    """`generate`: so many sentences of similar length at once, or all in one batch."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
     tokenizer = MarianTokenizer.from_pretrained(hugging_face)
     network = MarianMTModel.from_pretrained(hugging_face, dtype=getattr(torch, dtype)).eval().to(device)
-    inputs = tokenizer(sources, return_tensors="pt", padding=True).to(device)
+    size = batch or len(sources)
+    lengths = [len(ids) for ids in tokenizer(sources)["input_ids"]]
+    order = sorted(range(len(sources)), key=lengths.__getitem__)
+    chunks = [order[start : start + size] for start in range(0, len(order), size)]
+    inputs = [
+        tokenizer([sources[index] for index in chunk], return_tensors="pt", padding=True).to(device)
+        for chunk in chunks
+    ]
     options = {"num_beams": BEAM, "length_penalty": ALPHA, "early_stopping": True, "max_length": LONGEST + 1}
+    special = set(tokenizer.all_special_tokens) - {"<unk>"}
 
     def run() -> Said:
-        with torch.no_grad():
-            found = network.generate(**inputs, **options)
-        special = set(tokenizer.all_special_tokens) - {"<unk>"}
-        return [
-            [piece for piece in tokenizer.convert_ids_to_tokens(row) if piece not in special] for row in found
-        ]
+        outputs: Said = [[]] * len(sources)
+        for chunk, each in zip(chunks, inputs, strict=True):
+            with torch.no_grad():
+                rows = network.generate(**each, **options).tolist()
+            for index, row in zip(chunk, rows, strict=True):
+                pieces = tokenizer.convert_ids_to_tokens(row)
+                outputs[index] = [piece for piece in pieces if piece not in special]
+        return outputs
 
     return run
 
@@ -155,36 +230,33 @@ def contestants(run_dir: Path, folder: Path, sources: list[str]) -> list[Contest
     ]
 
 
-def contestants_on_gpu(run_dir: Path, folder: Path, sources: list[str]) -> list[Contestant]:
-    """Ours and Hugging Face, in float32 and in bfloat16, with all sentences in one batch."""
-    hugging_face, _ = exported(folder, run_dir)
-    rows, found = len(sources), []
-    for dtype in ("bfloat16", "float32"):
-        here = {"run_dir": run_dir, "sources": sources, "dtype": dtype, "rows": rows}
-        there = {"hugging_face": hugging_face, "sources": sources, "dtype": dtype, "device": "cuda"}
-        found.append(Contestant(f"transformer {dtype}", ours, here))
-        found.append(Contestant(f"Hugging Face {dtype}", hugging_face_generate, there))
-    return found
+def contestants_in_batches(
+    run_dir: Path, folder: Path, sources: list[str], batch: int, device: str, without: Sequence[str] = ()
+) -> list[Contestant]:
+    """Ours in bfloat16, CTranslate2 and Hugging Face in float16 (on a CPU in float32).
 
-
-def bytes_needed(run_dir: Path, sources: list[str], said: Said) -> float:
-    """The bytes that a beam search has to read at least, in bfloat16: at each step the weights of decoder and
-    output once, and for each beam the keys and values of its tokens so far and of its source."""
-    import jax
-
-    from transformer import Run
-    from transformer.systems.registry import model_shapes
-
-    run = Run(run_dir)
-    c = run.config.model
-    shapes = model_shapes(run.config)["params"]
-    decoder = {name: shape for name, shape in shapes.items() if not name.startswith("encoder_")}
-    weights = sum(shape.size for shape in jax.tree.leaves(decoder))
-    steps = 1 + max(map(len, said))
-    words = sum(1 + len(run.task.tokenizers[0].encode(source)) for source in sources)
-    kept = 2 * c.decoder_depth * c.d_model
-    cache = kept * sum(BEAM * len(said) * step + words for step in range(steps))
-    return 2.0 * (steps * weights + cache)
+    Args:
+      run_dir: the model.
+      folder: for the exported models.
+      sources: sentences, in any number.
+      batch: how many are searched at once.
+      device: "cuda" or "cpu".
+      without: "ctranslate2", "transformers": programs to leave out.
+    """
+    hugging_face, converted = exported(folder, run_dir, convert="ctranslate2" not in without)
+    half = "float16" if device == "cuda" else "float32"
+    there = {"hugging_face": hugging_face, "sources": sources, "batch": batch, "device": device}
+    threads = {"converted": converted, "inter": 1, "intra": 0, "kind": half}
+    found = {
+        "": Contestant(
+            "transformer bfloat16",
+            ours,
+            {"run_dir": run_dir, "sources": sources, "dtype": "bfloat16", "rows": batch},
+        ),
+        "ctranslate2": Contestant(f"CTranslate2 {half}", ctranslate, there | threads),
+        "transformers": Contestant(f"Hugging Face {half}", hugging_face_generate, there | {"dtype": half}),
+    }
+    return [contestant for name, contestant in found.items() if name not in without]
 
 
 def agreement(one: Said, other: Said) -> float:

@@ -1,6 +1,7 @@
 """Side-by-side timing: contestants run in separate processes, warmed up, and take turns."""
 
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -53,16 +54,20 @@ class Measurement:
         return statistics.median(self.cpu_seconds)
 
 
-def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 2) -> list[Measurement]:
+def side_by_side(
+    contestants: Sequence[Contestant], rounds: int, warm_up: int = 2, deadline: float = math.inf
+) -> list[Measurement]:
     """Runs contestants in turns, so that a disturbance of the machine affects all of them.
 
     Args:
       contestants: the programs to time.
       rounds: timed runs of each.
       warm_up: untimed runs of each before.
+      deadline: when to give up, in seconds of `time.monotonic`.
 
     Raises:
       RuntimeError: a contestant failed, with its message.
+      TimeoutError: the deadline has passed.
     """
     context = multiprocessing.get_context("spawn")
     processes, pipes = [], []
@@ -78,7 +83,7 @@ def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 
             processes.append(process)
             pipes.append(ours)
             for _ in range(1 + warm_up):
-                _ask(ours, contestant)
+                _ask(ours, contestant, deadline)
         seconds: list[list[float]] = [[] for _ in contestants]
         cpu_seconds: list[list[float]] = [[] for _ in contestants]
         last: list[tuple[Any, int]] = [(None, 0)] * len(contestants)
@@ -87,7 +92,7 @@ def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 
             shuffle(order)
             for index in order:
                 time.sleep(REST)
-                elapsed, used, *last[index] = _ask(pipes[index], contestants[index])
+                elapsed, used, *last[index] = _ask(pipes[index], contestants[index], deadline)
                 seconds[index].append(elapsed)
                 cpu_seconds[index].append(used)
     finally:
@@ -102,8 +107,10 @@ def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 
     ]
 
 
-def _ask(pipe: Any, contestant: Contestant) -> tuple[float, float, Any, int]:
+def _ask(pipe: Any, contestant: Contestant, deadline: float) -> tuple[float, float, Any, int]:
     pipe.send("go")
+    if not pipe.poll(None if deadline == math.inf else max(0.0, deadline - time.monotonic())):
+        raise TimeoutError(f"{contestant.name} was not done in time")
     try:
         answer = pipe.recv()
     except EOFError:
@@ -145,23 +152,15 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-GPUS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.04e12)}
-"""Dense bfloat16 operations and memory bytes per second, from data sheets."""
-
-
-def gpu() -> str | None:
-    """The name of the first GPU. (Without JAX or PyTorch, which would take its memory.)"""
+def gpu(field: str = "name") -> str | None:
+    """The name of the first GPU, or another field that nvidia-smi can query. None: there is no GPU. (Without
+    JAX or PyTorch, which would take its memory.)"""
     try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=True)
+        command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.splitlines()[0].strip()
-
-
-def peaks(name: str | None) -> tuple[float, float] | None:
-    """A GPU's operations and bytes per second, if known."""
-    return next((figures for model, figures in GPUS.items() if model in (name or "")), None)
+    return answer.stdout.splitlines()[0].strip()
 
 
 def script(name: str, *options: str | Path) -> list[str]:
@@ -184,7 +183,7 @@ def seconds_of(command: list[str]) -> float:
 
 def machine() -> dict[str, str]:
     """The machine and the versions that were measured."""
-    names = ("jax", "flax", "torch", "transformers", "ctranslate2")
+    names = ("jax", "jax-cuda13-plugin", "flax", "torch", "transformers", "ctranslate2")
     versions = {}
     for name in names:
         try:
@@ -196,7 +195,7 @@ def machine() -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "processor": f"{len(models)} x {models[0] if models else platform.processor()}",
-        **({"gpu": name} if (name := gpu()) else {}),
+        **({"gpu": name, "driver": gpu("driver_version") or ""} if (name := gpu()) else {}),
         "python": platform.python_version(),
         **versions,
     }

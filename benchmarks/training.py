@@ -1,18 +1,20 @@
 """A training step here and in PyTorch: the same network, weights, batch, loss and optimizer.
 
-Dropout, label smoothing and Adam are included; there is no padding. On a GPU matrices are bfloat16 (PyTorch:
-autocast), and every row has several sentences, separated by masks. PyTorch's label smoothing is over all
-classes including the target, which is the same work.
+Dropout, label smoothing and Adam are included; there is no padding. In bfloat16, parameters and Adam's state
+are float32 (PyTorch: autocast). Packed rows have several sentences, separated by masks. PyTorch's label
+smoothing is over all classes including the target, which is the same work.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.measure import Contestant
+
+if TYPE_CHECKING:
+    from transformer.config import Config
 
 
 @dataclass(frozen=True)
@@ -33,31 +35,19 @@ class Case:
     window: int | None = None
     mechanism: str = "dot-product"
     device: str = "cpu"
+    updates: int = 1
+    """Updates of a timed run, which ends when the last one has."""
 
     @property
     def tokens(self) -> int:
         """Target tokens of a batch."""
         return self.rows * self.time
 
-    @property
-    def flops(self) -> float:
-        """Operations that one update needs: 2 for each weight that a token is multiplied with, and for each
-        product in the attention of a token to its own sentence (half of it in the decoder); twice as many for
-        the gradients. Neither recomputation nor masked products count."""
-        d, wide, length = self.d_model, self.d_ff, self.time / self.sentences
-        encoder = 4 * d * d + 2 * d * wide + 2 * length * d
-        decoder = 8 * d * d + 2 * d * wide + (1 + 2) * length * d
-        per_token = self.num_layers * (encoder + decoder) + d * self.vocab_size
-        return 3 * 2 * per_token * self.tokens
-
 
 CASES = {
     "tiny": Case("tiny", 4, 128, 256, 4, vocab_size=9_800, rows=128, time=32),
     "base": Case("base", 6, 512, 2048, 8, vocab_size=16_000, rows=32, time=32),
 }
-BASE = Case("base", 6, 512, 2048, 8, 37_000, 96, 256, dtype="bfloat16", sentences=8, device="gpu")
-ON_GPU = {"base": BASE, "big": replace(BASE, name="big", d_model=1024, d_ff=4096, num_heads=16)}
-"""The paper's models with about 25,000 tokens per update, as in section 5.1."""
 SMOOTHING, RATE = 0.1, 1e-4
 
 
@@ -75,12 +65,52 @@ def batch_of(case: Case) -> dict[str, np.ndarray]:
     return batch
 
 
+def case_of(name: str, config: "Config", length: int = 32, **more: Any) -> Case:
+    """The network of a config, and its batch on one device: in the longest bucket, of sentences of `length`
+    if rows are packed. `more` are other fields of the case.
+
+    Args:
+      name: of the case.
+      config: with precision and batching decided.
+      length: of a sentence in a packed row. It must divide the longest bucket.
+    """
+    from transformer.plan.jobs import prepared
+
+    config, task = prepared(config)
+    batching, m = task.batching(), config.model
+    longest = batching.buckets[-1]
+    return Case(
+        name,
+        *(m.num_layers, m.d_model, m.d_ff, m.num_heads, m.vocab_size),
+        rows=batching.rows(longest),
+        time=max(longest),
+        dropout=m.dropout,
+        dtype=m.dtype,
+        sentences=max(longest) // length if batching.packed else 1,
+        **more,
+    )
+
+
 def contestants(case: Case) -> list[Contestant]:
     """Ours, and PyTorch in eager mode and compiled."""
     return [
         Contestant("transformer", jax_step, {"case": case}),
         Contestant("torch eager", torch_step, {"case": case, "compiled": False}),
         Contestant("torch.compile", torch_step, {"case": case, "compiled": True}),
+    ]
+
+
+def packed_contestants(case: Case, torch: bool = True) -> list[Contestant]:
+    """Ours with packed rows; compiled PyTorch with them, and without their masks, as if each row were one
+    sentence: its fastest attention takes no mask."""
+    others = {"torch.compile": case, "torch.compile, no masks": replace(case, sentences=1)}
+    return [
+        Contestant("transformer", jax_step, {"case": case}),
+        *(
+            Contestant(name, torch_step, {"case": each, "compiled": True})
+            for name, each in others.items()
+            if torch
+        ),
     ]
 
 
@@ -135,23 +165,26 @@ def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
 
 
 def jax_step(case: Case) -> Callable[[], float]:
-    """An update as `train.py` runs it; returns its loss per token."""
+    """Updates as `train.py` runs them; returns the loss per token of the last."""
+    from transformer.runtime.compilation import keep_programs
     from transformer.runtime.sharding import Replicas
 
+    keep_programs()
     step, state = jax_update(case)
     step, state = Replicas().spread(step, donate_state=True), Replicas().place(state)
     batch = next(iter(Replicas().batches([batch_of(case)])))
 
     def run() -> float:
         nonlocal state
-        state, metrics = step(state, batch)
+        for _ in range(case.updates):
+            state, metrics = step(state, batch)
         return float(metrics["nll"])
 
     return run
 
 
 def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
-    """The same step in PyTorch, with its fused attention and its fused Adam."""
+    """The same updates in PyTorch, with its fused attention and its fused Adam."""
     import contextlib
 
     import torch
@@ -178,10 +211,11 @@ def torch_step(case: Case, compiled: bool) -> Callable[[], float]:
     forward = torch.compile(loss_of) if compiled else loss_of
 
     def run() -> float:
-        optimizer.zero_grad(set_to_none=True)
-        loss, nll = forward()
-        loss.backward()
-        optimizer.step()
+        for _ in range(case.updates):
+            optimizer.zero_grad(set_to_none=True)
+            loss, nll = forward()
+            loss.backward()
+            optimizer.step()
         return float(nll)
 
     return run
@@ -202,8 +236,12 @@ def torch_batch(case: Case, device: str) -> list[Any]:
     return [array.to(device) for array in arrays]
 
 
-def losses_without_dropout(case: Case) -> dict[str, float]:
-    """The losses of both networks on the first batch with the same weights, which must agree."""
+def check_losses(case: Case) -> None:
+    """Compares the losses of both networks on the first batch, with the same weights and without dropout.
+
+    Raises:
+      RuntimeError: they disagree.
+    """
     import jax
     import torch
     from torch.nn import functional as F
@@ -223,5 +261,5 @@ def losses_without_dropout(case: Case) -> dict[str, float]:
     source, told, target, *masks = torch_batch(case, "cpu")
     with torch.no_grad():
         theirs = F.cross_entropy(model(source, told, *masks).flatten(0, 1), target.flatten())
-    assert math.isfinite(ours)
-    return {"transformer": float(ours), "torch": float(theirs)}
+    if not abs(ours - float(theirs)) <= 1e-4 * float(theirs):
+        raise RuntimeError(f"the networks disagree: their losses are {ours} and {theirs}")

@@ -1,0 +1,275 @@
+"""Training and decoding on one NVIDIA GPU, against PyTorch, CTranslate2 and Hugging Face.
+
+`python -m benchmarks.gpu` measures the cases that OUTPUT lacks, one after another, and begins none that would
+not end within `--minutes`. A case is a line of OUTPUT (JSON), written when it is done: repeat the call until
+it says that nothing is left. An interrupted call loses one case at most, and lines of several calls may be
+joined. The programs of a case are processes of their own and take turns on the card; medians are compared.
+
+plan: the compiler's estimate of an update (`train.py --plan`). It needs jax-cuda13-plugin, but no GPU.
+
+train: updates of the presets base and big as `train.py` makes them on a GPU (bfloat16 products, float32
+parameters and Adam's state, packed rows), with 25,000 tokens in rows of 128 and with 96 rows of 256. PyTorch
+has the same network, weights and batch, with autocast to bfloat16, float32 parameters, torch.compile,
+scaled_dot_product_attention and fused Adam; and once more without the masks between the sentences of a row,
+since its fastest attention takes none (the same products, another result). A timed run is ten updates.
+
+decode: beam search (beam 4) with 1, 64 and 256 sentences at once, ours in bfloat16, CTranslate2 and Hugging
+Face in float16. The base model is trained for this, with 2,000 updates on the built-in corpus; most of its
+32,000 subwords never occur there.
+
+A share of the peak is the FLOPs of the matrix products over the time and the chip's peak. As in `--plan`,
+masked products count, and recomputation does not.
+"""
+
+import argparse
+import json
+import os
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.command import needs, new_file, positive, run, work_folder
+from benchmarks.gpu_table import markdown, place_of
+from benchmarks.measure import Contestant, Measurement, gpu, machine, side_by_side
+from transformer.errors import UserError
+from transformer.files import write_whole
+
+if TYPE_CHECKING:
+    from transformer import Config
+
+Result = dict[str, Any]
+Measure = Callable[[Namespace, float], Result]
+"""(options, deadline) -> what a line of OUTPUT has."""
+
+PRESETS = ("base", "big")
+BATCHES: dict[str, dict[str, int]] = {
+    "25,000 tokens": {},
+    "96 x 256 tokens": {"max_length": 256, "batch_tokens": 96 * 256},
+}
+UPDATES = 10
+SENTENCES = {1: 32, 64: 256, 256: 1000}
+"""By how many are searched at once: how many a timed run translates."""
+VOCABULARY = (32_000, 2_200)
+"""Of the model to decode with, and of the quick one."""
+QUICK: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2}
+PEERS = ("torch", "ctranslate2", "transformers")
+
+
+def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
+    """A preset with such a batch, as it is trained on a GPU."""
+    from transformer.config.presets import PRESETS
+    from transformer.systems.registry import decided_for
+
+    config = PRESETS[preset]
+    data, network = replace(config.data, **BATCHES[batch]), config.model
+    if quick:
+        data = replace(data, vocab_size=300, batch_tokens=4 * data.max_length)
+        network = replace(network, **QUICK)
+    return decided_for(replace(config, data=data, model=network), "gpu")
+
+
+def planned(preset: str, batch: str, given: Namespace, deadline: float) -> Result:
+    """The compiler's estimate of an update: its seconds, if nothing overlaps, and its bytes."""
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
+
+    place = machine("cpu:1" if given.quick else place_of(given.card) or "h100:1")
+    limits = Limits(minutes=max(0.1, (deadline - time.monotonic()) / 60))
+    step = compiled("step", config_of(preset, batch, given.quick), place, limits)
+    seconds = step["seconds"]["slowest"] if "seconds" in step else None
+    return {"machine": str(place), "seconds": seconds, "memory": step["memory"]["total"]}
+
+
+def trained(preset: str, batch: str, given: Namespace, deadline: float) -> Result:
+    """Updates, timed; first the networks must agree on the loss of the batch."""
+    from benchmarks.training import case_of, check_losses, packed_contestants
+    from transformer.plan.jobs import training_flops
+
+    config, has_torch = config_of(preset, batch, given.quick), "torch" not in given.without
+    where = {"device": "cpu" if given.quick else "gpu", "updates": 2 if given.quick else UPDATES}
+    case = case_of(preset, config, **where)
+    if has_torch:
+        check_losses(case)
+    found = side_by_side(packed_contestants(case, has_torch), given.rounds, deadline=deadline)
+    flops = training_flops(config, lambda path: None)
+    programs = [program(each) | {"memory": each.memory} for each in found]
+    return {"tokens": case.tokens * case.updates, "flops": flops * case.updates, "programs": programs}
+
+
+def decoded(batch: int, given: Namespace, deadline: float) -> Result:
+    """Beam search with so many sentences at once."""
+    from benchmarks import decoding
+    from benchmarks.__main__ import sentences
+
+    options = {"folder": given.work, "run_dir": given.model, "steps": given.steps, "quick": given.quick}
+    options["vocab_size"] = VOCABULARY[given.quick]
+    # in a process of its own, since it trains on the card
+    (prepared,) = side_by_side([Contestant("the model", model, options)], 1, warm_up=0, deadline=deadline)
+    run_dir = prepared.output
+    sources = sentences(run_dir, 8 if given.quick else SENTENCES[batch])
+    device = "cpu" if given.quick else "cuda"
+    contestants = decoding.contestants_in_batches(run_dir, given.work, sources, batch, device, given.without)
+    found = side_by_side(contestants, given.rounds, deadline=deadline)
+    programs = [
+        program(each)
+        | {"tokens": sum(1 + len(pieces) for pieces in each.output)}  # with <eos>
+        | {"identical": decoding.agreement(found[0].output, each.output)}
+        for each in found
+    ]
+    return {"sentences": len(sources), "programs": programs}
+
+
+def model(**options: Any) -> Callable[[], Path]:
+    """Trains the model of `benchmarks.decoding`, if that is not done. Returns a function for its run."""
+    from benchmarks import decoding
+
+    run_dir = decoding.model(**options)
+    return lambda: run_dir
+
+
+def program(measured: Measurement) -> Result:
+    """What every case has of a program."""
+    return {"name": measured.name, "median": measured.median, "seconds": measured.seconds}
+
+
+PARTS: dict[str, dict[str, Measure]] = {
+    part: {f"{preset}, {batch}": partial(measure, preset, batch) for preset in PRESETS for batch in BATCHES}
+    for part, measure in (("plan", planned), ("train", trained))
+} | {"decode": {f"{count} at once": partial(decoded, count) for count in SENTENCES}}
+
+
+def lines_of(path: Path) -> list[Result]:
+    """The cases that a file has. A line that was cut off counts as none."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    try:
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    except ValueError as error:
+        raise UserError(f"{path}: not lines of JSON ({error}): name another --output") from None
+
+
+def append(path: Path, line: Result) -> None:
+    """Adds a case to a file, whole or not at all."""
+    lines = [*lines_of(path), line]
+    write_whole(path, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines))
+
+
+def check(given: Namespace) -> None:
+    """Raises UserError for whatever is missing, before anything is measured."""
+    needed = set(given.part) - {"plan"}
+    if needed and not given.quick and gpu() is None:
+        raise UserError(
+            "nvidia-smi finds no GPU: --part plan needs none, and --quick tries everything on the CPU"
+        )
+    wanted = {"torch"} if needed else set()
+    wanted |= {"ctranslate2", "transformers"} if "decode" in needed else set()
+    try:
+        needs(*sorted(wanted - set(given.without)))
+    except UserError as error:
+        raise UserError(f"{error}; --without {' '.join(PEERS)} leaves programs out") from None
+    if given.quick:
+        return
+    if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        raise UserError("JAX has no CUDA here: pip install '.[cuda]'")
+    if "torch" in wanted - set(given.without):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError(f"PyTorch {torch.__version__} has no CUDA here: install a build with it")
+    if "ctranslate2" in wanted - set(given.without):
+        from benchmarks.decoding import load_cublas
+
+        try:
+            load_cublas()
+        except OSError as error:
+            raise UserError(
+                f"CTranslate2 needs CUDA 12's cuBLAS ({error}): pip install nvidia-cublas-cu12, or "
+                "--without ctranslate2"
+            ) from None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measures what OUTPUT lacks, as long as there is time, and prints the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--part", nargs="+", choices=PARTS, default=tuple(PARTS), help="what to measure (all)"
+    )
+    parser.add_argument("--output", type=new_file, default=Path("gpu.jsonl"), help="a line for each case")
+    parser.add_argument("--table", action="store_true", help="print the table of OUTPUT, measure nothing")
+    parser.add_argument("--minutes", type=positive, default=9, help="of this call, at most (9)")
+    parser.add_argument("--rounds", type=positive, default=9, help="timed runs of each program (9)")
+    parser.add_argument(
+        "--without", nargs="+", choices=PEERS, default=(), help="programs to leave out, such as those missing"
+    )
+    parser.add_argument(
+        "--work",
+        type=work_folder,
+        default=Path("runs/benchmarks"),
+        help="folder for the model to decode with",
+    )
+    parser.add_argument("--model", type=Path, help="a run to decode with, in place of that one")
+    parser.add_argument("--steps", type=positive, default=2000, help="updates of that one (2000)")
+    parser.add_argument("--quick", action="store_true", help="small sizes on the CPU, to test that it runs")
+    given = parser.parse_args(arguments)
+    if given.table:
+        print(markdown(lines_of(given.output)))
+        return
+    check(given)
+    given.card = "CPU, small sizes" if given.quick else gpu() or "no GPU"
+    given.work.mkdir(parents=True, exist_ok=True)
+    # for the processes of the programs; this one leaves the card to them
+    os.environ["JAX_PLATFORMS"] = "cpu" if given.quick else "cuda,cpu"
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    left = measure(given)
+    print(markdown(lines_of(given.output)))
+    print(f"\nwritten to {given.output}; ", end="")
+    print(f"left: {', '.join(left)}. Repeat the call." if left else "nothing is left")
+
+
+def measure(given: Namespace) -> list[str]:
+    """Measures and writes cases until there is no time for another. Returns those that are left.
+
+    Raises:
+      UserError: the first one alone takes longer than there is time.
+    """
+    deadline = time.monotonic() + 60 * given.minutes
+    done = {(line["part"], line["case"], line["card"]) for line in lines_of(given.output)}
+    todo = [
+        (part, case) for part in given.part for case in PARTS[part] if (part, case, given.card) not in done
+    ]
+    longest = 0.0
+    for number, (part, case) in enumerate(todo):
+        start = time.monotonic()
+        if number and start + longest > deadline:
+            return [" ".join(each) for each in todo[number:]]
+        print(f"{part} {case} ...", flush=True)
+        try:
+            found = PARTS[part][case](given, deadline)
+        except TimeoutError as error:
+            if number:
+                return [" ".join(each) for each in todo[number:]]
+            raise UserError(
+                f"{part} {case}: {error}. Compiled programs are kept: repeat the call, or raise --minutes"
+            ) from None
+        took = time.monotonic() - start
+        names = {"part": part, "case": case, "card": given.card, "about": machine(), "took": took}
+        append(given.output, names | found)
+        longest = max(longest, took)
+    return []
+
+
+if __name__ == "__main__":
+    raise SystemExit(run("benchmarks.gpu", main))
