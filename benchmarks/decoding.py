@@ -243,20 +243,19 @@ def contestants_in_batches(
       device: "cuda" or "cpu".
       without: "ctranslate2", "transformers": programs to leave out.
     """
-    hugging_face, converted = exported(folder, run_dir, convert="ctranslate2" not in without)
     half = "float16" if device == "cuda" else "float32"
+    here = {"run_dir": run_dir, "sources": sources, "dtype": "bfloat16", "rows": batch}
+    found = [Contestant("transformer bfloat16", ours, here)]
+    if {"ctranslate2", "transformers"} <= set(without):
+        return found
+    hugging_face, converted = exported(folder, run_dir, convert="ctranslate2" not in without)
     there = {"hugging_face": hugging_face, "sources": sources, "batch": batch, "device": device}
-    threads = {"converted": converted, "inter": 1, "intra": 0, "kind": half}
-    found = {
-        "": Contestant(
-            "transformer bfloat16",
-            ours,
-            {"run_dir": run_dir, "sources": sources, "dtype": "bfloat16", "rows": batch},
-        ),
-        "ctranslate2": Contestant(f"CTranslate2 {half}", ctranslate, there | threads),
-        "transformers": Contestant(f"Hugging Face {half}", hugging_face_generate, there | {"dtype": half}),
-    }
-    return [contestant for name, contestant in found.items() if name not in without]
+    if "ctranslate2" not in without:
+        threads = {"converted": converted, "inter": 1, "intra": 0, "kind": half}
+        found.append(Contestant(f"CTranslate2 {half}", ctranslate, there | threads))
+    if "transformers" not in without:
+        found.append(Contestant(f"Hugging Face {half}", hugging_face_generate, there | {"dtype": half}))
+    return found
 
 
 def agreement(one: Said, other: Said) -> float:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import time
 from dataclasses import replace
 
 import jax
@@ -13,10 +14,10 @@ from benchmarks import agreement as agreement_of
 from benchmarks import growth, rows, slots
 from benchmarks.__main__ import rows_of, sentences
 from benchmarks.command import needs, run
-from benchmarks.decoding import BEAM, agreement, bytes_needed, model, ours
+from benchmarks.decoding import agreement, model
 from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
-from benchmarks.training import CASES, ON_GPU, batch_of, initial_params, jax_step
+from benchmarks.training import CASES, batch_of, jax_step
 from transformer import Translator, UserError
 from transformer.systems.registry import model_shapes
 
@@ -47,6 +48,8 @@ def test_everybody_is_warmed_up_and_timed_as_often():
 def test_a_contestant_that_cannot_take_part_is_named():
     with pytest.raises(RuntimeError, match="torch: ValueError: no such library"):
         side_by_side([Contestant("torch", make_nothing)], rounds=1)
+    with pytest.raises(TimeoutError, match="slow was not done in time"):
+        side_by_side([Contestant("slow", make_counter, {"step": 1})], rounds=1, deadline=time.monotonic())
     with pytest.raises(RuntimeError, match="exit 3"):
         seconds_of(["sh", "-c", "echo exit 3 >&2; exit 3"])
 
@@ -62,24 +65,25 @@ def test_ratios_are_to_the_first():
 SMALL = {"num_layers": 1, "vocab_size": 50, "rows": 4, "d_model": 32, "d_ff": 32, "num_heads": 2}
 
 
-@pytest.mark.parametrize("case", [CASES["tiny"], ON_GPU["base"]])
-def test_our_step_learns_its_batch(case):
-    step = jax_step(replace(case, **SMALL, time=32, dropout=0.0))
+PACKED = {"dtype": "bfloat16", "sentences": 4}
+
+
+@pytest.mark.parametrize("changes", [{}, PACKED])
+def test_our_step_learns_its_batch(changes):
+    step = jax_step(replace(CASES["tiny"], **SMALL, time=32, dropout=0.0, **changes))
     losses = [step() for _ in range(8)]
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
 
 
-def test_operations_are_those_of_every_weight_and_every_pair_of_words():
-    case = replace(ON_GPU["base"], **SMALL, time=32, sentences=4)
-    sizes = [x.size for x in jax.tree.leaves(initial_params(case)) if x.ndim > 1]  # the table is one of them
-    pairs = 8 * case.tokens * (1 + 0.5 + 1)  # in the encoder, the decoder, and cross-attention
-    products = 2 * case.d_model * pairs * case.num_layers
-    assert case.flops == 3 * 2 * (sum(sizes) * case.tokens + products)
+def test_a_timed_run_may_be_of_several_updates():
+    case = replace(CASES["tiny"], **SMALL, time=32, dropout=0.0)
+    one, three = jax_step(case), jax_step(replace(case, updates=3))
+    assert [one() for _ in range(6)][2::3] == [three(), three()]
 
 
 def test_rows_of_several_sentences_end_in_each_of_them():
-    batch = batch_of(replace(ON_GPU["base"], **SMALL, time=12, sentences=3))
+    batch = batch_of(replace(CASES["base"], **SMALL, time=12, sentences=3))
     assert (batch["target"][:, [3, 7, 11]] == 2).all()
     assert batch["source_segments"][0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
 
@@ -182,21 +186,3 @@ def test_slots_and_batches_agree(finished, capsys):
     assert list(agreement_of.differences(one, one)) == []
     assert [row for row, gap in agreement_of.differences(one, swapped) if gap < agreement_of.TIE] == [0]
     assert dict(agreement_of.differences(one, [one[0], []])) == {1: np.inf}
-
-
-def test_what_a_gpu_decodes_and_must_read_for_it(finished):
-    sources = ["a b c", "c b a d", "b"]
-    said = ours(finished, sources, dtype="bfloat16", rows=len(sources))()
-    assert len(said) == len(sources)
-    assert any(said)
-    translator = Translator.load(finished)
-    parts = translator.variables["params"].items()
-    sizes = {name: sum(x.size for x in jax.tree.leaves(part)) for name, part in parts}
-    weights = sum(size for name, size in sizes.items() if not name.startswith("encoder_"))
-    words = sum(1 + len(translator.subwords(source)) for source in sources)
-    network = translator.config.model
-    kept = 2 * network.num_layers * network.d_model  # keys and values of a word
-    nothing, one_word = ([[*["word"] * n]] * len(sources) for n in (0, 1))
-    assert bytes_needed(finished, sources, nothing) == 2 * (weights + kept * words)
-    read_before = bytes_needed(finished, sources, one_word) - bytes_needed(finished, sources, nothing)
-    assert read_before == 2 * (weights + kept * (words + BEAM * len(sources)))
