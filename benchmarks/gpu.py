@@ -24,6 +24,9 @@ masked products count, and recomputation does not.
 import argparse
 import json
 import os
+import shlex
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -56,8 +59,18 @@ SENTENCES = {1: 32, 64: 256, 256: 1000}
 """By how many are searched at once: how many a timed run translates."""
 VOCABULARY = (32_000, 2_200)
 """Of the model to decode with, and of the quick one."""
+ON_CARD = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""The environment of the programs. Without CUDA they fail, and do not run on the CPU."""
+SIMULATED = "cpu:1"
+"""What stands for the card in quick calls."""
 QUICK: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2}
-PEERS = ("torch", "ctranslate2", "transformers")
+PEERS = {
+    "torch": ("train", ("torch",)),
+    "torch-unmasked": ("train", ("torch",)),
+    "ctranslate2": ("decode", ("ctranslate2", "torch", "transformers")),  # which convert the model
+    "transformers": ("decode", ("torch", "transformers")),
+}
+"""Of each other program the part that it is in, and the libraries that it needs."""
 
 
 def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
@@ -78,11 +91,11 @@ def planned(preset: str, batch: str, given: Namespace, deadline: float) -> Resul
     from transformer.plan.machines import machine
     from transformer.plan.plan import Limits, compiled
 
-    place = machine("cpu:1" if given.quick else place_of(given.card) or "h100:1")
+    place = machine(given.place)
     limits = Limits(minutes=max(0.1, (deadline - time.monotonic()) / 60))
     step = compiled("step", config_of(preset, batch, given.quick), place, limits)
     seconds = step["seconds"]["slowest"] if "seconds" in step else None
-    return {"machine": str(place), "seconds": seconds, "memory": step["memory"]["total"]}
+    return {"seconds": seconds, "memory": step["memory"]["total"]}
 
 
 def trained(preset: str, batch: str, given: Namespace, deadline: float) -> Result:
@@ -90,15 +103,16 @@ def trained(preset: str, batch: str, given: Namespace, deadline: float) -> Resul
     from benchmarks.training import case_of, check_losses, packed_contestants
     from transformer.plan.jobs import training_flops
 
-    config, has_torch = config_of(preset, batch, given.quick), "torch" not in given.without
+    config = config_of(preset, batch, given.quick)
     where = {"device": "cpu" if given.quick else "gpu", "updates": 2 if given.quick else UPDATES}
     case = case_of(preset, config, **where)
-    if has_torch:
+    contestants = packed_contestants(case, given.without)
+    if len(contestants) > 1:
         check_losses(case)
-    found = side_by_side(packed_contestants(case, has_torch), given.rounds, deadline=deadline)
-    flops = training_flops(config, lambda path: None)
+    found = side_by_side(contestants, given.rounds, deadline=deadline)
     programs = [program(each) | {"memory": each.memory} for each in found]
-    return {"tokens": case.tokens * case.updates, "flops": flops * case.updates, "programs": programs}
+    flops = training_flops(config, lambda path: None)
+    return {"updates": case.updates, "tokens": case.tokens, "flops": flops, "programs": programs}
 
 
 def decoded(batch: int, given: Namespace, deadline: float) -> Result:
@@ -111,7 +125,7 @@ def decoded(batch: int, given: Namespace, deadline: float) -> Result:
     # in a process of its own, since it trains on the card
     (prepared,) = side_by_side([Contestant("the model", model, options)], 1, warm_up=0, deadline=deadline)
     run_dir = prepared.output
-    sources = sentences(run_dir, 8 if given.quick else SENTENCES[batch])
+    sources = sentences(run_dir, 4 if given.quick else SENTENCES[batch])
     device = "cpu" if given.quick else "cuda"
     contestants = decoding.contestants_in_batches(run_dir, given.work, sources, batch, device, given.without)
     found = side_by_side(contestants, given.rounds, deadline=deadline)
@@ -162,27 +176,35 @@ def append(path: Path, line: Result) -> None:
 
 def check(given: Namespace) -> None:
     """Raises UserError for whatever is missing, before anything is measured."""
-    needed = set(given.part) - {"plan"}
-    if needed and not given.quick and gpu() is None:
+    parts = set(given.part) - {"plan"}
+    if parts and not given.quick and gpu() is None:
         raise UserError(
             "nvidia-smi finds no GPU: --part plan needs none, and --quick tries everything on the CPU"
         )
-    wanted = {"torch"} if needed else set()
-    wanted |= {"ctranslate2", "transformers"} if "decode" in needed else set()
+    others = [each for name, each in PEERS.items() if name not in given.without]
+    libraries = {library for part, several in others if part in parts for library in several}
     try:
-        needs(*sorted(wanted - set(given.without)))
+        needs(*sorted(libraries))
     except UserError as error:
         raise UserError(f"{error}; --without {' '.join(PEERS)} leaves programs out") from None
     if given.quick:
         return
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         raise UserError("JAX has no CUDA here: pip install '.[cuda]'")
-    if "torch" in wanted - set(given.without):
+    if parts:
+        # in a process of its own, since this one leaves the card to the programs
+        command = [sys.executable, "-c", "import jax; jax.devices()"]
+        answer = subprocess.run(command, env=os.environ | ON_CARD, capture_output=True, text=True)
+        if answer.returncode:
+            raise UserError(
+                f"JAX finds no GPU that it can use; JAX_PLATFORMS=cuda {shlex.join(command)} says why"
+            )
+    if "torch" in libraries:
         import torch
 
         if not torch.cuda.is_available():
             raise UserError(f"PyTorch {torch.__version__} has no CUDA here: install a build with it")
-    if "ctranslate2" in wanted - set(given.without):
+    if "ctranslate2" in libraries:
         from benchmarks.decoding import load_cublas
 
         try:
@@ -207,9 +229,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=new_file, default=Path("gpu.jsonl"), help="a line for each case")
     parser.add_argument("--table", action="store_true", help="print the table of OUTPUT, measure nothing")
     parser.add_argument("--minutes", type=positive, default=9, help="of this call, at most (9)")
-    parser.add_argument("--rounds", type=positive, default=9, help="timed runs of each program (9)")
+    parser.add_argument("--rounds", type=positive, help="timed runs of each program (9; quick: 2)")
     parser.add_argument(
-        "--without", nargs="+", choices=PEERS, default=(), help="programs to leave out, such as those missing"
+        "--without",
+        nargs="+",
+        choices=tuple(PEERS),
+        default=(),
+        help="programs to leave out, such as those missing",
     )
     parser.add_argument(
         "--work",
@@ -224,12 +250,15 @@ def main(arguments: list[str] | None = None) -> None:
     if given.table:
         print(markdown(lines_of(given.output)))
         return
+    given.rounds = given.rounds or (2 if given.quick else 9)
     check(given)
-    given.card = "CPU, small sizes" if given.quick else gpu() or "no GPU"
+    given.card = SIMULATED if given.quick else gpu()
+    given.place = SIMULATED if given.quick else place_of(given.card)
+    if given.place is None:
+        print(f"--plan does not know this card, {given.card}: no estimates")
     given.work.mkdir(parents=True, exist_ok=True)
     # for the processes of the programs; this one leaves the card to them
-    os.environ["JAX_PLATFORMS"] = "cpu" if given.quick else "cuda,cpu"
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    os.environ |= {"JAX_PLATFORMS": "cpu"} if given.quick else ON_CARD
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -246,9 +275,15 @@ def measure(given: Namespace) -> list[str]:
       UserError: the first one alone takes longer than there is time.
     """
     deadline = time.monotonic() + 60 * given.minutes
+    cards = dict.fromkeys(PARTS, given.card) | {"plan": given.place}
     done = {(line["part"], line["case"], line["card"]) for line in lines_of(given.output)}
     todo = [
-        (part, case) for part in given.part for case in PARTS[part] if (part, case, given.card) not in done
+        (part, case)
+        for part in given.part
+        if cards[part]  # without an estimate for a card that `--plan` does not know
+        for case in PARTS[part]
+        if (part, case, cards[part]) not in done
+        and not (given.quick and case.startswith("big"))  # which would be the same small sizes
     ]
     longest = 0.0
     for number, (part, case) in enumerate(todo):
@@ -265,7 +300,7 @@ def measure(given: Namespace) -> list[str]:
                 f"{part} {case}: {error}. Compiled programs are kept: repeat the call, or raise --minutes"
             ) from None
         took = time.monotonic() - start
-        names = {"part": part, "case": case, "card": given.card, "about": machine(), "took": took}
+        names = {"part": part, "case": case, "card": cards[part], "about": machine(), "took": took}
         append(given.output, names | found)
         longest = max(longest, took)
     return []

@@ -11,6 +11,7 @@ TRAINING = (
     "model, batch",
     "program",
     "tokens/s",
+    "an update",
     "time, x ours",
     "of the peak",
     "peak memory",
@@ -18,33 +19,40 @@ TRAINING = (
 )
 DECODING = ("sentences", "program", "sentences/s", "tokens/s", "time, x ours", "identical translations")
 GIB = 2**30
+Line = dict[str, Any]
+"""A case, as `benchmarks.gpu` writes it."""
 
 
-def place_of(card: str) -> str | None:
-    """The machine of `--plan` that a card is. None: it is not known there."""
-    return next((place for name, place in CARDS.items() if name in card), None)
+def place_of(card: str | None) -> str | None:
+    """The machine of `--plan` that a card is; without a card, an H100. None: it is not known there."""
+    return "h100:1" if card is None else next((place for name, place in CARDS.items() if name in card), None)
 
 
-def markdown(lines: Iterable[dict[str, Any]]) -> str:
+def markdown(lines: Iterable[Line]) -> str:
     """The tables of all cards.
 
     Args:
       lines: of `benchmarks.gpu`. Of several for the same case on the same card, the last one counts.
     """
-    cards: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    cards: dict[str, dict[tuple[str, str], Line]] = {}
     for line in lines:
-        cards.setdefault(line["card"], {})[line["part"], line["case"]] = line
+        card = line["card"]
+        cards.setdefault(place_of(card) or card, {})[line["part"], line["case"]] = line
     if not cards:
         return "nothing is measured yet"
-    return "\n\n".join(text for card, cases in cards.items() for text in _of_card(card, cases))
+    return "\n\n".join(text for place, cases in cards.items() for text in _of_card(place, cases))
 
 
-def _of_card(card: str, cases: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
-    place = place_of(card)
-    peak = machine(place).chip.peak if place else None
+def _of_card(place: str, cases: dict[tuple[str, str], Line]) -> list[str]:
+    """The texts of a card: what it is, and a table for each part."""
+    peak = machine(place).chip.peak if place in CARDS.values() else None
     abouts = {", ".join(f"{key} {value}" for key, value in each["about"].items()) for each in cases.values()}
+    measured = {part for part, _ in cases} - {"plan"}
+    card = next((line["card"] for (part, _), line in cases.items() if part in measured), place)
     texts = [f"**{card}** ({'; '.join(sorted(abouts))})"]
-    if peak is None:
+    if not measured:
+        texts.append("Nothing is measured yet: the compiler's estimates alone.")
+    elif peak is None:
         texts.append("`transformer/plan/machines.py` does not know the peak of this card: no shares of it.")
     names = dict.fromkeys(case for part, case in cases if part != "decode")
     training = [row for case in names for row in _training(case, cases, peak)]
@@ -53,9 +61,7 @@ def _of_card(card: str, cases: dict[tuple[str, str], dict[str, Any]]) -> list[st
     return texts
 
 
-def _training(
-    case: str, cases: dict[tuple[str, str], dict[str, Any]], peak: float | None
-) -> Iterable[tuple[str, ...]]:
+def _training(case: str, cases: dict[tuple[str, str], Line], peak: float | None) -> Iterable[tuple[str, ...]]:
     line, plan = cases.get(("train", case)), cases.get(("plan", case))
     estimate = ""
     if plan:
@@ -63,23 +69,24 @@ def _training(
         if plan["seconds"]:
             estimate = f"{plan['seconds'] * 1e3:.1f} ms, {estimate}"
     if line is None:
-        yield case, "", "", "", "", "", estimate
+        yield case, *[""] * (len(TRAINING) - 2), estimate
         return
     ours = line["programs"][0]["median"]
     for index, each in enumerate(line["programs"]):
-        median = each["median"]
+        update = each["median"] / line["updates"]
         yield (
             case,
             each["name"],
-            f"{line['tokens'] / median:,.0f}",
-            f"{median / ours:.2f}" if index else "",
-            f"{line['flops'] / median / peak:.1%}" if peak else "",
+            f"{line['tokens'] / update:,.0f}",
+            f"{update * 1e3:.1f} ms",
+            f"{each['median'] / ours:.2f}" if index else "",
+            f"{line['flops'] / update / peak:.1%}" if peak else "",
             f"{each['memory'] / GIB:.1f} GiB",
             "" if index else estimate,
         )
 
 
-def _decoding(line: dict[str, Any]) -> Iterable[tuple[str, ...]]:
+def _decoding(line: Line) -> Iterable[tuple[str, ...]]:
     ours = line["programs"][0]["median"]
     for index, each in enumerate(line["programs"]):
         median = each["median"]

@@ -5,7 +5,7 @@ are float32 (PyTorch: autocast). Packed rows have several sentences, separated b
 smoothing is over all classes including the target, which is the same work.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,18 +100,21 @@ def contestants(case: Case) -> list[Contestant]:
     ]
 
 
-def packed_contestants(case: Case, torch: bool = True) -> list[Contestant]:
+def packed_contestants(case: Case, without: Sequence[str] = ()) -> list[Contestant]:
     """Ours with packed rows; compiled PyTorch with them, and without their masks, as if each row were one
-    sentence: its fastest attention takes no mask."""
-    others = {"torch.compile": case, "torch.compile, no masks": replace(case, sentences=1)}
-    return [
-        Contestant("transformer", jax_step, {"case": case}),
-        *(
-            Contestant(name, torch_step, {"case": each, "compiled": True})
-            for name, each in others.items()
-            if torch
-        ),
-    ]
+    sentence: its fastest attention takes no mask.
+
+    Args:
+      case: of packed rows.
+      without: "torch", "torch-unmasked": programs to leave out.
+    """
+    found = [Contestant("transformer", jax_step, {"case": case})]
+    if "torch" not in without:
+        found.append(Contestant("torch.compile", torch_step, {"case": case, "compiled": True}))
+    if "torch-unmasked" not in without:
+        unmasked = {"case": replace(case, sentences=1), "compiled": True}
+        found.append(Contestant("torch.compile, no masks", torch_step, unmasked))
+    return found
 
 
 def network(case: Case) -> Any:
