@@ -25,11 +25,13 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
     from transformer import Config
 
 Result = dict[str, Any]
-Measure = Callable[[Namespace, float], Result]
-"""(options, deadline) -> what a line of OUTPUT has."""
+Measure = Callable[[Namespace], Result]
+"""options -> what a line of OUTPUT has."""
 
 PRESETS = ("base", "big")
 BATCHES: dict[str, dict[str, int]] = {
@@ -86,19 +88,19 @@ def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
     return decided_for(replace(config, data=data, model=network), "gpu")
 
 
-def planned(preset: str, batch: str, given: Namespace, deadline: float) -> Result:
+def planned(preset: str, batch: str, given: Namespace) -> Result:
     """The compiler's estimate of an update: its seconds, if nothing overlaps, and its bytes."""
     from transformer.plan.machines import machine
     from transformer.plan.plan import Limits, compiled
 
     place = machine(given.place)
-    limits = Limits(minutes=max(0.1, (deadline - time.monotonic()) / 60))
-    step = compiled("step", config_of(preset, batch, given.quick), place, limits)
+    config = config_of(preset, batch, given.quick)
+    step = compiled("step", config, place, Limits(minutes=given.minutes))
     seconds = step["seconds"]["slowest"] if "seconds" in step else None
     return {"seconds": seconds, "memory": step["memory"]["total"]}
 
 
-def trained(preset: str, batch: str, given: Namespace, deadline: float) -> Result:
+def trained(preset: str, batch: str, given: Namespace) -> Result:
     """Updates, timed; first the networks must agree on the loss of the batch."""
     from benchmarks.training import case_of, check_losses, packed_contestants
     from transformer.plan.jobs import training_flops
@@ -109,13 +111,13 @@ def trained(preset: str, batch: str, given: Namespace, deadline: float) -> Resul
     contestants = packed_contestants(case, given.without)
     if len(contestants) > 1:
         check_losses(case)
-    found = side_by_side(contestants, given.rounds, deadline=deadline)
+    found = side_by_side(contestants, given.rounds)
     programs = [program(each) | {"memory": each.memory} for each in found]
     flops = training_flops(config, lambda path: None)
     return {"updates": case.updates, "tokens": case.tokens, "flops": flops, "programs": programs}
 
 
-def decoded(batch: int, given: Namespace, deadline: float) -> Result:
+def decoded(batch: int, given: Namespace) -> Result:
     """Beam search with so many sentences at once."""
     from benchmarks import decoding
     from benchmarks.__main__ import sentences
@@ -123,12 +125,12 @@ def decoded(batch: int, given: Namespace, deadline: float) -> Result:
     options = {"folder": given.work, "run_dir": given.model, "steps": given.steps, "quick": given.quick}
     options["vocab_size"] = VOCABULARY[given.quick]
     # in a process of its own, since it trains on the card
-    (prepared,) = side_by_side([Contestant("the model", model, options)], 1, warm_up=0, deadline=deadline)
+    (prepared,) = side_by_side([Contestant("the model", model, options)], 1, warm_up=0)
     run_dir = prepared.output
     sources = sentences(run_dir, 4 if given.quick else SENTENCES[batch])
     device = "cpu" if given.quick else "cuda"
     contestants = decoding.contestants_in_batches(run_dir, given.work, sources, batch, device, given.without)
-    found = side_by_side(contestants, given.rounds, deadline=deadline)
+    found = side_by_side(contestants, given.rounds)
     programs = [
         program(each)
         | {"tokens": sum(1 + len(pieces) for pieces in each.output)}  # with <eos>
@@ -288,22 +290,41 @@ def measure(given: Namespace) -> list[str]:
     longest = 0.0
     for number, (part, case) in enumerate(todo):
         start = time.monotonic()
+        left = [" ".join(each) for each in todo[number:]]
         if number and start + longest > deadline:
-            return [" ".join(each) for each in todo[number:]]
+            return left
         print(f"{part} {case} ...", flush=True)
         try:
-            found = PARTS[part][case](given, deadline)
-        except TimeoutError as error:
+            with time_limit(deadline - start):
+                found = PARTS[part][case](given)
+        except TimeoutError:
             if number:
-                return [" ".join(each) for each in todo[number:]]
+                return left
             raise UserError(
-                f"{part} {case}: {error}. Compiled programs are kept: repeat the call, or raise --minutes"
+                f"{left[0]}: not done in {given.minutes} minutes. Compiled programs are kept: repeat the "
+                "call, or raise --minutes"
             ) from None
         took = time.monotonic() - start
         names = {"part": part, "case": case, "card": cards[part], "about": machine(), "took": took}
         append(given.output, names | found)
         longest = max(longest, took)
     return []
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in the main thread if the context takes longer."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 if __name__ == "__main__":

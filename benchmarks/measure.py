@@ -1,7 +1,6 @@
 """Side-by-side timing: contestants run in separate processes, warmed up, and take turns."""
 
 import json
-import math
 import multiprocessing
 import os
 import platform
@@ -54,20 +53,16 @@ class Measurement:
         return statistics.median(self.cpu_seconds)
 
 
-def side_by_side(
-    contestants: Sequence[Contestant], rounds: int, warm_up: int = 2, deadline: float = math.inf
-) -> list[Measurement]:
+def side_by_side(contestants: Sequence[Contestant], rounds: int, warm_up: int = 2) -> list[Measurement]:
     """Runs contestants in turns, so that a disturbance of the machine affects all of them.
 
     Args:
       contestants: the programs to time.
       rounds: timed runs of each.
       warm_up: untimed runs of each before.
-      deadline: when to give up, in seconds of `time.monotonic`.
 
     Raises:
       RuntimeError: a contestant failed, with its message.
-      TimeoutError: the deadline has passed.
     """
     context = multiprocessing.get_context("spawn")
     processes, pipes = [], []
@@ -83,7 +78,7 @@ def side_by_side(
             processes.append(process)
             pipes.append(ours)
             for _ in range(1 + warm_up):
-                _ask(ours, contestant, deadline)
+                _ask(ours, contestant)
         seconds: list[list[float]] = [[] for _ in contestants]
         cpu_seconds: list[list[float]] = [[] for _ in contestants]
         last: list[tuple[Any, int]] = [(None, 0)] * len(contestants)
@@ -92,7 +87,7 @@ def side_by_side(
             shuffle(order)
             for index in order:
                 time.sleep(REST)
-                elapsed, used, *last[index] = _ask(pipes[index], contestants[index], deadline)
+                elapsed, used, *last[index] = _ask(pipes[index], contestants[index])
                 seconds[index].append(elapsed)
                 cpu_seconds[index].append(used)
     finally:
@@ -107,10 +102,8 @@ def side_by_side(
     ]
 
 
-def _ask(pipe: Any, contestant: Contestant, deadline: float) -> tuple[float, float, Any, int]:
+def _ask(pipe: Any, contestant: Contestant) -> tuple[float, float, Any, int]:
     pipe.send("go")
-    if not pipe.poll(None if deadline == math.inf else max(0.0, deadline - time.monotonic())):
-        raise TimeoutError(f"{contestant.name} was not done in time")
     try:
         answer = pipe.recv()
     except EOFError:
