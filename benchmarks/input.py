@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     kind = find_system(config.system).task
     corpus = kind.open_corpus(config)
     task = kind.create(config, corpus)
+    task.decide(corpus)
     data = prepare(task, corpus)
     batcher, fields = data.batcher, task.fields
     counted = task.counted or sides(fields)[-1]

@@ -111,8 +111,12 @@ class DataConfig(CorpusConfig):
     target_tokenizer: Path | None = None
     """The same for the target, if vocabularies are separate."""
     subword_sampling: float = 0.0
-    """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among the n best
+    """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
     segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
+    sampling_by: Literal["word", "sentence"] | None = None
+    """What subword sampling draws independently. word: each word, with unigram among all its segmentations;
+    sentence: whole sentences, with unigram among their 64 best segmentations (slow; if pieces of the
+    vocabulary cross spaces, and for runs of earlier versions). None: decided when a run begins."""
 
     _RANGES: ClassVar[Ranges] = {
         **CorpusConfig._RANGES,

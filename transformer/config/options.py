@@ -100,7 +100,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 DECIDED = {
     "model": ("dtype",),
-    "data": ("source_language", "target_language", "batching"),
+    "data": ("source_language", "target_language", "batching", "sampling_by"),
     "training": ("bleu_tokenize", "error_rate"),
 }
 """Options that are decided when a run begins, if they are None or auto."""

@@ -2,20 +2,30 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
 
+from transformer.data.corpus import Progress, silent
 from transformer.data.plans import Batching, Lengths, Plan, Rows, kept_examples, plan_of
 from transformer.data.sequences import Arrays, Sequences, concatenated, side_lengths
 from transformer.errors import UserError
 
-Draw = Callable[[int, Int[np.ndarray, " examples"]], Iterator[Mapping[str, Sequences]]]
-"""(epoch, indices) -> the examples, sampled for that epoch, a part at a time."""
-Shown = Callable[[Iterator[Mapping[str, Sequences]], int], Iterable[Mapping[str, Sequences]]]
-"""(parts, examples in all) -> the same parts, with progress shown."""
+
+class Draw(Protocol):
+    """Samples examples."""
+
+    part: int
+    """How many at a time."""
+
+    def __call__(
+        self, epoch: int, window: int, indices: Int[np.ndarray, " examples"]
+    ) -> Iterator[Mapping[str, Sequences]]:
+        """The examples of a window of an epoch, a part at a time; the same for the same arguments."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +53,7 @@ class SampledPlan(Plan):
       lengths: without sampling.
       batching: how to make batches.
       draw: samples examples.
-      progress: of the first window.
+      progress: shows that of the first window.
 
     Raises:
       UserError: every sample is too long.
@@ -51,7 +61,7 @@ class SampledPlan(Plan):
 
     BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
-    def __init__(self, lengths: Lengths, batching: Batching, draw: Draw, progress: Shown) -> None:
+    def __init__(self, lengths: Lengths, batching: Batching, draw: Draw, progress: Progress) -> None:
         self._batching, self._draw, self.packed = batching, draw, batching.packed
         self._kept = kept_examples(lengths, batching.buckets[-1])
         self.dropped, self.steps_per_epoch = len(lengths) - len(self._kept), 0
@@ -96,11 +106,13 @@ class SampledPlan(Plan):
         except BaseException as error:
             window.set_exception(error)
 
-    def _make_window(self, number: int, progress: Shown = lambda parts, total: parts) -> _Window:
+    def _make_window(self, number: int, progress: Progress = silent) -> _Window:
         epoch, place = divmod(number, self._windows)
         order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
         indices = np.array_split(order, self._windows)[place]
-        examples = concatenated(list(progress(self._draw(epoch, indices), len(indices))))
+        parts, count = self._draw(epoch, place, indices), -(-len(indices) // self._draw.part)
+        shown = progress(f"sampled segmentations, in parts of {self._draw.part:,} pairs", parts, count)
+        examples = concatenated(list(shown))
         lengths = side_lengths(examples)
         seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))

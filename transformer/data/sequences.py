@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
+from numpy.typing import ArrayLike
 
 Example = Mapping[str, Any]
 """One array, or list of numbers, for each field of a batch."""
@@ -45,8 +46,7 @@ class Sequences:
     @classmethod
     def of(cls, several: Several[Any], field: Field) -> "Sequences":
         """Those of a list of arrays, or of lists of numbers."""
-        ends = np.zeros(len(several) + 1, np.int64)
-        np.cumsum([len(each) for each in several], out=ends[1:])
+        ends = ends_of([len(each) for each in several])
         parts = [np.asarray(each, field.dtype) for each in several if len(each)]
         return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
 
@@ -64,6 +64,10 @@ class Sequences:
     def joined(self, chosen: Int[np.ndarray, " n"]) -> Shaped[np.ndarray, "elements ..."]:
         """The values of some of them, one after the other."""
         return self.values[spans(self.ends[chosen], self.sizes(chosen))]
+
+    def take(self, chosen: Int[np.ndarray, " n"]) -> "Sequences":
+        """Some of them."""
+        return Sequences(self.joined(chosen), ends_of(self.sizes(chosen)))
 
 
 Arrays = Mapping[str, Sequences | np.ndarray]
@@ -87,8 +91,7 @@ def concatenated(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences
     found = {}
     for name in parts[0] if parts else ():
         values = np.concatenate([part[name].values for part in parts])
-        sizes = np.concatenate([np.diff(part[name].ends) for part in parts])
-        found[name] = Sequences(values, np.concatenate([[0], np.cumsum(sizes)]))
+        found[name] = Sequences(values, ends_of(np.concatenate([np.diff(part[name].ends) for part in parts])))
     return found
 
 
@@ -96,6 +99,11 @@ def side_lengths(arrays: Arrays) -> Int[np.ndarray, "examples sides"]:
     """The length of each side of every example."""
     found = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]
     return np.stack(found, axis=1).astype(np.int32)
+
+
+def ends_of(sizes: ArrayLike) -> Int[np.ndarray, " sequences_and_one"]:
+    """Where sequences of these lengths end, after a 0."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 def spans(starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]) -> Int[np.ndarray, " total"]:

@@ -5,25 +5,23 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Int
 
 from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.features.sampled import CHUNK, Sampler, SamplerProcesses
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
 from transformer.data.plans import Plan
+from transformer.data.sampled_examples import drawn_by, with_method
 from transformer.data.sampled_plan import SampledPlan
-from transformer.data.sequences import Arrays, Example, Field, Fields, Sequences, id_dtype, side_lengths
+from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -117,8 +115,8 @@ class Translation(Task):
         return cls(replace(config, model=model), cast(Tokenizers, ()))
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """How BLEU is computed; tells what languages the names of files tell."""
-        data, training, notes = self.data, self.config.training, []
+        """How BLEU is computed and subwords are sampled; tells what languages the names of files tell."""
+        data, training, notes = with_method(self.data, self.tokenizers), self.config.training, []
         if data.has_files and data.languages != (data.source_language, data.target_language):
             named = f"languages by the names of the files: {data.direction}"
             notes.append(f"{named} (--data.source-language, --data.target-language)")
@@ -126,7 +124,8 @@ class Translation(Task):
         some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
         references = [self.tokenizers[1].plain(target) for _, target in some]
         tokenize, note = self.bleu_tokenizer(references)
-        self.config = replace(self.config, training=replace(training, bleu_tokenize=tokenize))
+        self.data = data
+        self.config = replace(self.config, data=data, training=replace(training, bleu_tokenize=tokenize))
         bleu_metric(tokenize)  # refuses what cannot be used
         return [*notes, note] if note else notes
 
@@ -188,21 +187,10 @@ class Translation(Task):
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling if the config asks for it."""
-        data = self.data
-        if not data.subword_sampling:
+        if not self.data.subword_sampling:
             return super().plan(records, examples, progress)
-
-        sample = SamplerProcesses(Sampler(self.tokenizers, data.subword_sampling))
-
-        def draw(epoch: int, chosen: Int[np.ndarray, " pairs"]) -> Iterator[dict[str, Sequences]]:
-            pairs = records.__getitems__(chosen.tolist())
-            for sides in sample(pairs, [(data.seed, epoch, int(index)) for index in chosen]):
-                yield dict(zip(SIDES, sides, strict=True))
-
-        def shown(parts: Iterator[Any], total: int) -> Iterable[Any]:
-            return progress(f"sampled segmentations, in parts of {CHUNK} pairs", parts, -(-total // CHUNK))
-
-        plan = SampledPlan(side_lengths(examples), self.batching(), draw, shown)
+        draw = drawn_by(self.data, dict(zip(SIDES, self.tokenizers, strict=True)), records, examples)
+        plan = SampledPlan(side_lengths(examples), self.batching(), draw, progress)
         self.check_plan(plan, len(records))
         return plan
 

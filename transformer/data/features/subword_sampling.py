@@ -7,6 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from transformer.errors import UserError
+
+
+def check_strength(strength: float, kind: str) -> None:
+    """Raises UserError if this is no alpha of a unigram model, or no dropout of a BPE model."""
+    if not 0 <= strength < np.inf or (strength > 1 and kind == "bpe"):
+        raise UserError(f"--data.subword-sampling {strength}: at least 0; with bpe a probability, at most 1")
+
 
 def choose_candidate(log_probabilities: Sequence[float], sharpness: float, rng: np.random.Generator) -> int:
     """Samples the index of a candidate in proportion to probability^sharpness.

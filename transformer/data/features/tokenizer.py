@@ -12,14 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import sentencepiece
 
 from transformer.config import SpecialIds
-from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.features.subword_sampling import (
+    check_strength,
+    choose_candidate,
+    merge_with_dropout,
+    uniform_draws,
+)
+from transformer.data.features.subwords import Subwords
 from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
-from transformer.errors import UserError
 from transformer.files import write_whole
 
 _STANDARD_IDS = SpecialIds()
@@ -87,6 +93,12 @@ class Tokenizer(ABC):
 
     def spelled(self, text: str) -> str | None:
         """The text as pieces spell it, such as with a mark for each space. None: pieces are whole words."""
+        return None
+
+    @property
+    def subwords(self) -> Subwords | None:
+        """What samples the words of a sentence independently. None: they are not independent, or have only
+        one segmentation."""
         return None
 
     @functools.cached_property
@@ -157,8 +169,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._kind = _kind(processor)
         # The scores of a BPE model are the order in which it learned its merges.
         self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
-        within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
-        self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if within_words else ".+", re.S)
+        self._within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
+        self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if self._within_words else ".+", re.S)
 
     def knows(self, text: str) -> bool:
         never = {self.special.unk, *self._byte_ids.values()}
@@ -173,11 +185,18 @@ class SentencePieceTokenizer(Tokenizer):
         ids: list[list[int]] = self._processor.Encode([self._prepared(text) for text in texts], num_threads=1)
         return ids
 
+    @property
+    def subwords(self) -> Subwords | None:
+        ids, scores = self._text_ids, self._scores
+        spelled = SPACE in ids and all(character in ids for piece in ids for character in piece)
+        # user-defined symbols, which the library never divides, have the score 0, and so has the first merge
+        undivided = sum(scores[index] >= 0 for index in ids.values()) > (self._kind == "bpe")
+        if self._kind == "char" or not (self._within_words and spelled) or undivided:
+            return None
+        return Subwords(self._kind, ids, scores)
+
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        if strength < 0 or (strength > 1 and self._kind == "bpe"):
-            raise UserError(
-                f"--data.subword-sampling {strength}: at least 0; with bpe a probability, at most 1"
-            )
+        check_strength(strength, self._kind)
         if strength == 0 or self._kind == "char":
             return self.encode(text)
         draw = self._sample_unigram if self._kind == "unigram" else self._sample_bpe
@@ -222,10 +241,12 @@ class SentencePieceTokenizer(Tokenizer):
         return ids
 
 
-def _kind(processor: sentencepiece.SentencePieceProcessor) -> str:
+def _kind(processor: sentencepiece.SentencePieceProcessor) -> Literal["unigram", "bpe", "char"]:
     """The kind of a model, inferred from what it supports, since the library does not expose it."""
-    for kind, attempt in (("unigram", processor.NBestEncode), ("bpe", processor.SampleEncodeAsIds)):
-        with contextlib.suppress(RuntimeError):  # older releases return nothing instead
-            if attempt("a", nbest_size=2):
-                return kind
+    with contextlib.suppress(RuntimeError):  # older releases return nothing instead
+        if processor.NBestEncode("a", nbest_size=2):
+            return "unigram"
+    with contextlib.suppress(RuntimeError):
+        if processor.SampleEncodeAsIds("a", nbest_size=2):
+            return "bpe"
     return "char"  # or whole words: either has one segmentation

@@ -1,0 +1,95 @@
+"""Draws the segmentations of an epoch, word by word or sentence by sentence."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer.config import DataConfig
+from transformer.data.corpus import Records
+from transformer.data.features.sampled import CHUNK, Sampler, SamplerProcesses
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.word_sampling import WordSampler
+from transformer.data.sampled_plan import Draw
+from transformer.data.sequences import Arrays, Sequences
+from transformer.errors import UserError
+
+
+def with_method(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> DataConfig:
+    """The options of a new run, with the method decided if they sample and leave it open."""
+    if not data.subword_sampling or data.sampling_by:
+        return data
+    by_word = all(tokenizer.subwords for tokenizer in tokenizers)
+    return dataclasses.replace(data, sampling_by="word" if by_word else "sentence")
+
+
+def drawn_by(
+    data: DataConfig, tokenizers: Mapping[str, Tokenizer], records: Records, examples: Arrays
+) -> Draw:
+    """Draws by the method of the options; by sentences if they have none, as runs did before there was one.
+
+    Args:
+      data: the options.
+      tokenizers: of each side.
+      records: a text for each side.
+      examples: their best segmentations.
+
+    Raises:
+      UserError: the method is not for these tokenizers, or the strength is invalid.
+    """
+    if data.sampling_by == "word":
+        return WordDraw(data, tokenizers, examples)
+    return SentenceDraw(data, tokenizers, records)
+
+
+class WordDraw:
+    """Samples words; a few array operations for any number of examples. Arguments as those of `drawn_by`."""
+
+    part = 2**15  # examples: enough to meet frequent words often, few enough for a few hundred MB
+
+    def __init__(self, data: DataConfig, tokenizers: Mapping[str, Tokenizer], examples: Arrays) -> None:
+        self._seed, self._examples = data.seed, examples
+        self._samplers: dict[str, WordSampler] = {}
+        for side, tokenizer in tokenizers.items():
+            if tokenizer.subwords is None:
+                raise UserError(
+                    f"--data.sampling-by word: pieces of the {side} vocabulary cross spaces, or are not "
+                    "divided into characters; use sentence"
+                )
+            self._samplers[side] = WordSampler(
+                tokenizer.subwords, tokenizer.special.eos, data.subword_sampling
+            )
+
+    def __call__(
+        self, epoch: int, window: int, indices: Int[np.ndarray, " examples"]
+    ) -> Iterator[dict[str, Sequences]]:
+        """As `Draw`."""
+        # from 1: a 0 at the end of a seed changes nothing
+        numbers = range(1, len(self._samplers) + 1)
+        randoms = [np.random.default_rng((self._seed, epoch, window, number)) for number in numbers]
+        for start in range(0, len(indices), self.part):
+            chosen, found = indices[start : start + self.part], {}
+            for (side, sample), random in zip(self._samplers.items(), randoms, strict=True):
+                best = self._examples[side]
+                assert isinstance(best, Sequences)
+                found[side] = sample(best.take(chosen), random)
+            yield found
+
+
+class SentenceDraw:
+    """Samples sentences one by one, in processes. Arguments as those of `drawn_by`."""
+
+    part = CHUNK
+
+    def __init__(self, data: DataConfig, tokenizers: Mapping[str, Tokenizer], records: Records) -> None:
+        self._seed, self._sides, self._records = data.seed, tuple(tokenizers), records
+        self._sample = SamplerProcesses(Sampler(tuple(tokenizers.values()), data.subword_sampling))
+
+    def __call__(
+        self, epoch: int, window: int, indices: Int[np.ndarray, " examples"]
+    ) -> Iterator[dict[str, Sequences]]:
+        """As `Draw`."""
+        texts = self._records.__getitems__(indices.tolist())
+        for sides in self._sample(texts, [(self._seed, epoch, int(index)) for index in indices]):
+            yield dict(zip(self._sides, sides, strict=True))
