@@ -26,18 +26,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("preset", choices=tuple(PRESETS), nargs="?", default="quickstart")
     parser.add_argument("--batching", choices=("buckets", "packed"), help="default: the preset's")
     parser.add_argument("--batch-tokens", type=positive, help="default: the preset's")
+    parser.add_argument("--tokenizer", help="default: the preset's")
     parser.add_argument("--subword-sampling", type=float, help="default: the preset's")
+    parser.add_argument("--sampling-by", choices=("word", "sentence"), help="default: word where possible")
     parser.add_argument("--batches", type=positive, default=200)
     parser.add_argument("--cache-dir", type=Path, help="as --data.cache-dir")
     given = parser.parse_args(arguments)
 
     from benchmarks.measure import machine
+    from transformer.data.batching import Batcher
     from transformer.data.sequences import sides
     from transformer.runtime.sharding import Replicas
     from transformer.systems.registry import find_system
     from transformer.tasks.preparation import prepare
 
-    chosen = ("batching", "batch_tokens", "subword_sampling", "cache_dir")
+    chosen = ("batching", "batch_tokens", "tokenizer", "subword_sampling", "sampling_by", "cache_dir")
     changes = {name: value for name in chosen if (value := getattr(given, name)) is not None}
     config = PRESETS[given.preset]
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
@@ -65,13 +68,21 @@ def main(arguments: list[str] | None = None) -> None:
     total = elements(map(batcher, steps))
     batches = [batcher(step) for step in range(8)]
     each = Replicas()
+    plan, planned = "plan of all", whole
+    if sampled := batcher.plan(0).examples:
+        plan, planned = "a window sampled and planned", len(sampled[0][counted].values)
+
+    def anew() -> Batcher:
+        """Without the windows that are already sampled."""
+        return dataclasses.replace(batcher, plan=task.plan(train, batcher.examples)) if sampled else batcher
+
     stages: dict[str, tuple[int, Callable[[], object]]] = {
         "records read": (share, lambda: train.__getitems__(few)),
         "examples encoded": (share, lambda: task.stored_examples(records)),
-        "plan of all": (whole, lambda: task.plan(train, batcher.examples)),
+        plan: (planned, lambda: task.plan(train, batcher.examples)),
         "batches gathered": (total, lambda: [batcher(step) for step in steps]),
         "batches on the device": (elements(batches), lambda: list(each.batches(batches))),
-        "in training": (total, lambda: list(each.batches(batcher.stream(0, given.batches)))),
+        "in training": (total, lambda: list(each.batches(anew().stream(0, given.batches)))),
     }
     unit = "frames" if fields[counted].shape else "tokens"
     for name, (count, work) in stages.items():
