@@ -2,7 +2,6 @@
 epoch."""
 
 import dataclasses
-import sys
 from collections import Counter
 
 import numpy as np
@@ -20,6 +19,7 @@ from planned_pairs import (
     members,
     task_of,
 )
+from python_calls import python_calls
 
 from transformer.config import DataConfig
 from transformer.config.presets import PRESETS
@@ -218,22 +218,6 @@ def test_sides_have_lengths_of_their_own():
         assert batch.size == 8000 // batch.lengths[0]
         assert all((lengths[index] <= batch.lengths).all() for row in batch.members for index in row)
     assert members(epoch_of(plan, 0)) == Counter(range(300))
-
-
-def python_calls(work):
-    """How many calls of functions Python makes."""
-    count = 0
-
-    def called(frame, event, argument):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(called)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def larger(config, times):

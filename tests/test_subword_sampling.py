@@ -1,13 +1,13 @@
 """Samples follow the documented distribution, and come only from the given generator."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 from invented_text import LINES, UNSEEN
+from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 
 from transformer.data.features import sampled
 from transformer.data.features.sampled import Sampler, SamplerProcesses
@@ -82,25 +82,6 @@ def test_a_strength_that_makes_no_sense(tokenizers: dict[str, Tokenizer]) -> Non
             tokenizers[kind].sample("sama", np.random.default_rng(0), strength)
 
 
-def assert_frequencies(counts: Counter, expected: dict, draws: int) -> None:
-    """Within four standard deviations of the exact probabilities, and nothing else drawn."""
-    assert sum(expected.values()) == pytest.approx(1)
-    assert {*counts} <= {*expected}
-    for outcome, probability in expected.items():
-        deviation = np.sqrt(draws * probability * (1 - probability))
-        assert abs(counts[outcome] - draws * probability) <= 4 * deviation + 1e-9, outcome
-
-
-def segmentations(word: str, scores: dict[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Every way to cut a word into pieces, and the sum of their scores."""
-    if not word:
-        yield (), 0.0
-    for end in range(1, len(word) + 1):
-        if word[:end] in scores:
-            for rest, score in segmentations(word[end:], scores):
-                yield (word[:end], *rest), scores[word[:end]] + score
-
-
 def test_unigram_samples_follow_the_model(tokenizers: dict[str, Tokenizer], tmp_path: Path) -> None:
     tokenizer, strength, draws = tokenizers["unigram"], 0.3, 4000
     tokenizer.save(tmp_path / "tokenizer.model")
@@ -126,20 +107,6 @@ def test_candidates_are_chosen_in_proportion() -> None:
     assert_frequencies(counts, dict(enumerate(roots / roots.sum())), 5000)
     far = [choose_candidate([-2000.0, -1000.0, -9000.0], 5.0, rng) for _ in range(20)]
     assert far == [1] * 20
-
-
-def dropout_distribution(symbols: tuple[str, ...], scores: dict[str, float], dropout: float) -> Counter:
-    """Algorithm 1 of Provilkov et al. 2020 by enumeration: which merges of a step drop."""
-    places = [i for i in range(len(symbols) - 1) if symbols[i] + symbols[i + 1] in scores]
-    places.sort(key=lambda i: (-scores[symbols[i] + symbols[i + 1]], i))
-    outcomes: Counter = Counter()
-    outcomes[symbols] += dropout ** len(places)
-    for rank, i in enumerate(places):
-        chosen = dropout**rank * (1 - dropout)
-        after = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
-        for outcome, probability in dropout_distribution(after, scores, dropout).items():
-            outcomes[outcome] += chosen * probability
-    return outcomes
 
 
 def test_dropout_follows_the_paper() -> None:
