@@ -112,7 +112,7 @@ class DataConfig(CorpusConfig):
     """The same for the target, if vocabularies are separate."""
     subword_sampling: float = 0.0
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
-    segmentations (unigram, e.g. 0.2). 0: always the best segmentation."""
+    segmentations (unigram, e.g. 0.2 to 0.5). 0: always the best segmentation."""
     sampling_by: Literal["word", "sentence"] | None = None
     """What subword sampling draws independently. word: each word, with unigram among all its segmentations;
     sentence: whole sentences, with unigram among their 64 best segmentations (slow; if pieces of the
