@@ -359,7 +359,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tiny": "text already split into subwords",
         "tiny-published": "tiny with the published hyperparameters",
         "multi30k": "raw text, with its own BPE vocabulary",
-        "student": "deep encoder, one decoder layer, greedy: learns from a teacher (see distill), fast on CPUs",
+        "student": "one decoder layer, greedy: learns from a teacher (distill), fast on CPUs",
     },
     "baselines": {
         "tiny-convolutional": "gated convolutions (Gehring et al. 2017)",
