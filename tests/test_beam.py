@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_search import (
@@ -20,7 +19,7 @@ from reference_search import (
 )
 
 from transformer.config import SpecialIds, TransformerConfig
-from transformer.decoding.beam import _top_k_of_strides, beam_search, top_k
+from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import SearchResult, wu_penalty
 from transformer.model.transformer import Transformer
@@ -226,40 +225,3 @@ def test_stops_as_soon_as_nothing_better_can_come() -> None:
         assert sorted(executed) == list(range(needed))
         steps.add(needed)
     assert min(steps) <= 10 < max(steps)
-
-
-def logits_of(width: int, seed: int) -> list[jax.Array]:
-    """Logits of which all are different, many the same, few possible, or only the last."""
-    rng = np.random.default_rng(width + seed)
-    values = [
-        rng.normal(size=(2, 3, width)),
-        rng.integers(0, 4, (2, 3, width)) / 4,
-        np.where(rng.random((2, 3, width)) < 3 / width, 1.0, -np.inf),
-        np.where(np.arange(width) == width - 1, np.ones((2, 3, width)), -np.inf),
-    ]
-    return [jnp.asarray(each, jnp.float32) for each in values]
-
-
-@pytest.mark.parametrize("width", [5000, 16001])
-@pytest.mark.parametrize("k", [1, 8, 40])
-def test_top_k_is_exact(width: int, k: int) -> None:
-    for x in logits_of(width, k):
-        for found, expected in zip(top_k(x, k), jax.lax.top_k(x, k), strict=True):
-            np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("width", [5000, 16001, 37000])
-@pytest.mark.parametrize("k", [1, 8, 16])
-def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
-    for x in logits_of(width, k):
-        best, places = _top_k_of_strides(k, x)
-        np.testing.assert_array_equal(best, jax.lax.top_k(x, k)[0])
-        np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(places), -1))
-        assert all(len(set(row)) == k for row in np.asarray(places).reshape(-1, k))
-    np.testing.assert_array_equal(places[..., 0], width - 1)
-
-
-def test_top_k_of_fewer_is_all_of_them() -> None:
-    values, indices = top_k(jnp.asarray([[[1.0, 3.0, 2.0]]]), 5)
-    np.testing.assert_array_equal(values, [[[3, 2, 1]]])
-    np.testing.assert_array_equal(indices, [[[1, 2, 0]]])

@@ -17,11 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding.calls import special_ids
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Extended, Finished, Slots, search_all
+from transformer.decoding.slots import Extended, Finished, Predicted, Slots, search_all
 from transformer.model.parameters import Variables
-
-BLOCK = 128  # logits, of `top_k`
-PARTS = 16  # of the logits, of which each group has one element
 
 
 @struct.dataclass
@@ -47,10 +44,8 @@ class Best:
     def first(self) -> Float[Array, " n"]:
         return jnp.full(self.beam_size, NEVER, jnp.float32).at[0].set(0.0)  # all beams are equal at first
 
-    def __call__(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
-    ) -> Extended:
-        return self.chosen(slots, self.candidates(slots, logits, log_normaliser), eos)
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+        return self.chosen(slots, self.candidates(slots, predicted), eos)
 
     def chosen(self, slots: Slots, found: Candidates, eos: int) -> Extended:
         """What becomes of the candidates: the first of them, in their order, go on or end."""
@@ -70,12 +65,10 @@ class Best:
             token, parent, live, finished, self._enough(finished, live, length, slots.limits, wanted)
         )
 
-    def candidates(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"]
-    ) -> Candidates:
+    def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
         """The 2n best: even if n of them end in <eos>, n beams go on."""
         rows, n = slots.live.shape
-        best, token = top_k(logits, 2 * n)
+        best, token, log_normaliser = predicted.best(2 * n)
         candidates = (slots.live[:, :, None] + best - log_normaliser).reshape(rows, -1)
         log_p, chosen = jax.lax.top_k(candidates, min(2 * n, candidates.shape[1]))
         chosen_token = jnp.take_along_axis(token.reshape(rows, -1), chosen, axis=1)
@@ -140,51 +133,3 @@ def _merge(kept: Finished, new: Finished) -> Finished:
     scores, chosen = jax.lax.top_k(both.scores, kept.scores.shape[1])
     step, beam = (jnp.take_along_axis(x, chosen, axis=1) for x in (both.step, both.beam))
     return Finished(scores, step, beam)
-
-
-def top_k(x: Float[Array, "b n v"], k: int) -> tuple[Float[Array, "b n k"], Int[Array, "b n k"]]:
-    """`lax.top_k`, exact, but faster for wide rows: the k largest values are in the k groups with the largest
-    maxima, so only those are sorted. (Twice as fast on CPUs; TPUs would sort the whole vocabulary.) Of equal
-    values a TPU may choose others."""
-    k = min(k, x.shape[-1])
-
-    def whole(x: Array) -> tuple[Array, Array]:
-        return tuple(jax.lax.top_k(x, k))  # type: ignore[return-value]
-
-    if x.shape[-1] < 2 * k * BLOCK:
-        return whole(x)
-    # a GPU has its own kernel
-    found: tuple[Array, Array] = jax.lax.platform_dependent(
-        x,
-        cuda=whole,
-        tpu=functools.partial(_top_k_of_strides, k),
-        default=functools.partial(_top_k_of_blocks, k),
-    )
-    return found
-
-
-def _top_k_of_blocks(k: int, x: Float[Array, "b n v"]) -> tuple[Float[Array, "b n k"], Int[Array, "b n k"]]:
-    block, width = BLOCK, x.shape[-1]
-    padded = jnp.pad(x, ((0, 0), (0, 0), (0, -width % block)), constant_values=NEVER)
-    blocks = padded.reshape(*x.shape[:-1], -1, block)
-    _, winners = jax.lax.top_k(blocks.max(axis=-1), k)
-    winners = jnp.sort(winners, axis=-1)  # ties go to the first, as in lax.top_k
-    inside = jnp.take_along_axis(blocks, winners[..., None], axis=-2)
-    values, places = jax.lax.top_k(inside.reshape(*x.shape[:-1], -1), k)
-    winner = jnp.take_along_axis(winners, places // block, axis=-1)
-    return values, winner * block + places % block
-
-
-def _top_k_of_strides(k: int, x: Float[Array, "b n v"]) -> tuple[Float[Array, "b n k"], Int[Array, "b n k"]]:
-    """Group i has the elements i, i + stride, i + 2 stride, ...: their maxima need no other layout of x."""
-    width = x.shape[-1]
-    stride = -(-width // (PARTS * BLOCK)) * BLOCK
-    parts = [x[..., start : start + stride] for start in range(0, width, stride)]
-    missing = stride - parts[-1].shape[-1]
-    parts[-1] = jnp.pad(parts[-1], ((0, 0), (0, 0), (0, missing)), constant_values=NEVER)
-    _, winners = jax.lax.top_k(functools.reduce(jnp.maximum, parts), k)
-    places = winners[..., None, :] + stride * jnp.arange(len(parts))[:, None]
-    places = jnp.sort(places.reshape(*x.shape[:-1], -1), axis=-1)
-    inside = jnp.take_along_axis(x, jnp.minimum(places, width - 1), axis=-1)
-    values, chosen = jax.lax.top_k(jnp.where(places < width, inside, NEVER), k)
-    return values, jnp.take_along_axis(places, chosen, axis=-1)

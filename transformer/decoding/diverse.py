@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer.decoding.beam import Best, Candidates
 from transformer.decoding.scores import LengthPenalty, SearchResult
-from transformer.decoding.slots import Extended, Finished, Slots
+from transformer.decoding.slots import Extended, Finished, Predicted, Slots
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,9 @@ class Diverse:
     def first(self) -> Float[Array, " n"]:
         return jnp.tile(self._group.first(), self.groups)
 
-    def __call__(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
-    ) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
         best, size = self._group, self.beam_size // self.groups
+        logits, log_normaliser = predicted.logits, predicted.log_normaliser
         rows = jnp.arange(len(slots.live))[:, None]
         taken = jnp.zeros((len(slots.live), logits.shape[-1]), logits.dtype)
         parts: list[Extended] = []
@@ -44,7 +43,10 @@ class Diverse:
             finished = replace(finished, beam=finished.beam - start)
             group = replace(slots, live=slots.live[:, mine], finished=finished, read=())
             wanted = logits[:, mine] - self.diversity * taken[:, None]
-            found = best.candidates(group, wanted, log_normaliser[:, mine])
+            of_group = replace(
+                predicted, logits=wanted, log_normaliser=log_normaliser[:, mine], unrestricted=None
+            )
+            found = best.candidates(group, of_group)
             lost = self.diversity * jnp.take_along_axis(taken, found.token, axis=1)
             chosen = best.chosen(group, Candidates(found.log_p + lost, found.parent, found.token), eos)
             taken = taken.at[rows, chosen.tokens].add((chosen.live > -jnp.inf).astype(taken.dtype))

@@ -13,7 +13,7 @@ from transformer.decoding.calls import special_ids
 from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Extended, Finished, Slots, search_all
+from transformer.decoding.slots import Extended, Finished, Predicted, Slots, search_all
 from transformer.model.parameters import Variables
 
 
@@ -74,10 +74,8 @@ class Greedy:
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(1)
 
-    def __call__(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
-    ) -> Extended:
-        return _extended(slots, logits.argmax(axis=-1), logits - log_normaliser, self.penalty, eos)
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+        return _extended(slots, predicted.logits.argmax(axis=-1), predicted, self.penalty, eos)
 
 
 @dataclass(frozen=True)
@@ -92,24 +90,23 @@ class Sampled:
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(self.samples)
 
-    def __call__(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
-    ) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
         random: Randomness = slots.read
         keys = jax.random.wrap_key_data(random.keys, impl=random.generator)
-        restricted = restrict(logits, random.temperature[:, None, None], self.top_k, self.top_p)
+        restricted = restrict(predicted.logits, random.temperature[:, None, None], self.top_k, self.top_p)
         tokens = jax.vmap(draw_next)(keys, slots.length, restricted)
-        return _extended(slots, tokens, logits - log_normaliser, self.penalty, eos)
+        return _extended(slots, tokens, predicted, self.penalty, eos)
 
 
 def _extended(
     slots: Slots,
     tokens: Int[Array, "b n"],
-    log_p: Float[Array, "b n v"],
+    predicted: Predicted,
     penalty: LengthPenalty,
     eos: int,
 ) -> Extended:
     """Every beam goes on by itself, until it ends."""
+    log_p = predicted.logits - predicted.log_normaliser
     total = slots.live + jnp.take_along_axis(log_p, tokens[:, :, None], axis=-1)[:, :, 0]
     itself = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     ended = (tokens == eos) & (slots.live > NEVER) & ~slots.done[:, None]

@@ -19,6 +19,7 @@ from transformer.decoding.calls import Inputs, advance, as_variables, begin, spe
 from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, first_states
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
+from transformer.decoding.top_k import Best, Unrestricted, best_of, top_k
 from transformer.model.cache import AnyCache, ByRows, States, put_rows
 from transformer.model.noise import NOISE, OF_INPUTS, Noise
 from transformer.model.parameters import Variables
@@ -121,6 +122,29 @@ class Extended:
     """Whether the slot is done."""
 
 
+@struct.dataclass
+class Predicted:
+    """What the model predicts for the next token of each beam."""
+
+    logits: Float[Array, "b n v"]
+    """To choose from: -inf for what is forbidden."""
+    log_normaliser: Float[Array, "b n 1"]
+    """The log-sum-exp of all logits."""
+    cache: AnyCache
+    log_p: Float[Array, "b n v"] | None
+    """Of each token under the model alone. None: slots need none (`Slots.log_p`)."""
+    noiseless: AnyCache | None
+    """The cache without noise, if there is some."""
+    unrestricted: Unrestricted | None
+    """The same logits, if only special ids and limits restrict them. None: a hook may do so."""
+
+    def best(self, k: int) -> Best:
+        """The logits of the k best tokens of each beam, these tokens, and `log_normaliser`."""
+        if self.unrestricted is None:
+            return *top_k(self.logits, k), self.log_normaliser
+        return best_of(self.unrestricted, k, self.logits, self.log_normaliser)
+
+
 @runtime_checkable
 class Choice(Protocol):
     """Chooses how the beams of all slots go on. It is hashable: compiled programs depend on it."""
@@ -135,34 +159,15 @@ class Choice(Protocol):
         another."""
         ...
 
-    def __call__(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"], eos: int
-    ) -> Extended:
-        """The next step. Forbidden tokens have the logit -inf. Slots that are done must keep what they have
-        finished."""
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+        """The next step. Slots that are done must keep what they have finished."""
         ...
 
 
 def step(model: nn.Module, variables: Variables, slots: Slots, choice: Choice, hook: SearchHook) -> Slots:
     """One more token in every slot."""
     eos, predicted = special_ids(model).eos, predict(model, variables, slots, hook)
-    chosen = choice(slots, predicted.logits, predicted.log_normaliser, eos)
-    return extend(slots, predicted, chosen, hook, eos)
-
-
-@struct.dataclass
-class Predicted:
-    """What the model predicts for the next token of each beam."""
-
-    logits: Float[Array, "b n v"]
-    """To choose from: -inf for what is forbidden."""
-    log_normaliser: Float[Array, "b n 1"]
-    """The log-sum-exp of all logits."""
-    cache: AnyCache
-    log_p: Float[Array, "b n v"] | None
-    """Of each token under the model alone. None: slots need none (`Slots.log_p`)."""
-    noiseless: AnyCache | None
-    """The cache without noise, if there is some."""
+    return extend(slots, predicted, choice(slots, predicted, eos), hook, eos)
 
 
 def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook) -> Predicted:
@@ -178,9 +183,10 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     if slots.log_p is not None and slots.log_p.cache is not None:
         by_itself, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
         log_p = jax.nn.log_softmax(by_itself)
-    last = slots.length + 1 >= slots.limits
-    logits = allowed(hook, logits, slots.hook.value, special_ids(model), last)
-    return Predicted(logits, log_normaliser, cache, log_p, noiseless)
+    special, last = special_ids(model), slots.length + 1 >= slots.limits
+    unrestricted = Unrestricted(logits, last, special) if hook is NO_HOOK else None
+    logits = allowed(hook, logits, slots.hook.value, special, last)
+    return Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted)
 
 
 def extend(slots: Slots, predicted: Predicted, chosen: Extended, hook: SearchHook, eos: int) -> Slots:

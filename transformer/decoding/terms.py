@@ -19,9 +19,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config import SpecialIds
 from transformer.data.sequences import Field, Fields
-from transformer.decoding.beam import Best, Candidates, top_k
+from transformer.decoding.beam import Best, Candidates
 from transformer.decoding.scores import NEVER
-from transformer.decoding.slots import Slots
+from transformer.decoding.slots import Predicted, Slots
 
 NONE = -1  # in the place of a token
 LONGEST = 32  # tokens of a phrase
@@ -195,13 +195,11 @@ class Allotted(Best):
         """The number of tokens of phrases that continuations of the beams have: their banks."""
         return state.after(parent, token, self.terms.ends(token)).met
 
-    def candidates(
-        self, slots: Slots, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"]
-    ) -> Candidates:
+    def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
         """The 2n that come first, when the banks take turns."""
         state = self.state(slots)
         (rows, n), terms = slots.live.shape, self.terms
-        best, token = top_k(logits, 2 * n)
+        logits, (best, token, log_normaliser) = predicted.logits, predicted.best(2 * n)
         wanted = terms.wanted(logits, state)
         more = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
         more = jnp.where((wanted == NONE) | _repeated(wanted, token), NEVER, more)

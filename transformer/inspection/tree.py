@@ -246,8 +246,7 @@ def _step(
     them."""
     choice: Any = choice_of(options, search.hook)
     eos, predicted = special_ids(model).eos, predict(model, as_variables(variables), slots, search.hook)
-    given = slots, predicted.logits, predicted.log_normaliser
-    chosen, found = choice(*given, eos), choice.candidates(*given)
+    chosen, found = choice(slots, predicted, eos), choice.candidates(slots, predicted)
     log_p = found.log_p
     if slots.log_p is not None and predicted.log_p is not None:
         row = jnp.arange(len(log_p))[:, None]

@@ -1,0 +1,140 @@
+"""The most probable tokens of wide vocabularies, exactly, in few passes over the logits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.config import SpecialIds
+from transformer.decoding.scores import NEVER
+
+BLOCK = 128  # logits
+PARTS = 32  # of the logits, of which each stride has one element
+TopK = tuple[Float[Array, "b n k"], Int[Array, "b n k"]]
+
+
+def top_k(x: Float[Array, "b n v"], k: int) -> TopK:
+    """`lax.top_k`, exact, but faster for wide rows: the k largest values are in the k groups with the largest
+    maxima, so only those are sorted. (Twice as fast on CPUs; TPUs would sort the whole vocabulary.) Of equal
+    values a TPU may choose others."""
+    k = min(k, x.shape[-1])
+    whole = functools.partial(_whole, k)
+    if x.shape[-1] < 2 * k * BLOCK:
+        return whole(x)
+    # a GPU has its own kernel
+    found: TopK = jax.lax.platform_dependent(
+        x,
+        cuda=whole,
+        tpu=functools.partial(_top_k_of_strides, k),
+        default=functools.partial(_top_k_of_blocks, k),
+    )
+    return found
+
+
+@struct.dataclass
+class Unrestricted:
+    """Logits of which no hook has forbidden any."""
+
+    logits: Float[Array, "b n v"]
+    last: Bool[Array, " b"]
+    """Whether only <eos> may follow."""
+    special: SpecialIds = struct.field(pytree_node=False)
+
+
+Best = tuple[Float[Array, "b n k"], Int[Array, "b n k"], Float[Array, "b n 1"]]
+"""Logits, tokens, and the log-sum-exp of all logits."""
+
+
+def best_of(
+    unrestricted: Unrestricted, k: int, logits: Float[Array, "b n v"], log_normaliser: Float[Array, "b n 1"]
+) -> Best:
+    """The k best tokens that are allowed. An accelerator, whose time is that of passes over the
+    logits, removes <pad> and <bos> from its winners only.
+
+    Args:
+      unrestricted: the logits.
+      k: number of tokens.
+      logits: the same logits, -inf for what is forbidden.
+      log_normaliser: their log-sum-exp before.
+    """
+
+    def plain(logits: Array, log_normaliser: Array, unrestricted: Unrestricted) -> Best:
+        return *top_k(logits, k), log_normaliser
+
+    if logits.shape[-1] < 2 * (k + 2) * BLOCK:
+        return plain(logits, log_normaliser, unrestricted)
+
+    found: Best = jax.lax.platform_dependent(
+        logits,
+        log_normaliser,
+        unrestricted,
+        tpu=lambda logits, log_normaliser, unrestricted: best_in_one_pass(unrestricted, k),
+        default=plain,
+    )
+    return found
+
+
+def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
+    """`best_of` for TPUs: one pass over the logits finds the maxima of strides and their sums of
+    exponentials, which are relative to these maxima (Milakov and Gimelshein 2018)."""
+    x, special = unrestricted.logits, unrestricted.special
+    lowest, parts, never = jnp.finfo(x.dtype).min, _parts(x), (special.pad, special.bos)
+    maxima = functools.reduce(jnp.maximum, parts)
+    finite = jnp.maximum(maxima, lowest)
+    sums = functools.reduce(jnp.add, [jnp.exp(part - finite) for part in parts])
+    maxima, sums = jax.lax.optimization_barrier((maxima, sums))  # otherwise each has a pass of its own
+    highest, winners = jax.lax.top_k(maxima, k + len(never))
+    values, tokens = _largest_of_strides(k, x, winners, maxima.shape[-1], never)
+    highest = jnp.maximum(highest[..., :1], lowest)
+    log_normaliser = jnp.log((sums * jnp.exp(maxima - highest)).sum(axis=-1, keepdims=True)) + highest
+    first, last = jnp.arange(k) == 0, unrestricted.last[:, None, None]
+    ending = jnp.where(first, x[..., special.eos, None], NEVER)
+    return jnp.where(last, ending, values), jnp.where(last & first, special.eos, tokens), log_normaliser
+
+
+def _whole(k: int, x: Float[Array, "b n v"]) -> TopK:
+    return tuple(jax.lax.top_k(x, k))  # type: ignore[return-value]
+
+
+def _top_k_of_blocks(k: int, x: Float[Array, "b n v"]) -> TopK:
+    block, width = BLOCK, x.shape[-1]
+    padded = jnp.pad(x, ((0, 0), (0, 0), (0, -width % block)), constant_values=NEVER)
+    blocks = padded.reshape(*x.shape[:-1], -1, block)
+    _, winners = jax.lax.top_k(blocks.max(axis=-1), k)
+    winners = jnp.sort(winners, axis=-1)  # ties go to the first, as in lax.top_k
+    inside = jnp.take_along_axis(blocks, winners[..., None], axis=-2)
+    values, places = jax.lax.top_k(inside.reshape(*x.shape[:-1], -1), k)
+    winner = jnp.take_along_axis(winners, places // block, axis=-1)
+    return values, winner * block + places % block
+
+
+def _top_k_of_strides(k: int, x: Float[Array, "b n v"]) -> TopK:
+    """Stride i has the elements i, i + w, i + 2 w, ...: their maxima need no other layout of x."""
+    maxima = functools.reduce(jnp.maximum, _parts(x))
+    return _largest_of_strides(k, x, jax.lax.top_k(maxima, k)[1], maxima.shape[-1])
+
+
+def _parts(x: Float[Array, "b n v"]) -> list[Float[Array, "b n w"]]:
+    """The slices of x that have one element of each stride."""
+    width = x.shape[-1]
+    wide = -(-width // (PARTS * BLOCK)) * BLOCK
+    parts = [x[..., start : start + wide] for start in range(0, width, wide)]
+    missing = wide - parts[-1].shape[-1]
+    parts[-1] = jnp.pad(parts[-1], ((0, 0), (0, 0), (0, missing)), constant_values=NEVER)
+    return parts
+
+
+def _largest_of_strides(
+    k: int, x: Float[Array, "b n v"], strides: Int[Array, "b n s"], wide: int, never: tuple[int, ...] = ()
+) -> TopK:
+    """The k largest values of x in these strides of `wide`, without those in the columns `never`."""
+    width = x.shape[-1]
+    places = strides[..., None, :] + wide * jnp.arange(-(-width // wide))[:, None]
+    places = jnp.sort(places.reshape(*x.shape[:-1], -1), axis=-1)
+    able = functools.reduce(jnp.logical_and, [places != column for column in never], places < width)
+    places = jnp.minimum(places, width - 1)
+    inside = jnp.take_along_axis(x, places, axis=-1)
+    values, chosen = jax.lax.top_k(jnp.where(able, inside, NEVER), k)
+    return values, jnp.take_along_axis(places, chosen, axis=-1)
