@@ -85,3 +85,18 @@ def test_a_search_never_sorts_the_vocabulary_or_pads_narrow_keys(tmp_path):
     for each in every(program):
         if each.operation == "sort":
             assert all(axes[-1] < VOCABULARY / 4 for _, axes in arrays_of(each.shape)), each.shape
+
+
+def test_a_search_reads_its_logits_once(tmp_path):
+    found, program = program_of("search", config(MeshConfig()), tmp_path)
+    size, step = found["lane"]["slots"] * 4 * VOCABULARY, program.step()
+    logits = {
+        each.name
+        for _, each, _ in step.running()
+        for kind, axes in arrays_of(each.shape)
+        if kind == "f32" and math.prod(axes) == size
+    }
+    assert len(logits) == 1  # none are written again without forbidden tokens
+    readers = [each for _, each, _ in step.running() if logits & set(each.operands)]
+    passes = [each for each in readers if each.operation == "fusion" and "gather" not in each.name]
+    assert len(passes) == 1, [each.source for each in passes]
