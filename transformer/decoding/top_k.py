@@ -70,7 +70,8 @@ def best_of(
         logits,
         log_normaliser,
         unrestricted,
-        tpu=lambda logits, log_normaliser, unrestricted: best_in_one_pass(unrestricted, k),
+        cuda=lambda _, log_normaliser, unrestricted: (*best_of_whole(unrestricted, k), log_normaliser),
+        tpu=lambda _, log_normaliser, unrestricted: best_in_one_pass(unrestricted, k),
         default=plain,
     )
     return found
@@ -89,9 +90,24 @@ def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
     values, tokens = _largest_of_strides(k, x, winners, maxima.shape[-1], never)
     highest = jnp.maximum(highest[..., :1], lowest)
     log_normaliser = jnp.log((sums * jnp.exp(maxima - highest)).sum(axis=-1, keepdims=True)) + highest
-    first, last = jnp.arange(k) == 0, unrestricted.last[:, None, None]
-    ending = jnp.where(first, x[..., special.eos, None], NEVER)
-    return jnp.where(last, ending, values), jnp.where(last & first, special.eos, tokens), log_normaliser
+    return *_or_eos(unrestricted, values, tokens), log_normaliser
+
+
+def best_of_whole(unrestricted: Unrestricted, k: int) -> TopK:
+    """The k best tokens that are allowed, with `lax.top_k`, which is a kernel on GPUs."""
+    special = unrestricted.special
+    values, tokens = _whole(k + 2, unrestricted.logits)
+    values = jnp.where((tokens == special.pad) | (tokens == special.bos), NEVER, values)
+    values, chosen = jax.lax.top_k(values, k)
+    return _or_eos(unrestricted, values, jnp.take_along_axis(tokens, chosen, axis=-1))
+
+
+def _or_eos(unrestricted: Unrestricted, values: Float[Array, "b n k"], tokens: Int[Array, "b n k"]) -> TopK:
+    """The best tokens, or <eos> where it is the last step."""
+    eos, last = unrestricted.special.eos, unrestricted.last[:, None, None]
+    first = jnp.arange(values.shape[-1]) == 0
+    ending = jnp.where(first, unrestricted.logits[..., eos, None], NEVER)
+    return jnp.where(last, ending, values), jnp.where(last & first, eos, tokens)
 
 
 def _whole(k: int, x: Float[Array, "b n v"]) -> TopK:
