@@ -24,7 +24,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _presets() -> str:
-    from transformer.config.presets import GROUPS, PRESETS
+    from transformer.systems.presets import GROUPS, PRESETS
 
     rows = ["| preset | what it is | system | layers x width | updates |", "|---|---|---|---|---|"]
     for group, described in GROUPS.items():

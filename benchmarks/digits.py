@@ -24,7 +24,7 @@ from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Run, Transcriber, train
 from transformer.config.methods import GuidanceConfig
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import read_manifest

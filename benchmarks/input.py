@@ -20,7 +20,7 @@ READ = 20_000  # records of which the reading and the encoding is timed
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints a line for each stage."""
-    from transformer.config.presets import PRESETS
+    from transformer.systems.presets import PRESETS
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.input", description=__doc__)
     parser.add_argument("preset", choices=tuple(PRESETS), nargs="?", default="quickstart")

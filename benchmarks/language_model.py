@@ -22,11 +22,13 @@ import numpy as np
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, save
 from transformer import PRESETS, Config, Generator, Run, train
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.systems.language_model.model import Past
-from transformer.systems.registry import find_system, model_shapes
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.parameters import model_shapes
+from transformer.systems.registry import find_system
 from transformer.training.step import EvalState, make_eval_step
 
 MEMORIES = (0, 64, 128, 256, 512)  # of evaluation

@@ -1,7 +1,7 @@
 """Compares attention mechanisms and training methods with the plain Transformer, under equal updates.
 
 `python -m benchmarks.methods WORK` trains the preset `quickstart`, and each variant of it
-(`transformer.config.variants`), from the same seed for the same number of updates, on the built-in corpus; or
+(`transformer.systems.transformer.variants`), from the same seed for the same number of updates, on the built-in corpus; or
 with --corpus the preset `tiny` on a folder of train, validation and test in two languages (`train.en`, ...).
 Variants for a trained model continue the plain run for a quarter of the updates, and so does the plain model.
 Each run translates the test set. Where a paired bootstrap test finds no difference from the plain model
@@ -27,9 +27,10 @@ from benchmarks.measure import Contestant, machine, save, side_by_side
 from benchmarks.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
-from transformer.config.variants import VARIANTS, Variant
 from transformer.errors import UserError
 from transformer.files import Json
+from transformer.systems.fast_autoregressive.options import VARIANTS as FAST
+from transformer.systems.transformer.variants import VARIANTS, Variant
 
 PLAIN, FURTHER = "plain", "further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
@@ -39,7 +40,7 @@ TOGETHER = 4  # methods that are timed in turns
 UNCERTAIN = 0.05  # p of a difference that needs more seeds
 METHODS = {
     PLAIN: Variant("as it is"),
-    **{name: variant for name, variant in VARIANTS.items() if not variant.continues},
+    **{name: variant for name, variant in (VARIANTS | FAST).items() if not variant.continues},
     FURTHER: Variant("as it is, trained further", continues=True),
     **{name: variant for name, variant in VARIANTS.items() if variant.continues},
 }

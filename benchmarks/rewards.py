@@ -22,9 +22,9 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import Config, Run, Translator, train
 from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
-from transformer.config.variants import VARIANTS, Variant
 from transformer.errors import UserError
 from transformer.methods.rewards import reward_of
+from transformer.systems.transformer.variants import VARIANTS, Variant
 
 METHODS = {
     "cross-entropy": Variant("as before"),

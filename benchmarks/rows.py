@@ -25,7 +25,8 @@ from transformer import BeamConfig, Config, TransformerConfig, Translator
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.model.int8 import in_int8
 from transformer.model.positions import sinusoids
-from transformer.systems.registry import declared_parameters, find_system
+from transformer.systems.parameters import declared_parameters
+from transformer.systems.registry import find_system
 
 WORDS, LONGEST = 20, 28  # of a source sentence and of an output
 SIZE = 32_000  # of the vocabulary

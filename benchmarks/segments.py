@@ -19,8 +19,9 @@ from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
 from benchmarks.programs import Program, compiled, medians
 from transformer import PRESETS, Config
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.systems.language_model.model import LanguageModel, Past
+from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.registry import find_system
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import configured_step, init_state

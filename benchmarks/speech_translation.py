@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import PRESETS, DataConfig, Transcriber, Translator, train
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.recordings import digits, open_recordings
 from transformer.data.sources.spoken import DIGITS

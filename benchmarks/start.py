@@ -62,8 +62,8 @@ def started(preset: str, folder: Path) -> None:
     begun = 0.0, time.time() - time.process_time()  # when the process began, about
     import jax
 
-    from transformer.config.presets import PRESETS
     from transformer.errors import Stopped
+    from transformer.systems.presets import PRESETS
     from transformer.systems.registry import find_system
     from transformer.tasks import preparation
     from transformer.trainer.loop import Loop

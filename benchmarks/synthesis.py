@@ -33,7 +33,7 @@ from benchmarks.digits import choices_of, joined, make_strings, recordings_of
 from benchmarks.measure import keep, machine
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import features_of, sound_of, stretched
 from transformer.data.features.waveforms import read_audio, write_audio
 from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest

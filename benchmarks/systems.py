@@ -27,7 +27,7 @@ from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train
 from transformer.data.sources.corpora import open_corpus
 from transformer.evaluation.scores import bleu
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 from transformer.translator.distill import distill
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import translation_of

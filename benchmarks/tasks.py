@@ -24,13 +24,14 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
-from transformer.config.variants import VARIANTS
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.spelling import spelled
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.methods.guidance import off_diagonal
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
+from transformer.systems.fast_autoregressive.options import VARIANTS as FAST
+from transformer.systems.transformer.variants import VARIANTS
 
 SOLVED = 99.0  # BLEU of validation lines
 REPEATS = range(1, 7)
@@ -42,7 +43,7 @@ def spelling() -> dict[str, Config]:
     """The plain model, and others that are told or forced to advance."""
     base = PRESETS["spelling"]
     names = ("guided", "additive", "location", "monotonic", "at", "fat")
-    return {PLAIN: base} | {name: VARIANTS[name].of(base) for name in names}
+    return {PLAIN: base} | {name: (VARIANTS | FAST)[name].of(base) for name in names}
 
 
 def dialogue() -> dict[str, Config]:
@@ -54,7 +55,7 @@ def dialogue() -> dict[str, Config]:
     names = ("at", "fat", "fat-tanh", "fat-hybrid")
     return (
         {PLAIN: base}
-        | {name: VARIANTS[name].of(base) for name in names}
+        | {name: (VARIANTS | FAST)[name].of(base) for name in names}
         | {
             "pointer-generator, words": PRESETS["dialogue-en"],
             "CopyNet, words": PRESETS["dialogue-en-copynet"],

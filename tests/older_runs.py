@@ -20,9 +20,9 @@ from small_run import changed, quiet, small_config
 from toy_runs import RECORDINGS, text_config
 
 from transformer import Config, Run, train
-from transformer.config.registry import TYPES
 from transformer.runtime.compilation import processor
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
+from transformer.systems.registry import REGISTRY, options_of
 
 STOPPED, STEPS = 40, 60
 SIZES = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.1}
@@ -40,7 +40,7 @@ def config_of(name: str, folder: Path) -> Config:
     elif name == "language-model":
         config = text_config(folder / "corpus", "one")
     else:
-        config, types = small_config(folder / "corpus"), TYPES[name]
+        config, types = small_config(folder / "corpus"), options_of(name)
         known = {item.name for item in dataclasses.fields(types.model)}
         model = types.model(**{option: value for option, value in SIZES.items() if option in known})
         shared = {item.name for item in dataclasses.fields(types.decoding)} - {"beam_size", "method"}
@@ -114,5 +114,5 @@ def make(name: str) -> None:
 
 if __name__ == "__main__":
     os.chdir(sys.argv[1])
-    for system in sys.argv[2:] or TYPES:
+    for system in sys.argv[2:] or REGISTRY:
         make(system)

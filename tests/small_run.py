@@ -9,7 +9,7 @@ import numpy as np
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
 from transformer.runtime.console import Watch
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
 ORDINARY = {"steps": 12, "evaluate_every": 4, "log_every": 2, "evaluate_sentences": 8, "keep_last": 2}

@@ -8,11 +8,14 @@ from reference_search import random_variables
 from small_run import WORDS
 
 from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
-from transformer.config.baselines import RecurrentConfig
-from transformer.config.copying import CopyingConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
+)
+from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
 
 SIZES: dict[str, Any] = {"num_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}

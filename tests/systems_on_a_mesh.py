@@ -14,9 +14,9 @@ from untrained_teacher import untrained_teacher
 
 from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
 from transformer.config import MeshConfig
-from transformer.config.registry import types_of
 from transformer.runtime.sharding import layout_of
-from transformer.systems.registry import SYSTEMS, declared_parameters, find_system
+from transformer.systems.parameters import declared_parameters
+from transformer.systems.registry import REGISTRY, find_system, options_of
 
 SIZES = {
     "vocab_size": 13,
@@ -37,7 +37,8 @@ DATA = DataConfig(tokenizer="open-word", cache_dir=Path("none"))
 
 
 def config_of(name: str) -> Config:
-    model, decoding, data = types_of(name)
+    options = options_of(name)
+    model, decoding, data = options.model, options.decoding, options.data
     known = {item.name for item in dataclasses.fields(model)}
     options = {key: value for key, value in (SIZES | OPTIONS.get(name, {})).items() if key in known}
     special = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}
@@ -70,7 +71,7 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
 
 if __name__ == "__main__":
     found = {}
-    for name in SYSTEMS:
+    for name in REGISTRY:
         config = config_of(name)
         pairs = zip(updated(config, MeshConfig()), updated(config, MeshConfig(2, 2)), strict=True)
         found[name] = max(float(np.abs(a - b).max()) for a, b in pairs)

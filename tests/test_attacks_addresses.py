@@ -12,13 +12,13 @@ from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
 from transformer.cli.train import _begun_from
 from transformer.config.decoding import BeamConfig
-from transformer.config.json import to_json
-from transformer.config.nonautoregressive import NonAutoregressiveConfig
-from transformer.config.presets import PRESETS
-from transformer.config.registry import TYPES
 from transformer.data import remote
+from transformer.runs.config_json import to_json
+from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import REGISTRY, options_of
 
-WITH_PHRASES = [name for name, types in TYPES.items() if issubclass(types.decoding, BeamConfig)]
+WITH_PHRASES = [name for name in REGISTRY if issubclass(options_of(name).decoding, BeamConfig)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def config_of(system: str) -> Config:
-    types = TYPES[system]
+    types = options_of(system)
     teacher = {"teacher": Path("ftp://127.0.0.1:2121/teacher")} if system == "nonautoregressive" else {}
     model = types.model(vocab_size=13, **teacher)
     return Config(system=system, model=model, decoding=types.decoding(), data=types.data())

@@ -13,10 +13,10 @@ from small_run import WORDS, changed, quiet
 
 from transformer import BeamConfig, Config, Run, Translator, UserError
 from transformer.config import DataConfig
-from transformer.config.json import from_json
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.files import parse_json
 from transformer.runs import log
+from transformer.runs.config_json import from_json
 from transformer.runs.exhibits import read_exhibits, write_exhibits
 from transformer.runs.media import png_of
 from transformer.runs.report import write_comparison, write_report

@@ -29,7 +29,7 @@ from transformer.interop.folders import import_marian
 from transformer.runs import bounds
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 from transformer.trainer import loop
 from transformer.trainer.train import train
 

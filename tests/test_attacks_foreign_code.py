@@ -11,8 +11,8 @@ from small_run import changed, quiet
 from transformer import Config, Run, UserError
 from transformer.cli.train import _continued
 from transformer.config import DataConfig
-from transformer.config.json import to_json
 from transformer.data.sources.corpora import open_corpus
+from transformer.runs.config_json import to_json
 from transformer.trainer.train import train
 
 EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"

@@ -21,7 +21,7 @@ from transformer.cli.output import LongOutput
 from transformer.cli.outputs import Translations
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 
 
 def test_a_new_average_is_another_model(

@@ -11,19 +11,21 @@ from reference_search import SOURCES, hypotheses, next_log_p, random_variables, 
 from tiers import mostly_slow
 
 from transformer.config import Config
-from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
-from transformer.config.presets import PRESETS
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
+from transformer.systems.checks import check_system
 from transformer.systems.convolutional.model import Convolutional
+from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.fast_autoregressive.model import FastAutoregressive
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.presets import PRESETS
 from transformer.systems.recurrent.hard_attention import hard_attention_objective
 from transformer.systems.recurrent.model import Recurrent
-from transformer.systems.registry import SYSTEMS, check_system
+from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.training.objective import Context, translation_objective
 
 SIZES = {"vocab_size": 11, "d_model": 8, "dropout": 0.0, "share_embeddings": "none"}
@@ -120,7 +122,7 @@ def test_no_word_sees_what_follows_it(name):
 @every_model
 def test_attention_is_over_the_words_of_the_source(name):
     model, variables = MODELS[name], variables_of(name)
-    (system,) = (system for system in SYSTEMS.values() if system.model is type(model))
+    (system,) = (system for system in map(find_system, REGISTRY) if system.model is type(model))
     attention = jax.jit(system.alignment, static_argnums=0)
     if "fixed" in name:
         with pytest.raises(UserError, match="no attention"):

@@ -22,12 +22,12 @@ from planned_pairs import (
 from python_calls import python_calls
 
 from transformer.config import DataConfig
-from transformer.config.presets import PRESETS
 from transformer.data.batching import Batcher, fixed_batches
 from transformer.data.corpus import Corpus
 from transformer.data.plans import Batching, PackedPlan, plan_of
 from transformer.data.sequences import side_lengths, sides
 from transformer.errors import UserError
+from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of
 from transformer.tasks.translation import Translation

@@ -18,7 +18,7 @@ from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.training import CASES, batch_of, jax_step
 from transformer import Translator, UserError
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 
 
 def make_counter(step: int):

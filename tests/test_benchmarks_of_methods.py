@@ -11,10 +11,10 @@ import pytest
 from benchmarks import bootstrap, distance, methods, normalizations, rewards, robustness, tasks
 from benchmarks.updates import updates
 from transformer import Config, UserError
-from transformer.config.variants import VARIANTS
 from transformer.data.sources.spelling import spelled
 from transformer.model.normalization import MOMENTUM
-from transformer.systems.registry import check_system
+from transformer.systems.checks import check_system
+from transformer.systems.transformer.variants import VARIANTS
 
 
 def test_every_variant_is_compared(tmp_path):

@@ -29,8 +29,8 @@ from transformer import (
 from transformer.cli import average_main, decode_main, train_main
 from transformer.cli.train import _begun, announced
 from transformer.config import differences, flatten
-from transformer.config.presets import PRESETS
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.systems.presets import PRESETS
 from transformer.tasks.translation import Translation
 from transformer.training.step import TrainState
 
@@ -192,7 +192,7 @@ def test_average_command(run_dir, command):
     assert status == 0
     assert "Averaged steps 1, 2" in out
     run = Run(run_dir)
-    from transformer.systems.registry import model_shapes
+    from transformer.systems.parameters import model_shapes
 
     like = model_shapes(run.config)
     table = {

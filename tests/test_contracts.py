@@ -20,9 +20,8 @@ from toys.forbidden import FORBIDDEN
 from transformer import Decoder, Run, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.lines import decode_lines
-from transformer.config.registry import TYPES
 from transformer.runs.report import REPORT
-from transformer.systems.registry import SYSTEMS
+from transformer.systems.registry import REGISTRY, find_system
 
 TESTS = Path(__file__).parent
 
@@ -66,7 +65,7 @@ def _registered() -> Iterator[None]:
     register_toys()
     yield
     for name in TOYS:
-        del SYSTEMS[name], TYPES[name]
+        del REGISTRY[name]
 
 
 every_toy = pytest.mark.parametrize("name", TOYS)
@@ -194,7 +193,7 @@ def test_a_hook_forbids_a_token(folder: Path) -> None:
         assert len(tokens) >= len(sources)
         assert FORBIDDEN not in tokens
     assert len(set(tokens)) > 5
-    translator.system = SYSTEMS["transformer"]  # the same model without the hook
+    translator.system = find_system("transformer")  # the same model without the hook
     translator._searches.clear()
     found = translator.search(["red green blue"] * 9, method="sample", temperature=10.0)
     assert any(FORBIDDEN in hypothesis.ids for several in found for hypothesis in several)

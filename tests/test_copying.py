@@ -14,8 +14,6 @@ from reference_search import hypotheses, random_variables, slow_search
 
 from transformer import Config, Translator, UserError
 from transformer.config import SpecialIds
-from transformer.config.copying import CopyingConfig
-from transformer.config.presets import PRESETS
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
 from transformer.data.features.words import OpenWordTokenizer, WordTokenizer
 from transformer.data.sources import dialogue
@@ -25,7 +23,9 @@ from transformer.model.encoder_decoder import decoder_input
 from transformer.runtime.console import Watch
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
+from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.copying.search import copying_scores, named, pointers
+from transformer.systems.presets import PRESETS
 from transformer.trainer.train import train
 from transformer.training.objective import Context
 

@@ -11,12 +11,13 @@ from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError, train
 from transformer.config import as_decided
-from transformer.config.baselines import RecurrentConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.methods import RewardConfig
-from transformer.config.presets import PRESETS
 from transformer.plan.jobs import prepared
-from transformer.systems.registry import SYSTEMS, check_system, decided_for, find_system
+from transformer.systems.checks import check_system, decided_for
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.presets import PRESETS
+from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import REGISTRY, find_system
 
 FLOAT32_ONLY, PACKS = {"recurrent", "fast-autoregressive"}, {"transformer"}
 
@@ -40,7 +41,7 @@ def open_options(config: Config) -> Config:
     )
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", REGISTRY)
 def test_every_system(system):
     config = open_options(preset_of(system))
     fast = "float32" if system in FLOAT32_ONLY else "bfloat16", "packed" if system in PACKS else "buckets"
@@ -106,7 +107,7 @@ def test_a_preset_of_another_system_is_left_open():
     assert as_decided(PRESETS["big"], run).model.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("system", mostly_slow(sorted(SYSTEMS.keys() - FLOAT32_ONLY), ["transformer"]))
+@pytest.mark.parametrize("system", mostly_slow(sorted(REGISTRY.keys() - FLOAT32_ONLY), ["transformer"]))
 def test_bfloat16_changes_only_the_precision_of_products(system):
     """Outputs are near those in float32; parameters, sums and gradients are float32."""
     config, _ = prepared(preset_of(system))

@@ -8,10 +8,10 @@ from small_run import changed, quiet, same
 
 from transformer import Run, UserError, make_optimizer
 from transformer.config import COUNTS, TrainingConfig
-from transformer.config.json import from_json, to_json
-from transformer.config.presets import PRESETS
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, plan
+from transformer.runs.config_json import from_json, to_json
+from transformer.systems.presets import PRESETS
 from transformer.trainer import train as training
 from transformer.trainer.train import train
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from transformer.config.presets import PRESETS
 from transformer.data.sources import built_in
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
+from transformer.systems.presets import PRESETS
 from transformer.tasks.translation import Translation
 from transformer.trainer.evaluator import _of_various_lengths
 

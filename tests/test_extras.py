@@ -11,9 +11,9 @@ import pytest
 
 from transformer import UserError
 from transformer.cli import train_main
-from transformer.config.presets import PRESETS
 from transformer.extras import EXTRAS, check_libraries, library
-from transformer.systems.registry import SYSTEMS, find_system
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.trainer import train as training
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +49,7 @@ def test_every_preset_is_checked_before_its_corpus_is_prepared(bare, tmp_path, m
     for config in PRESETS.values():
         refused.setdefault(config.system, set()).update(needed(config))
     assert {name: libraries for name, libraries in refused.items() if libraries} == {"speech": {"jiwer"}}
-    assert refused.keys() == SYSTEMS.keys()
+    assert refused.keys() == REGISTRY.keys()
     assert not any(tmp_path.iterdir())
 
 

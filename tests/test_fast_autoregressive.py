@@ -10,8 +10,8 @@ import pytest
 from reference_search import random_variables
 
 from transformer import UserError
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.systems.fast_autoregressive.model import FastAutoregressive
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 
 SOURCE = jnp.asarray([[5, 6, 7, 4, 2], [8, 9, 2, 0, 0]])
 GIVEN = jnp.asarray([[1, 4, 5, 6, 9, 2], [1, 8, 6, 9, 2, 0]])

@@ -25,11 +25,11 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli import guard
-from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
 from transformer.errors import UserError
+from transformer.runs.config_json import to_json
 from transformer.runtime.console import Watch
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 from transformer.trainer.train import train
 
 

@@ -14,10 +14,10 @@ from small_run import small_config
 
 from transformer import PRESETS, GreedyConfig, Run, UserError, train
 from transformer.cli import train_main
-from transformer.config.json import from_json, to_json
 from transformer.interop.folders import import_marian
+from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import Watch
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 
 
 @pytest.fixture(scope="module")

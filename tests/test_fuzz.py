@@ -29,10 +29,10 @@ from transformer import PRESETS, Config, Run, Translator, UserError
 from transformer.cli import decode_main, train_main
 from transformer.cli import plan as planning
 from transformer.config import flatten
-from transformer.config.json import from_json, to_json
 from transformer.decoding import workers
 from transformer.decoding.queue import SearchThread
 from transformer.interop.folders import import_marian
+from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
 from transformer.tasks.translation import Translation

@@ -10,7 +10,7 @@ import pytest
 
 from transformer import PRESETS, Generator, UserError, train
 from transformer.cli import decode_main, train_main
-from transformer.config.language_model import StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.inspection import attention_of_text, search_tree
 from transformer.translator.generator import texts_of
 

@@ -21,8 +21,8 @@ from transformer.cli.report import ReportArguments
 from transformer.cli.train import TrainArguments
 from transformer.commands import COMMANDS, called, main
 from transformer.config import HostsConfig, flatten
-from transformer.config.presets import GROUPS, PRESETS
 from transformer.errors import nearest
+from transformer.systems.presets import GROUPS, PRESETS
 
 ROOT = Path(__file__).parent.parent
 

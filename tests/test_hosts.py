@@ -20,11 +20,11 @@ from small_translator import small_translator, stored
 from transformer import Config, Run, UserError
 from transformer.cli.train import parse_train
 from transformer.config import HostsConfig, MeshConfig
-from transformer.config.json import to_json
+from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import Watch
 from transformer.runtime.supervision import LOST, lost_processes
-from transformer.systems.registry import model_shapes
+from transformer.systems.parameters import model_shapes
 from transformer.trainer.train import train
 
 ROOT = Path(__file__).parent.parent

@@ -9,7 +9,7 @@ from small_translator import small_translator, stored
 
 from transformer import Translator
 from transformer.model.int8 import INT8, quantized
-from transformer.systems.registry import SYSTEMS
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.translation import Translation
 
 MATRICES = 2 * 6 + 10 + 1  # of two layers of the encoder, one of the decoder, one embedding
@@ -39,7 +39,7 @@ def test_products_are_those_of_the_integers(batch, time):
     assert (wrong <= most + 40 * half_x * half_kernel + 1e-5).all()
 
 
-TRANSLATES = [name for name, system in SYSTEMS.items() if issubclass(system.task, Translation)]
+TRANSLATES = [name for name in REGISTRY if issubclass(find_system(name).task, Translation)]
 
 
 @pytest.mark.parametrize("system", [name for name in TRANSLATES if name != "convolutional"])

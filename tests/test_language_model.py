@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from transformer import Context, UserError
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
-from transformer.config.presets import PRESETS
+from transformer.config.streams import StreamConfig
 from transformer.model.encoder_decoder import shift_right
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.objective import language_model_objective
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 
 BOS, EOS = 1, 2

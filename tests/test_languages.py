@@ -11,10 +11,10 @@ from transformer import UserError
 from transformer.cli.interop import export_command
 from transformer.config import DataConfig, text_data
 from transformer.config.languages import language_of
-from transformer.config.presets import PRESETS
 from transformer.interop.folders import import_marian
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
+from transformer.systems.presets import PRESETS
 from transformer.trainer.train import _existing
 from transformer.translator.distill import suffixes
 

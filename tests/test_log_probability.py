@@ -14,17 +14,22 @@ from small_translator import small_translator
 
 from transformer import BeamConfig, UserError
 from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
-from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.config.copying import CopyingConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
-from transformer.config.language_model import LanguageModelConfig
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.config.speech import SpeechConfig
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.inspection.tree import search_tree
-from transformer.systems.registry import NO_SCORES, SYSTEMS, System
+from transformer.systems.convolutional.options import ConvolutionalConfig
+from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
+)
+from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import REGISTRY, find_system
+from transformer.systems.speech.options import SpeechConfig
+from transformer.systems.system import System
 from transformer.translator.rescoring import rescored
 
 SIZES: dict[str, Any] = {"vocab_size": 13, "d_model": 16, "dropout": 0.0, "num_layers": 1}
@@ -50,14 +55,12 @@ ALL = BeamConfig(beam_size=3, extra_length=4, repetition_penalty=2.0, no_repeat_
 
 
 def test_every_system_with_scores_is_here() -> None:
-    assert {name.split(",")[0] for name in MODELS} == {
-        name for name, system in SYSTEMS.items() if system.scores is not NO_SCORES
-    }
+    assert {name.split(",")[0] for name in MODELS} == {name for name in REGISTRY if find_system(name).scores}
 
 
 def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
     """What a system finds with these options, and log P of it by teacher forcing."""
-    system: System = SYSTEMS[name.split(",")[0]]
+    system: System = find_system(name.split(",")[0])
     model = system.model(MODELS[name])
     source, special = SOURCE, MODELS[name].special
     if name == "speech":

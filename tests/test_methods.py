@@ -10,17 +10,18 @@ from reference_search import random_variables
 from tiers import combinations
 
 from transformer import PRESETS, Config, Context, TransformerConfig, UserError, train
-from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.config.copying import CopyingConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
-from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.methods import rdrop, scheduled
 from transformer.methods.guidance import off_diagonal
 from transformer.methods.registry import check_methods, objective_of
 from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
-from transformer.systems.registry import SYSTEMS, find_system
+from transformer.systems.convolutional.options import ConvolutionalConfig
+from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
+from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.translation import Translation
 from transformer.training.objective import TranslationObjective
 from transformer.training.slices import SLICE
@@ -68,7 +69,7 @@ def loss_of(config, batch=BATCH, context=TRAINING):
 
 
 def test_all_systems_are_here():
-    assert MODELS.keys() == {name for name, system in SYSTEMS.items() if issubclass(system.task, Translation)}
+    assert MODELS.keys() == {name for name in REGISTRY if issubclass(find_system(name).task, Translation)}
 
 
 def test_the_penalties_of_a_published_example():

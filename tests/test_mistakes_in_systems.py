@@ -16,7 +16,6 @@ from toys.waves import SYSTEM, Waves
 
 from transformer import Config, Loss, System, Transformer, TransformerConfig, UserError, register
 from transformer.config import BeamConfig, changed_search
-from transformer.config.presets import PRESETS
 from transformer.data.batching import fixed_batches
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import Field
@@ -24,7 +23,8 @@ from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Measure
-from transformer.systems.registry import SYSTEMS
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import REGISTRY, Options, Preset, Registered
 from transformer.tasks.translation import Translation
 from transformer.trainer.checks import check_task
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
@@ -47,16 +47,11 @@ WHOLE = corpus_of(train=RECORDS, validation=RECORDS)
 
 
 def check(task: Waves, corpus: Corpus = WHOLE, system: System = SYSTEM) -> None:
-    SYSTEMS["toy"] = system
+    REGISTRY["toy"] = Registered(Options(), system)
     try:
         check_task(dataclasses.replace(CONFIG, system="toy"), task, corpus)
     finally:
-        del SYSTEMS["toy"]
-
-
-@pytest.fixture(autouse=True)
-def _types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer.systems.registry.types_of", lambda name: None)
+        del REGISTRY["toy"]
 
 
 def one(**changes: Any) -> list[dict[str, Any]]:
@@ -104,7 +99,7 @@ def test_splits_that_are_missing_or_empty() -> None:
 
 
 def test_a_system_that_cannot_decode_says_so_before_it_is_trained() -> None:
-    silent = dataclasses.replace(SYSTEM, search=System.search)
+    silent = dataclasses.replace(SYSTEM, search=None)
     with pytest.raises(UserError, match="give it a search, or set Changed.decodes = False"):
         check(task_with(), system=silent)
     check(task_with(decodes=False), system=silent)
@@ -172,20 +167,34 @@ def test_hooks_that_forbid_too_much(method: str) -> None:
     assert "hook forbids every token" in NO_OUTPUT
 
 
+TINY = PRESETS["tiny"]
+
+
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
         ("", {}, "must consist of small letters"),
         ("../x y", {}, "must consist of small letters"),
         ("mine", {"system": "Transformer"}, "must be a transformer.System, not str"),
-        ("mine", {"model_config": TransformerConfig()}, "must be a type of options"),
-        ("mine", {"presets": {"mine": (PRESETS["tiny"], "mine")}}, "must be a config with system='mine'"),
-        ("mine", {"presets": {"mine": replace(PRESETS["tiny"], system="mine")}}, "and a description"),
+        ("mine", {"options": TransformerConfig}, "must be a transformer.Options, not type"),
+        ("mine", {"options": Options(model=TransformerConfig())}, "must be a type of options"),
+        ("mine", {"options": Options(presets={"mine": Preset(TINY, "mine")})}, "with system='mine'"),
+        (
+            "mine",
+            {"options": Options(presets={"mine": replace(TINY, system="mine")})},
+            "a transformer.Preset",
+        ),
+        (
+            "mine",
+            {"options": Options(presets={"tiny": Preset(replace(TINY, system="mine"), "")})},
+            "preset tiny is registered already",
+        ),
+        ("speech", {}, "registered already"),
     ],
 )
 def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) -> None:
     system = System(model=Transformer, objective=lambda *_: None, task=Translation)
-    before = dict(SYSTEMS), dict(PRESETS)
+    before = dict(REGISTRY), dict(PRESETS)
     with pytest.raises(UserError, match=message):
-        inspect.unwrap(register)(name, **{"system": system, **given})
-    assert before == (SYSTEMS, PRESETS)
+        inspect.unwrap(register)(name, **{"options": Options(), "system": system, **given})
+    assert before == (REGISTRY, PRESETS)

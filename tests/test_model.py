@@ -16,11 +16,11 @@ from jaxtyping import TypeCheckError
 from toy_batches import BOS
 from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
-from transformer.config.presets import PRESETS
 from transformer.model.layers import Embedding
 from transformer.model.placement import tracing_for
 from transformer.model.positions import sinusoids
 from transformer.model.transformer import Transformer
+from transformer.systems.presets import PRESETS
 
 
 def test_shapes_are_checked_while_testing(tiny):

@@ -10,8 +10,8 @@ from transformer.cli.train import TrainArguments, parse_train
 from transformer.config import BeamConfig, changed_search, flatten
 from transformer.config.decoding import methods_of, names_of
 from transformer.config.names import DECODING, SEARCH, TRAINING
-from transformer.config.presets import PRESETS
-from transformer.config.registry import TYPES
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import REGISTRY, options_of
 
 
 def says(message):
@@ -20,7 +20,7 @@ def says(message):
 
 
 TRAIN_OPTIONS = set().union(*map(flatten, PRESETS.values())) | names_of(TrainArguments) | {"init_from"}
-SEARCHES = [kind for types in TYPES.values() for kind in methods_of(types.decoding).values()]
+SEARCHES = [kind for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
 SEARCH_OPTIONS = set().union(*map(names_of, SEARCHES))
 TRAIN_OPTIONS |= {f"decoding.{name}" for name in SEARCH_OPTIONS}
 DECODE_OPTIONS = SEARCH_OPTIONS | names_of(DecodeArguments)

@@ -10,11 +10,11 @@ from test_methods import BATCH, MODELS
 from tiers import combinations
 
 from transformer import BeamConfig, GreedyConfig, SampleConfig, Translator, UserError
-from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
 from transformer.decoding.search import Conditions, autoregressive_search, noise_of
 from transformer.inspection.tree import search_tree
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.noise import Noise
+from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig
 from transformer.systems.registry import find_system
 
 KEYS = jax.random.split(jax.random.key(0), 50)

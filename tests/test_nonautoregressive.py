@@ -11,7 +11,6 @@ import pytest
 from reference_search import random_variables
 
 from transformer.config import Config, changed_search
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
 from transformer.errors import UserError
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
@@ -19,6 +18,10 @@ from transformer.systems.nonautoregressive.objective import (
     length_class,
     nonautoregressive_objective,
     sample_mask,
+)
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
 )
 from transformer.systems.nonautoregressive.search import (
     draft_sizes,

@@ -13,10 +13,6 @@ from toy_runs import nonautoregressive_config, speech_config, synthesis_config
 from untrained_teacher import untrained_teacher
 
 from transformer import PRESETS, Synthesizer, UserError, train
-from transformer.config.synthesis import (
-    NonAutoregressiveSynthesisConfig,
-    NonAutoregressiveSynthesisDecodingConfig,
-)
 from transformer.runs.exhibits import read_exhibits
 from transformer.systems.nonautoregressive_synthesis.durations import durations, teacher_durations
 from transformer.systems.nonautoregressive_synthesis.model import (
@@ -25,6 +21,10 @@ from transformer.systems.nonautoregressive_synthesis.model import (
     steps_of,
 )
 from transformer.systems.nonautoregressive_synthesis.objective import nonautoregressive_synthesis_objective
+from transformer.systems.nonautoregressive_synthesis.options import (
+    NonAutoregressiveSynthesisConfig,
+    NonAutoregressiveSynthesisDecodingConfig,
+)
 from transformer.systems.nonautoregressive_synthesis.search import nonautoregressive_synthesis_search
 from transformer.training.objective import Context
 

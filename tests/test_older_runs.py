@@ -11,7 +11,7 @@ from older_runs import STOPPED, computed, machine
 from small_run import quiet
 
 from transformer import Run, train
-from transformer.systems.registry import SYSTEMS
+from transformer.systems.registry import REGISTRY
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 
@@ -31,7 +31,7 @@ def close(found: Any, expected: Any, tolerance: float) -> bool:
     return math.isclose(found, expected, rel_tol=tolerance)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", REGISTRY)
 def test_a_run_of_an_earlier_version_is_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,8 @@ from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig
 from transformer.config.model import StackConfig
 from transformer.methods.registry import objective_of
 from transformer.model.normalization import NORMALIZATIONS
-from transformer.systems.registry import SYSTEMS, find_system, model_shapes
+from transformer.systems.parameters import model_shapes
+from transformer.systems.registry import REGISTRY, find_system
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""
@@ -43,7 +44,7 @@ def is_stack(name: str) -> bool:
 
 def cases():
     """Each system that normalises by this package's module, with each normalisation; the others once."""
-    for name in (*SYSTEMS, *VARIANTS):
+    for name in (*REGISTRY, *VARIANTS):
         for norm in NORMALIZATIONS if is_stack(name) else ("layer",):
             quick = (name, norm) == ("transformer", "power")
             yield pytest.param(name, norm, marks=() if quick else pytest.mark.slow)
@@ -143,10 +144,10 @@ def assert_close(found, expected):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4, err_msg=jax.tree_util.keystr(path))
 
 
-NORMALISED = [name for name in (*SYSTEMS, *VARIANTS) if is_stack(name)]
+NORMALISED = [name for name in (*REGISTRY, *VARIANTS) if is_stack(name)]
 
 
-@pytest.mark.parametrize("name", mostly_slow([*SYSTEMS, *VARIANTS], NORMALISED))
+@pytest.mark.parametrize("name", mostly_slow([*REGISTRY, *VARIANTS], NORMALISED))
 def test_padding_changes_no_loss_and_no_statistic(name):
     config = configured(name, "batch")
     batch = batch_of(config)

@@ -10,9 +10,9 @@ from small_translator import small_translator
 
 from transformer import Hypothesis
 from transformer.inspection import Attention
-from transformer.tasks.language_modelling import Generated
+from transformer.systems.language_model.task import Generated
+from transformer.systems.synthesis.task import Utterance
 from transformer.tasks.plain import Plain
-from transformer.tasks.text_to_speech import Utterance
 from transformer.tasks.timing import Word
 from transformer.translator.generator import ScoredText
 from transformer.translator.transcriber import Transcript

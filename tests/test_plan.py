@@ -13,7 +13,6 @@ from tiers import mostly_slow
 from transformer.cli import train_main
 from transformer.cli.plan import rows
 from transformer.config import MeshConfig
-from transformer.config.presets import PRESETS
 from transformer.errors import UserError
 from transformer.plan.costs import estimate, flops_of
 from transformer.plan.feed import input_rate
@@ -22,7 +21,9 @@ from transformer.plan.machines import CHIPS, machine
 from transformer.plan.plan import Limits, compiled
 from transformer.plan.plan import plan as planned
 from transformer.plan.program import Collective, Program
-from transformer.systems.registry import SYSTEMS, model_shapes
+from transformer.systems.parameters import model_shapes
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import REGISTRY, find_system
 
 PROGRAM = """HloModule jit_f, num_partitions=16
 
@@ -176,7 +177,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("system", mostly_slow(list(SYSTEMS), ["transformer", "nonautoregressive"]))
+@pytest.mark.parametrize("system", mostly_slow(list(REGISTRY), ["transformer", "nonautoregressive"]))
 def test_every_system_is_planned(system):
     config, place = small(system), machine("cpu:8")
     for what in ("step", "search"):
@@ -194,7 +195,7 @@ def test_every_system_is_planned(system):
 
 
 def found_shapes(config):
-    return model_shapes(SYSTEMS[config.system].task.without_corpus(config).config)["params"]
+    return model_shapes(find_system(config.system).task.without_corpus(config).config)["params"]
 
 
 def test_parameters_come_to_the_rows_and_not_the_rows_to_the_parameters():

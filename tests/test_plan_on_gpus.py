@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from transformer.config import Config, MeshConfig
-from transformer.config.presets import PRESETS
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, compiled
 from transformer.plan.program import Instruction, Program, arrays_of
+from transformer.systems.presets import PRESETS
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from toy_runs import synthesis_config
 
 from transformer import PRESETS, Synthesizer, Translator, UserError, train
 from transformer.cli import decode_main
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.recordings import numbers, written
 

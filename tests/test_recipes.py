@@ -8,8 +8,9 @@ import pytest
 
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.train import parse_train
-from transformer.config.presets import PRESETS
-from transformer.systems.registry import check_system, find_system
+from transformer.systems.checks import check_system
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import find_system
 
 CARDS = sorted(path for path in Path("docs/recipes").glob("*.md") if path.name != "README.md")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from transformer import PRESETS, UserError
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import Recording, digits, open_recordings
+from transformer.systems.speech.task import SpeechToText
+from transformer.systems.synthesis.task import TextToSpeech
 from transformer.tasks.recordings import Scale
-from transformer.tasks.speech_to_text import SpeechToText
-from transformer.tasks.text_to_speech import TextToSpeech
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

@@ -225,7 +225,7 @@ def test_a_run_at_a_link_is_followed_and_a_pipe_is_not_read(machine, decoder, tm
 
 
 def test_average_and_report(config, machine, store) -> None:
-    from transformer.systems.registry import model_shapes
+    from transformer.systems.parameters import model_shapes
 
     train(config, RUN, watch=quiet())
     run = Run(RUN)

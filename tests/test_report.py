@@ -12,10 +12,10 @@ import pytest
 from transformer import Run, UserError
 from transformer.cli.report import report_main
 from transformer.config import as_decided, flatten
-from transformer.config.presets import PRESETS
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.charts import WIDTH, bar_chart, line_chart
 from transformer.runs.report.logged import Logged, duration, time_spent
+from transformer.systems.presets import PRESETS
 
 
 class Balanced(HTMLParser):

@@ -23,10 +23,10 @@ from transformer import (
     Translator,
 )
 from transformer.config import differences
-from transformer.config.json import from_json, to_json
-from transformer.config.presets import PRESETS
 from transformer.errors import Stopped, UserError
-from transformer.systems.registry import model_shapes
+from transformer.runs.config_json import from_json, to_json
+from transformer.systems.parameters import model_shapes
+from transformer.systems.presets import PRESETS
 from transformer.trainer import evaluator, loop, signals
 from transformer.trainer.train import train
 

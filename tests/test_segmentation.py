@@ -11,9 +11,7 @@ from small_translator import small_translator
 
 from transformer import UserError
 from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig, as_decided
-from transformer.config.json import from_json, to_json
-from transformer.config.presets import PRESETS
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sources.memory import in_memory
 from transformer.data.sources.recordings import Recording
@@ -28,7 +26,9 @@ from transformer.evaluation.segmentation import (
     warning_of,
 )
 from transformer.methods.rewards import reward_of
-from transformer.tasks.speech_to_text import SpeechToText
+from transformer.runs.config_json import from_json, to_json
+from transformer.systems.presets import PRESETS
+from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.translation import Translation
 
 CHINESE = ["我喜欢苹果和梨、也喜欢茶。", "他昨天去了北京的图书馆。"]

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from transformer.config.presets import PRESETS
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.corpus import Corpus
 from transformer.data.example_store import stored
 from transformer.data.features.tokenizers import train_tokenizer
@@ -14,6 +13,7 @@ from transformer.data.sequences import Field, arrays_of, gathered, stacked
 from transformer.data.sources.memory import InMemory
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
+from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of
 

@@ -26,9 +26,10 @@ from small_run import small_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig, TrainingConfig
-from transformer.config.json import to_json
+from transformer.runs.config_json import to_json
 from transformer.runtime.sharding import AXES, Shards, check_rows, layout_of
-from transformer.systems.registry import SYSTEMS, declared_parameters, model_shapes
+from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.registry import REGISTRY
 
 REPLICAS = (1, 1)
 Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
@@ -188,7 +189,7 @@ def test_every_system_has_the_same_gradients_on_a_mesh() -> None:
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    assert found.keys() == SYSTEMS.keys()
+    assert found.keys() == REGISTRY.keys()
     assert max(found.values()) < 1e-6, found
 
 

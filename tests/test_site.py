@@ -20,17 +20,21 @@ from transformer.config import (
     SpecialIds,
     baselines,
 )
-from transformer.config.copying import CopyingConfig
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
-from transformer.config.presets import PRESETS
-from transformer.config.speech import RecordingsConfig, SpeechConfig
-from transformer.config.synthesis import (
+from transformer.config.recordings import RecordingsConfig
+from transformer.config.streams import StreamConfig
+from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
+)
+from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
-    SynthesisConfig,
-    SynthesisDecodingConfig,
 )
+from transformer.systems.presets import PRESETS
+from transformer.systems.speech.options import SpeechConfig
+from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")

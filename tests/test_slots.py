@@ -19,18 +19,17 @@ from tiers import combinations
 
 from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
-from transformer.config.registry import types_of
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.lanes import Job, Lane, Size, batch, enough_memory, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
-from transformer.systems.registry import SYSTEMS
+from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.systems.speech.model import SILENCE
 from transformer.translator import decoder as module
 
-STEPWISE = [name for name, system in SYSTEMS.items() if isinstance(system.search, AutoregressiveSearch)]
+STEPWISE = [name for name in REGISTRY if isinstance(find_system(name).search, AutoregressiveSearch)]
 OPTIONS = BeamConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
 FIELDS = {"source": Field()}
 FRAMES = {"source": Field("float32", fill=SILENCE, shape=(5,))}
@@ -39,9 +38,9 @@ WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
 
 @functools.cache
 def model_of(name: str) -> tuple[Any, Any]:
-    kind = types_of(name).model
+    kind = options_of(name).model
     sizes = WIDE | {name: size for name, size in (("d_ff", 32), ("num_heads", 2)) if hasattr(kind, name)}
-    model = SYSTEMS[name].model(kind(**sizes))
+    model = find_system(name).model(kind(**sizes))
     if name == "speech":
         frames, ids = jnp.zeros((1, 4, 5)), jnp.zeros((1, 2), int)
         return model, model.init(jax.random.key(1), frames, ids)
@@ -69,7 +68,7 @@ def requests_of(given: Sequence[Any], options: BeamConfig, lane: int = 0) -> lis
 def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[int], given: list) -> list:
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
-    job, queue = Job(SYSTEMS[name].search, model, options.static(), ("source",)), Queue(len(each))
+    job, queue = Job(find_system(name).search, model, options.static(), ("source",)), Queue(len(each))
     lanes = [Lane(index, job, size, fields(name), variables, queue, 1) for index, size in enumerate(each)]
     requests = requests_of(given, options)
     waiting = [requests[index] for index in order]
@@ -85,7 +84,7 @@ def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[i
 def at_once(name: str, options: BeamConfig, given: list[Any]) -> Any:
     model, variables = model_of(name)
     inputs = jax.tree.map(jnp.asarray, batch([{"source": ids} for ids in given], fields(name), 8, len(given)))
-    return SYSTEMS[name].search(model, variables, inputs, jnp.arange(len(given)), options)
+    return find_system(name).search(model, variables, inputs, jnp.arange(len(given)), options)
 
 
 @pytest.mark.parametrize(("name", "method"), combinations(STEPWISE, ["beam", "greedy", "sample"]))
@@ -116,7 +115,7 @@ def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
 def test_sizes_of_lanes() -> None:
     model, _ = model_of("transformer")
     options = BeamConfig(rows=16)
-    job = Job(SYSTEMS["transformer"].search, model, options.static(), ("source",))
+    job = Job(find_system("transformer").search, model, options.static(), ("source",))
     assert sizes(job, FIELDS, 16) == [
         Size(32, 48, (1, 4, 16)),
         Size(96, 144, (1, 2, 8)),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from transformer import PRESETS, UserError
-from transformer.config.speech import RecordingsConfig, SpeechConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
+from transformer.systems.speech.options import SpeechConfig
 from transformer.tasks.timing import Word, spans, timed
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

@@ -9,12 +9,12 @@ import pytest
 
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
-from transformer.config.synthesis import SynthesisConfig, SynthesisDecodingConfig
 from transformer.decoding.forced import sown_attention
 from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
+from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
 from transformer.systems.synthesis.search import synthesis_search
 from transformer.training.objective import Context
 

@@ -27,7 +27,7 @@ from transformer.runs.exhibits import read_exhibits
 from transformer.runs.report import write_report
 from transformer.runtime.sharding import layout_of
 from transformer.systems.synthesis.objective import synthesis_objective
-from transformer.tasks.text_to_speech import TextToSpeech, Utterance
+from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.trainer.evaluator import Evaluator
 from transformer.trainer.signals import StopRequest
 from transformer.translator.attention import forced_attention

@@ -21,14 +21,19 @@ from small_translator import small_translator
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import train_main
 from transformer.config import as_decided
-from transformer.config.baselines import ConvolutionalConfig, RecurrentConfig
-from transformer.config.copying import CopyingConfig
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
-from transformer.config.json import to_json
 from transformer.config.locations import as_options, locations
-from transformer.config.nonautoregressive import NonAutoregressiveConfig, NonAutoregressiveDecodingConfig
+from transformer.runs.config_json import to_json
 from transformer.runtime.console import Watch
-from transformer.systems.registry import find_system, model_shapes
+from transformer.systems.convolutional.options import ConvolutionalConfig
+from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
+)
+from transformer.systems.parameters import model_shapes
+from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import find_system
 from transformer.trainer.train import train
 from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 from transformer.translator.rescoring import rescored

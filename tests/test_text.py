@@ -14,7 +14,7 @@ from small_translator import small_translator, stored
 from transformer import Config, SpecialIds, UserError
 from transformer.cli import decode_main
 from transformer.config import BeamConfig, DataConfig
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.data.corpus import Corpus
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.features.trained import corpus_tokenizers
@@ -23,11 +23,12 @@ from transformer.data.sources.corpora import open_corpus, tfds_folder
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
 from transformer.inspection import explore
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.task import LanguageModelling
 from transformer.systems.registry import find_system
+from transformer.systems.synthesis.task import TextToSpeech
 from transformer.tasks.glossary import Glossary
-from transformer.tasks.language_modelling import LanguageModelling
 from transformer.tasks.preparation import examples_of
-from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.tasks.translation import Translation
 from transformer.text import has_text
 from transformer.trainer.checks import check_filled

@@ -13,7 +13,7 @@ from rich.console import Console
 from small_run import changed, small_config
 
 from transformer import PRESETS, Run
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.batching import Batcher
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sequences import arrays_of

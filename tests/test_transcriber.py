@@ -22,7 +22,7 @@ from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits
 from transformer.runs.exhibits import read_exhibits
-from transformer.tasks.speech_to_text import SpeechToText
+from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.timing import spans
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

@@ -19,9 +19,9 @@ from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
-from transformer.config.language_model import StreamConfig
-from transformer.config.speech import RecordingsConfig
-from transformer.systems.registry import model_shapes
+from transformer.config.recordings import RecordingsConfig
+from transformer.config.streams import StreamConfig
+from transformer.systems.parameters import model_shapes
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from transformer.config import SpecialIds as SpecialIds
     from transformer.config import TrainingConfig as TrainingConfig
     from transformer.config import TransformerConfig as TransformerConfig
-    from transformer.config.presets import PRESETS as PRESETS
     from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
@@ -28,8 +27,11 @@ if TYPE_CHECKING:
     from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
-    from transformer.systems.registry import System as System
-    from transformer.systems.registry import register as register
+    from transformer.systems.presets import PRESETS as PRESETS
+    from transformer.systems.register import register as register
+    from transformer.systems.registry import Options as Options
+    from transformer.systems.registry import Preset as Preset
+    from transformer.systems.system import System as System
     from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.hypotheses import Hypothesis as Hypothesis
     from transformer.tasks.task import Task as Task
@@ -78,9 +80,11 @@ _HOMES = {
     "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),
-    "config.presets": ("PRESETS",),
+    "systems.presets": ("PRESETS",),
     "runs.run": ("Run",),
-    "systems.registry": ("System", "register"),
+    "systems.register": ("register",),
+    "systems.registry": ("Options", "Preset"),
+    "systems.system": ("System",),
     "trainer.train": ("train",),
     "training.objective": ("Context", "Loss", "translation_objective"),
     "training.schedule": ("make_optimizer",),

@@ -12,7 +12,7 @@
 
 from toys import forbidden, frames, matrices, memory, tracked, waves
 from toys.task import ToyData, ToyTask
-from transformer import register
+from transformer import Options, register
 from transformer.config import DataConfig
 
 TOYS = {
@@ -34,7 +34,7 @@ STATEFUL = ("toy-memory", "toy-tracked", "language-model")
 def register_toys() -> None:
     """Makes them known, as another package would."""
     for name, system in TOYS.items():
-        register(name, system, data_config=DataConfig if is_text(name) else ToyData)
+        register(name, Options(data=DataConfig if is_text(name) else ToyData), system)
 
 
 def is_text(name: str) -> bool:

@@ -8,7 +8,6 @@ from transformer import TransformerConfig
 from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import Affine
-from transformer.systems.registry import NO_ALIGNMENT
 
 
 class MatricesModel(EncoderDecoder):
@@ -59,4 +58,4 @@ class MatricesModel(EncoderDecoder):
         return self.output(x), cache.end_step([layer.append(matrix, cache.column, cache.positions)])
 
 
-SYSTEM = text(model=MatricesModel, alignment=NO_ALIGNMENT)
+SYSTEM = text(model=MatricesModel, alignment=None)

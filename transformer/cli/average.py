@@ -34,7 +34,7 @@ def _average(arguments: list[str]) -> None:
         raise UserError("--last must be at least 1, and excludes --steps")
 
     from transformer.runs.run import Run
-    from transformer.systems.registry import model_shapes
+    from transformer.systems.parameters import model_shapes
 
     run = Run(given.run_dir)
     if given.last is not None and given.last > len(run.checkpoints.steps()):

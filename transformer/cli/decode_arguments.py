@@ -17,14 +17,14 @@ from transformer.cli.parser import parse
 from transformer.commands import called
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
-from transformer.config.language_model import StreamConfig
 from transformer.config.names import DECODING
-from transformer.config.registry import TYPES
-from transformer.config.speech import AUDIO, SOUND, RecordingsConfig
-from transformer.config.synthesis import VoiceDecodingConfig
+from transformer.config.recordings import AUDIO, SOUND, RecordingsConfig
+from transformer.config.streams import StreamConfig
 from transformer.data.remote import has
 from transformer.errors import UserError, counted
 from transformer.files import address, brief, open_regular, shown
+from transformer.systems.registry import REGISTRY, options_of
+from transformer.systems.synthesis.options import VoiceDecodingConfig
 
 log = logging.getLogger("transformer")
 
@@ -214,7 +214,7 @@ _FLAGS = ("-h", "--help", "--help-all", "-v")
 def _values_of_options() -> dict[str, int | None]:
     """How many words follow each option; None: all up to the next option."""
     kinds: list[tuple[str, type]] = [("", DecodeArguments), ("data.", DataConfig), ("hosts.", HostsConfig)]
-    kinds += [("", kind) for types in TYPES.values() for kind in methods_of(types.decoding).values()]
+    kinds += [("", kind) for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
     found: dict[str, int | None] = {}
     for prefix, kind in kinds:
         for name, hint in get_type_hints(kind, include_extras=True).items():

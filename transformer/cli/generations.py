@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer.cli.outputs import Numbered, Outputs, Written, refuse
 from transformer.errors import UserError
 from transformer.files import Json
-from transformer.tasks.language_modelling import Generated
+from transformer.systems.language_model.task import Generated
 from transformer.translator.generator import Generator, before
 
 FOR_SENTENCES = (

@@ -4,9 +4,9 @@ import textwrap
 
 from transformer.commands import COMMANDS, called
 from transformer.config import Config
-from transformer.config.language_model import StreamConfig
-from transformer.config.presets import GROUPS, PRESETS
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
+from transformer.config.streams import StreamConfig
+from transformer.systems.presets import GROUPS, PRESETS
 
 COMMON = {
     "run_dir": "run directory; an existing run is resumed",

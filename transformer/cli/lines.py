@@ -24,11 +24,11 @@ from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import SteadyConsole, Watch
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.systems.language_model.task import LanguageModelling
 from transformer.systems.registry import find_system
-from transformer.tasks.language_modelling import LanguageModelling
-from transformer.tasks.speech_to_text import SpeechToText
+from transformer.systems.speech.task import SpeechToText
+from transformer.systems.synthesis.task import TextToSpeech
 from transformer.tasks.task import Task
-from transformer.tasks.text_to_speech import TextToSpeech
 from transformer.tasks.translation import Translation
 
 SHARE = 256  # lines that a process decodes before the next one's

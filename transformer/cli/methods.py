@@ -4,8 +4,8 @@ import re
 
 from transformer.config import DecodingConfig, changed_search
 from transformer.config.decoding import METHODS, check_option, methods_of, names_of
-from transformer.config.registry import TYPES
 from transformer.errors import UserError
+from transformer.systems.registry import REGISTRY, options_of
 
 
 def with_method(current: DecodingConfig, arguments: list[str], prefix: str) -> DecodingConfig:
@@ -37,5 +37,5 @@ def with_method(current: DecodingConfig, arguments: list[str], prefix: str) -> D
 
 def _having(option: str) -> list[str]:
     """The systems with a search option."""
-    kinds = {system: methods_of(types.decoding).values() for system, types in TYPES.items()}
+    kinds = {name: methods_of(options_of(name).decoding).values() for name in REGISTRY}
     return [system for system, each in kinds.items() if any(option in names_of(kind) for kind in each)]

@@ -48,7 +48,7 @@ def _page(given: DecodeArguments) -> tuple["Explorer", str]:
     """The page, and what is on it."""
     from transformer.data.sources.corpora import read_lines
     from transformer.inspection.explorer import SENTENCES, explore_texts
-    from transformer.tasks.language_modelling import LanguageModelling
+    from transformer.systems.language_model.task import LanguageModelling
     from transformer.tasks.recordings import Recordings
     from transformer.translator.generator import Generator
 

@@ -19,11 +19,11 @@ from transformer.commands import program
 from transformer.config import Config, CorpusConfig, DataConfig, HostsConfig, Option, changed, flatten
 from transformer.config.locations import completed, without_locations
 from transformer.config.names import TRAINING
-from transformer.config.presets import PRESETS
-from transformer.config.registry import load_entry_points, unknown
 from transformer.data.remote import has
 from transformer.errors import UserError, nearest
 from transformer.files import shown
+from transformer.systems.presets import PRESETS
+from transformer.systems.registry import load_entry_points, unknown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -99,7 +99,7 @@ def _train(arguments: list[str]) -> None:
         print_plan(given.config, PlanArguments(given.plan, given.plan_json, limits), about)
         return
 
-    from transformer.config.json import to_json
+    from transformer.runs.config_json import to_json
     from transformer.runtime.hosts import join
 
     join(given.hosts)

@@ -25,7 +25,7 @@ from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
 from transformer.errors import UserError
 from transformer.extras import check_libraries
-from transformer.tasks.text_to_speech import Utterance
+from transformer.systems.synthesis.task import Utterance
 from transformer.translator.synthesizer import Synthesizer
 from transformer.translator.translator import Translator
 

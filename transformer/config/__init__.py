@@ -1,4 +1,4 @@
-"""Configuration: options, presets, their JSON, and the types of every system. Imports nothing above."""
+"""Configuration: the options that systems share. Imports nothing above."""
 
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import (

@@ -1,5 +1,5 @@
 """The configuration of a run, as frozen dataclasses. The command line is generated from them, the run
-directory stores them, and presets are named instances (see `transformer.config.presets`).
+directory stores them, and presets are named instances (see `transformer.systems.presets`).
 """
 
 import dataclasses

@@ -121,7 +121,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     Raises:
       UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
-    from transformer.systems.registry import model_shapes
+    from transformer.systems.parameters import model_shapes
     from transformer.translator.translator import translation_of
 
     run, folder = Run(run_dir), Path(folder)

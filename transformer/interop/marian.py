@@ -24,7 +24,7 @@ from transformer.errors import UserError
 from transformer.files import Json
 from transformer.model.parameters import Declared, Params
 from transformer.model.positions import sinusoids
-from transformer.systems.registry import declared_parameters
+from transformer.systems.parameters import declared_parameters
 
 Tensors = dict[str, np.ndarray]
 Path = tuple[str, ...]  # of a parameter here

@@ -17,7 +17,7 @@ from transformer.methods.reward import reward_objective
 from transformer.methods.rewards import Spell
 from transformer.methods.scheduled import scheduled_objective
 from transformer.model.statistics import INTERMEDIATES
-from transformer.systems.registry import NO_ATTENTION, find_system
+from transformer.systems.registry import find_system
 from transformer.training.objective import Objective, TranslationObjective
 
 Maker = Callable[[Config, TranslationObjective], Objective]
@@ -53,7 +53,7 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
             "use passes"
         )
     if config.guidance.weight:
-        if system.attentions is NO_ATTENTION:
+        if system.attentions is None:
             raise UserError(f"--guidance.weight: {config.system} has no attention to a source; leave it out")
         objective = guided(objective, system.attentions, config.guidance)
     return objective
@@ -77,7 +77,7 @@ def _shape_of_attention(config: Config) -> tuple[int, ...]:
     def attention(*example: Any) -> Array:
         variables = model.init(jax.random.key(0), *example)
         _, sown = model.apply(variables, *example, mutable=[INTERMEDIATES])
-        return system.attentions(sown[INTERMEDIATES])
+        return system.required("attentions")(sown[INTERMEDIATES])
 
     shape: tuple[int, ...] = jax.eval_shape(attention, *system.task.example(config)).shape
     return shape

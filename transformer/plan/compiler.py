@@ -36,10 +36,10 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     Args:
       given: the machine as `machine`, the config as JSON in `config`, and "step" or "search" as `what`.
     """
-    from transformer.config.json import from_json
     from transformer.plan.jobs import lowered_search, lowered_step, training_flops
     from transformer.plan.machines import machine
-    from transformer.systems.registry import decided_for, packs
+    from transformer.runs.config_json import from_json
+    from transformer.systems.checks import decided_for, packs
     from transformer.translator.decoder import Decoder
 
     place = machine(given["machine"])

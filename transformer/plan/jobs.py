@@ -17,7 +17,8 @@ from transformer.decoding.search import AutoregressiveSearch, Conditions
 from transformer.methods.registry import objective_of
 from transformer.model.placement import tracing_for
 from transformer.runtime.sharding import layout_of
-from transformer.systems.registry import declared_parameters, find_system, model_shapes
+from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 from transformer.training.objective import Context
 from transformer.training.schedule import make_optimizer
@@ -78,13 +79,14 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Siz
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), tree)
 
     variables = there(model_shapes(config))
+    found = system.required("search")
     with tracing_for(platform):
-        if not isinstance(system.search, AutoregressiveSearch):
+        if not isinstance(found, AutoregressiveSearch):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))
             lines = there(np.zeros(options.rows, np.int32))
-            search = functools.partial(system.search, model, options=options)
+            search = functools.partial(found, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        job = Job(system.search, model, options.static(), tuple(n for n, f in fields.items() if f.padded))
+        job = Job(found, model, options.static(), tuple(n for n, f in fields.items() if f.padded))
         size = sizes(job, fields, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)

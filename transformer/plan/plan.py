@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Config, MeshConfig
-from transformer.config.json import to_json
 from transformer.errors import UserError
 from transformer.files import Json, module_path
 from transformer.plan.machines import Machine
+from transformer.runs.config_json import to_json
 
 Show = Callable[[str], contextlib.AbstractContextManager[None]]
 """Shows what is being compiled, in a context."""

@@ -25,7 +25,6 @@ from pathlib import Path
 import jax
 
 from transformer.config import Config
-from transformer.config.json import from_json, to_json
 from transformer.data.remote import check_new
 from transformer.errors import UserError
 from transformer.files import (
@@ -41,6 +40,7 @@ from transformer.files import (
 )
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import Checkpoints, is_light, not_written
+from transformer.runs.config_json import from_json, to_json
 from transformer.runs.lock import lock
 from transformer.runs.log import Log
 from transformer.runs.mirror import Mirror, TakenOver

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.audio import HOP, RATE, normalised, sound_of
 from transformer.data.features.tokenizer import Tokenizer

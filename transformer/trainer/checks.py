@@ -8,7 +8,7 @@ from transformer.config import Config
 from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
 from transformer.errors import UserError
-from transformer.systems.registry import NO_SEARCH, find_system
+from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 
 FEW = 100  # records of each split that are checked
@@ -26,7 +26,7 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
             raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
     if next(iter(task.measures()), None) != task.criterion:
         raise UserError(f"{_name(task)}.measures() must begin with its criterion, {task.criterion.name}")
-    if task.decodes and find_system(config.system).search is NO_SEARCH:
+    if task.decodes and not find_system(config.system).search:
         raise UserError(
             f"system {config.system} does not decode: give it a search, or set {_name(task)}.decodes = False"
         )

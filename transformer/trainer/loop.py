@@ -24,7 +24,8 @@ from transformer.runs.run import Run
 from transformer.runtime.console import Watch
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
-from transformer.systems.registry import NO_SEARCH, declared_parameters, find_system, model_shapes
+from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
@@ -304,7 +305,7 @@ class Loop:
             ],
         )
         example = self.data.task.example_command(records[0], command("decode", self.run.name))
-        if example and find_system(self.config.system).search is not NO_SEARCH:
+        if example and find_system(self.config.system).search:
             self.watch.message(f"Try: {example}", command=True)
 
     # Stopping

@@ -20,7 +20,8 @@ from transformer.runtime.console import Watch
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
-from transformer.systems.registry import check_system, decided_for, find_system
+from transformer.systems.checks import check_system, decided_for
+from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare
 from transformer.trainer.checks import check_task
 from transformer.trainer.clock import Clock

@@ -8,7 +8,6 @@ from jaxtyping import Float
 
 from transformer.data.sequences import Example, sides, stacked
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.systems.registry import NO_ALIGNMENT
 from transformer.translator.decoder import Decoder
 from transformer.translator.given import aligned
 
@@ -25,7 +24,7 @@ def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarra
       example: its source and target.
     """
     system, model, fields = decoder.system, decoder.model, decoder.task.fields
-    if system.alignment is NO_ALIGNMENT or not isinstance(model, EncoderDecoder):
+    if system.alignment is None or not isinstance(model, EncoderDecoder):
         return None
     lengths = [len(example[name]) + -len(example[name]) % MULTIPLE for name in sides(fields)]
     batch = stacked([example], fields, lengths, 1)

@@ -42,7 +42,9 @@ from transformer.runs.run import Run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
-from transformer.systems.registry import System, declared_parameters, find_system, model_shapes
+from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.task import Output, Steering, Task
 from transformer.translator.lengths import of_like_length, within_positions
 
@@ -413,7 +415,7 @@ class Decoder(Generic[TaskT]):
         Raises:
           UserError: a rule is about words, and outputs have none.
         """
-        search = self.system.search
+        search = self.system.required("search")
         if not isinstance(search, AutoregressiveSearch) or not (settings.steered or more):
             return search
         hooks = [search.hook] if search.hook != NO_HOOK else []

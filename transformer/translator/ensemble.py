@@ -14,7 +14,7 @@ from transformer.decoding.ensemble import Ensemble, alike, by_members, ensemble_
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
-from transformer.systems.registry import System
+from transformer.systems.system import System
 from transformer.tasks.translation import Translation
 from transformer.translator.decoder import Decoder
 
@@ -30,7 +30,7 @@ class MeanAlignment:
         self, model: Ensemble, variables: Variables, source: Array, target: Array
     ) -> Float[Array, "b t s"]:
         def one(index: int, kind: nn.Module, held: Variables) -> Array:
-            return self.systems[index].alignment(kind, held, source, target)
+            return self.systems[index].required("alignment")(kind, held, source, target)
 
         each = jnp.concatenate(by_members(model, variables, one))
         return jnp.tensordot(jnp.array(sum(model.weights, ())), each, axes=1)

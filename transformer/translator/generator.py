@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config import GreedyConfig, Option, SampleConfig
-from transformer.config.language_model import LanguageModelConfig
 from transformer.config.ranges import whole_number
 from transformer.decoding.calls import as_variables
 from transformer.decoding.sampling import Randomness
@@ -22,7 +21,8 @@ from transformer.files import brief
 from transformer.model.parameters import Variables
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
-from transformer.tasks.language_modelling import LanguageModelling
+from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.task import LanguageModelling
 from transformer.tasks.plain import Plain
 from transformer.translator.decoder import Decoder
 

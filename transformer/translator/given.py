@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer.decoding.scores import TokenScores
 from transformer.model.encoder_decoder import Source
 from transformer.model.parameters import Variables
-from transformer.systems.registry import System
+from transformer.systems.system import System
 from transformer.tasks.translation import Hypothesis
 
 UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
@@ -33,7 +33,7 @@ def scored(
     source: Source,
     target: Int[Array, "b t"],
 ) -> TokenScores:
-    return system.scores(model, variables, source, target)
+    return system.required("scores")(model, variables, source, target)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -44,7 +44,7 @@ def aligned(
     source: Source,
     target: Array,
 ) -> Float[Array, "b t s"]:
-    return system.alignment(model, variables, source, target)
+    return system.required("alignment")(model, variables, source, target)
 
 
 def covered(hypothesis: Hypothesis, beta: float) -> Hypothesis:

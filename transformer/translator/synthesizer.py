@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Option
-from transformer.tasks.text_to_speech import TextToSpeech, Utterance
+from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.translator.decoder import Decoder
 from transformer.translator.generator import texts_of
 from transformer.translator.translator import Translator

@@ -19,8 +19,8 @@ from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.lanes import batch
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
+from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.speech_to_text import SpeechToText
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.given import aligned

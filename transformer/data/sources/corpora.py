@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import DataConfig
-from transformer.config.language_model import StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched

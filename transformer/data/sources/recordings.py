@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.speech import AUDIO, RecordingsConfig
+from transformer.config.recordings import AUDIO, RecordingsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer.config.language_model import StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from transformer.config import DataConfig
-from transformer.config.language_model import StreamConfig
-from transformer.config.speech import RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
+from transformer.config.streams import StreamConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.store import PairSource, TextSource

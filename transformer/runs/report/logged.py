@@ -93,7 +93,7 @@ class Logged:
 
     def changed(self) -> tuple[str, list[tuple[str, Option, Option]]]:
         """The preset with the fewest differences, and these: option, value there, value here."""
-        from transformer.config.presets import PRESETS
+        from transformer.systems.presets import PRESETS
 
         size = self.config.model.vocab_size  # training sets it
         found = {

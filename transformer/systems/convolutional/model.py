@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.baselines import ConvolutionalConfig
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.positions import sinusoids
 from transformer.model.statistics import INTERMEDIATES, layers_sown
+from transformer.systems.convolutional.options import ConvolutionalConfig
 
 START = 0.1  # initial standard deviation of the embeddings, on which other scales build (section 3.5)
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two (section 3.5)

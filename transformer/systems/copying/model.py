@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.copying import CopyingConfig
 from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import Segments
 from transformer.model.parameters import Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
 from transformer.model.transformer import Memory, Transformer
+from transformer.systems.copying.options import CopyingConfig
 
 TINY = 1e-30  # keeps logarithms finite; smaller than all probabilities that matter
 

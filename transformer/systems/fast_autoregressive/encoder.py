@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.model.dropout import Dropout
 from transformer.model.parameters import Module, declared, dense
 from transformer.model.positions import sinusoids
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.recurrent.model import make_cell
 
 TINY = 1e-12  # keeps the gradient of a norm finite where its vector is zero

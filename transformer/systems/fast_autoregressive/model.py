@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.fast_autoregressive import FastAutoregressiveConfig
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, dense, param
 from transformer.model.statistics import INTERMEDIATES
 from transformer.systems.fast_autoregressive.encoder import ENCODERS
+from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.recurrent.model import make_cell
 
 

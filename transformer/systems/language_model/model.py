@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.language_model import LanguageModelConfig
 from transformer.model.cache import Cache, KeysValues
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.positions import PositionEncoding, Positions
 from transformer.model.transformer import EncoderLayer
+from transformer.systems.language_model.options import LanguageModelConfig
 
 States = tuple[Float[Array, "b _ m"], ...]
 """What the attention of each layer reads."""

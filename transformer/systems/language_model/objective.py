@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from transformer.config import Config
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.model.parameters import Variables
 from transformer.systems.language_model.model import LanguageModel, Past
+from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.training.cross_entropy import output_cross_entropy
 from transformer.training.objective import Batch, Carry, Context, Loss, Objective, apply_training
 

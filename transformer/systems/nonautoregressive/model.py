@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.model.encoder_decoder import Segments
 from transformer.model.masks import Mask
 from transformer.model.parameters import dense
 from transformer.model.transformer import Memory, Transformer
+from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 
 
 class NonAutoregressiveTransformer(Transformer):

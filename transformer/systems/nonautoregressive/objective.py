@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from transformer.config import Config
-from transformer.config.nonautoregressive import NonAutoregressiveConfig
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
@@ -120,7 +120,7 @@ def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | No
 
     def fertilities(source: Int[Array, "b s"], target: Int[Array, "b t"]) -> Int[Array, "b s"]:
         traced = jax.tree.map(jnp.asarray, variables)
-        weights = teacher.system.alignment(teacher.model, traced, source, target)
+        weights = teacher.system.required("alignment")(teacher.model, traced, source, target)
         weights = jnp.where((source != c.special.pad)[:, None, :], weights, -1)
         aligned = jax.nn.one_hot(weights.argmax(axis=-1), source.shape[1], dtype=jnp.int32)
         return (aligned * (target != c.special.pad)[:, :, None]).sum(axis=1)

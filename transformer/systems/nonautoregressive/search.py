@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.config.nonautoregressive import NonAutoregressiveDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, in_order, token_scores
@@ -20,6 +19,7 @@ from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.model.transformer import Memory
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
+from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig
 
 Apply = Callable[..., Any]
 """Calls a method of the model, given its name, with the model's variables."""

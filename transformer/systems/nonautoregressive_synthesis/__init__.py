@@ -1,0 +1,1 @@
+"""Speech synthesis with all frames in one pass."""

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
-from transformer.config.synthesis import NonAutoregressiveSynthesisConfig
 from transformer.decoding.forced import sown_attention
 from transformer.errors import UserError
 from transformer.model.transformer import cross_attention
+from transformer.systems.nonautoregressive_synthesis.options import NonAutoregressiveSynthesisConfig
 from transformer.systems.synthesis.model import Synthesiser
 
 Durations = Callable[[Int[Array, "b s"], Float[Array, "b t bands"]], Int[Array, "b s"]]

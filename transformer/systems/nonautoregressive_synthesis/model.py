@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.synthesis import NonAutoregressiveSynthesisConfig
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
@@ -15,6 +14,7 @@ from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module
 from transformer.model.transformer import Memory
+from transformer.systems.nonautoregressive_synthesis.options import NonAutoregressiveSynthesisConfig
 from transformer.systems.synthesis.voice import Convolution, Voice
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from transformer.config import DecodingConfig
-from transformer.config.synthesis import NonAutoregressiveSynthesisDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.parameters import Variables
 from transformer.systems.nonautoregressive_synthesis.model import NonAutoregressiveSynthesiser, steps_of
+from transformer.systems.nonautoregressive_synthesis.options import NonAutoregressiveSynthesisDecodingConfig
 from transformer.systems.synthesis.search import Utterances, at_rate, most_steps
 
 SIZES = (64, 128, 192)  # steps; each size is a part of the compiled program that runs only if needed

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.config import Config
-from transformer.config.baselines import RecurrentConfig
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.systems.recurrent.model import Recurrent, Steps
+from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import (
     Batch,

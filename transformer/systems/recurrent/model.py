@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.baselines import RecurrentConfig
 from transformer.errors import UserError
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
+from transformer.systems.recurrent.options import RecurrentConfig
 
 Carry = Any
 """The state of a cell: one or two arrays `[b, n, d]`."""

@@ -1,0 +1,1 @@
+"""Speech recognition: a Transformer that reads frames of sound."""

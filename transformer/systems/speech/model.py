@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import DecodingConfig, SpecialIds
-from transformer.config.speech import SpeechConfig
 from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
 from transformer.decoding.limits import Limits
@@ -15,6 +14,7 @@ from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module, param
 from transformer.model.transformer import Memory, Transformer
+from transformer.systems.speech.options import SpeechConfig
 
 SILENCE = float("-inf")
 """What pads frames."""

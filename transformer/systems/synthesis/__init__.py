@@ -1,0 +1,1 @@
+"""Speech synthesis: a Transformer that writes frames of sound."""

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config.synthesis import SynthesisConfig
 from transformer.model.cache import Cache
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import Segments
@@ -15,6 +14,7 @@ from transformer.model.layers import Affine
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Module
 from transformer.model.transformer import Memory
+from transformer.systems.synthesis.options import SynthesisConfig
 from transformer.systems.synthesis.voice import Voice
 
 KEPT = "kept"

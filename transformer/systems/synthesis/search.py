@@ -11,12 +11,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import DecodingConfig
-from transformer.config.synthesis import SynthesisDecodingConfig, VoiceDecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.cache import Cache
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Variables
 from transformer.systems.synthesis.model import KEPT, Synthesiser
+from transformer.systems.synthesis.options import SynthesisDecodingConfig, VoiceDecodingConfig
 from transformer.systems.synthesis.voice import Voice
 
 FRAMES = 60  # of each token, at most, unless the options say otherwise

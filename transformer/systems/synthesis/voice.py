@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config.synthesis import VoiceConfig
 from transformer.model.layers import Affine
 from transformer.model.parameters import Axes, Module, param
 from transformer.model.transformer import Transformer
+from transformer.systems.synthesis.options import VoiceConfig
 
 
 class Convolution(Module):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
-from transformer.config.registry import types_of
 from transformer.errors import UserError
 from transformer.files import parse_object, shown
+from transformer.systems.registry import options_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,7 +30,9 @@ def from_json(text: str) -> Config:
         values = parse_object(text)
         name = values.get("system", "transformer")
         values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
-        for name, kind in types_of(values["system"])._asdict().items():
+        options = options_of(values["system"])
+        for name in ("model", "decoding", "data"):
+            kind = getattr(options, name)
             if isinstance(values.get(name), dict):
                 search = issubclass(kind, DecodingConfig)
                 values[name] = _search(kind, values[name]) if search else _build(kind, values[name])

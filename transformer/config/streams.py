@@ -1,62 +1,12 @@
-"""Options of language models, and of their text."""
+"""Options of running text."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.model import StackConfig
-from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
+from transformer.config.ranges import COUNTS, LARGEST, Ranges
 from transformer.errors import UserError
-
-
-@dataclass(frozen=True)
-class LanguageModelConfig(StackConfig):
-    """A decoder-only Transformer with a memory of earlier segments (Dai et al. 2019)."""
-
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative"] = "relative"
-    """Position scheme, as of the encoder-decoder. A memory needs one of distances: relative (Dai et al.
-    2019), rotary or alibi."""
-    norm: Literal["post", "pre"] = "pre"
-    """Layer normalisation after each residual sum (post), or before each sublayer (pre)."""
-    memory: int = 0
-    """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019,
-    section 3.2). 0: none."""
-    evaluation_memory: int | None = None
-    """The same in evaluation and generation. None: as in training."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **StackConfig._RANGES,
-        **dict.fromkeys(("memory", "evaluation_memory"), (0, LONGEST)),
-    }
-
-    ADAPTABLE = (*StackConfig.ADAPTABLE, "memory", "evaluation_memory")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mechanism == "linear":
-            raise UserError(
-                "--model.mechanism linear: it cannot keep the documents of a segment apart; use dot-product"
-            )
-        if (self.memory or self.evaluation_memory) and not self.is_relative:
-            raise UserError(
-                f"--model.positions {self.positions}: a memory needs positions that count distances; use "
-                "relative, rotary or alibi, or --model.memory 0"
-            )
-        if self.share_embeddings == "target":
-            raise UserError(
-                "--model.share-embeddings target: a language model has one vocabulary; use all, or none for "
-                "a pre-softmax matrix of its own"
-            )
-
-    @property
-    def described(self) -> str:
-        return f"{self.num_layers} layers, d_model {self.d_model}"
-
-    @property
-    def attended(self) -> int:
-        """The memory in evaluation and generation, resolved."""
-        return self.memory if self.evaluation_memory is None else self.evaluation_memory
 
 
 @dataclass(frozen=True)

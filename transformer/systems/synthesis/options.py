@@ -1,13 +1,22 @@
-"""Options of speech synthesis and of its searches."""
+"""Options of speech synthesis and of its search."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
-from transformer.config.decoding import DecodingConfig
-from transformer.config.model import TransformerConfig
-from transformer.config.ranges import LARGEST, Ranges
+from transformer.config import (
+    Config,
+    DecodingConfig,
+    OptimizerConfig,
+    Ranges,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.config.methods import GuidanceConfig
+from transformer.config.ranges import LARGEST
+from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
+from transformer.systems.registry import Options, Preset
+from transformer.systems.speech.options import SPEECH
 
 
 @dataclass(frozen=True)
@@ -70,39 +79,6 @@ class SynthesisConfig(VoiceConfig):
 
 
 @dataclass(frozen=True)
-class NonAutoregressiveSynthesisConfig(VoiceConfig):
-    """A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019)."""
-
-    teacher: Path | None = None
-    """Training only: run directory of a model of system synthesis for the same recordings, whose attention
-    tells how long each token is spoken."""
-    duration_kernel: int = 3
-    """Tokens that each of the two convolutions of the duration predictor sees."""
-    duration_weight: float = 1.0
-    """Weight of the duration predictor's loss, which is added once per token."""
-
-    _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "duration_kernel": (1, 99)}
-    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "teacher", "duration_weight")
-
-    @property
-    def untaught(self) -> str:
-        """What is missing in training, if it is."""
-        if self.teacher:
-            return ""
-        return (
-            "durations are learned from the attention of an autoregressive synthesiser: train one with "
-            "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
-        )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.duration_kernel % 2 == 0:
-            raise UserError("--model.duration-kernel must be odd: the convolutions are centred")
-        if self.duration_weight < 0:
-            raise UserError("--model.duration-weight must not be negative")
-
-
-@dataclass(frozen=True)
 class VoiceDecodingConfig(DecodingConfig):
     """Speech: frames instead of tokens."""
 
@@ -139,6 +115,33 @@ class SynthesisDecodingConfig(VoiceDecodingConfig):
             raise UserError("--decoding.stop must be in (0, 1)")
 
 
-@dataclass(frozen=True)
-class NonAutoregressiveSynthesisDecodingConfig(VoiceDecodingConfig):
-    """Non-autoregressive synthesis."""
+def _synthesis() -> Config:
+    """Speaks digits like the built-in synthesiser, letter by letter."""
+    return Config(
+        system="synthesis",
+        model=SynthesisConfig(
+            num_layers=2,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+            dropout=0.1,
+            norm="pre",
+            reduction=4,
+            own_frames=0.5,
+        ),
+        data=RecordingsConfig(speaker="one", normalisation="corpus", tokenizer="char", max_text=40),
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=200),
+        guidance=GuidanceConfig(weight=10.0),
+        training=TrainingConfig(steps=2_000, evaluate_every=500, label_smoothing=0.0),
+        decoding=SynthesisDecodingConfig(buckets=(16, 40)),
+    )
+
+
+OPTIONS = Options(
+    model=SynthesisConfig,
+    decoding=SynthesisDecodingConfig,
+    data=RecordingsConfig,
+    presets={
+        "synthesis": Preset(_synthesis(), "speaks; without recordings, like the same synthesiser", SPEECH)
+    },
+)

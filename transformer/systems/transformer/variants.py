@@ -1,11 +1,10 @@
-"""Attention mechanisms, training methods and small systems, each as a change of a preset."""
+"""Attention mechanisms and training methods, each as a change of a preset."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transformer.config.options import Config
-from transformer.config.registry import types_of
+from transformer.config import Config
 
 
 @dataclass(frozen=True)
@@ -17,16 +16,9 @@ class Variant:
     """Values of options, by the part of the config that has them."""
     continues: bool = False
     """Whether it is for a trained model, given by --init-from."""
-    system: str = ""
-    """Another system: model options that it has in common with that of the preset keep their values."""
 
     def of(self, base: Config) -> Config:
         """The changed config."""
-        if self.system:
-            model = types_of(self.system).model
-            common = {x.name for x in fields(model)} & {x.name for x in fields(base.model)}
-            shared = {name: getattr(base.model, name) for name in common}
-            base = replace(base, system=self.system, model=model(**shared))
         return replace(
             base,
             **{part: replace(getattr(base, part), **options) for part, options in self.changes.items()},
@@ -46,10 +38,6 @@ def _model(about: str, **options: Any) -> Variant:
     return Variant(about, {"model": options})
 
 
-def _fast(about: str, **options: Any) -> Variant:
-    return Variant(about, {"model": options}, system="fast-autoregressive")
-
-
 VARIANTS: dict[str, Variant] = {
     "guided": Variant(
         "attention guided to the diagonal (Tachibana et al. 2018)", {"guidance": {"weight": 1.0}}
@@ -63,10 +51,6 @@ VARIANTS: dict[str, Variant] = {
     "coarse-to-fine": _model("reads encoder layers from the last to the first", cross_view="coarse-to-fine"),
     "batch-norm": _model("batch normalisation (Ioffe and Szegedy 2015)", normalization="batch"),
     "power-norm": _model("PowerNorm (Shen et al. 2020)", normalization="power"),
-    "at": _fast("AT: LSTM encoder, gated recurrent decoder", encoder="lstm", weights="additive"),
-    "fat": _fast("FAT: slow attention, fast fully connected softmax"),
-    "fat-tanh": _fast("FAT with tanh in place of the softmax", weights="tanh"),
-    "fat-hybrid": _fast("FAT that skips words absent from the source", hybrid=True),
     "rdrop": Variant("R-Drop (Liang et al. 2021)", {"rdrop": {"weight": 3.0}}),
     "scheduled": Variant("scheduled sampling (Mihaylova and Martins 2019)", {"scheduled": {"share": 0.5}}),
     "scheduled-mixture": Variant(

@@ -1,4 +1,4 @@
-"""Options of speech recognition, and of recordings."""
+"""Options of recordings."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.model import TransformerConfig
 from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
 from transformer.errors import UserError
 
@@ -16,48 +15,6 @@ SOUND = re.compile(
     rb"OggS\0|fLaC\0|ID3[\3\4]|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL
 )
 """How the content of audio files begins, these and others."""
-
-
-@dataclass(frozen=True)
-class SpeechConfig(TransformerConfig):
-    """A Transformer that reads frames of sound (Dong et al. 2018)."""
-
-    share_embeddings: Literal["all", "target", "none"] = "target"
-    """Tied embeddings. target: of the output and before the softmax; none: two matrices. Sound has none."""
-    convolutions: int = 2
-    """Convolutions before the encoder, each of which halves the number of frames."""
-    channels: int = 64
-    """Their width."""
-    kernel_width: int = 3
-    """Frames that each of them sees."""
-    masks: int = 0
-    """Masks over bands, and as many over frames, that hide parts of the input in training (SpecAugment, Park
-    et al. 2019).
-    0: none. Often 2."""
-    mask_bands: int = 27
-    """Most bands of a mask."""
-    mask_frames: int = 100
-    """Most frames of a mask."""
-    mask_share: float = 0.2
-    """Largest share of a recording in a mask over frames."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **TransformerConfig._RANGES,
-        "convolutions": (1, 8),
-        "channels": (1, LARGEST),
-        "kernel_width": (1, 99),
-        **dict.fromkeys(("masks", "mask_bands", "mask_frames"), (0, LARGEST)),
-    }
-    ADAPTABLE = (*TransformerConfig.ADAPTABLE, "masks", "mask_bands", "mask_frames", "mask_share")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share_embeddings == "all":
-            raise UserError("--model.share-embeddings all: sound has no embedding; use target or none")
-        if self.kernel_width % 2 == 0:
-            raise UserError("--model.kernel-width must be odd: the convolutions are centred")
-        if not 0 <= self.mask_share <= 1:
-            raise UserError("--model.mask-share must be in [0, 1]")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """Options of non-autoregressive models and of their search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from transformer.config import LONGEST, DecodingConfig, Ranges, TransformerConfig
+from transformer.config import LONGEST, BeamConfig, Config, DecodingConfig, Ranges, TransformerConfig
+from transformer.config.decoding import names_of
 from transformer.errors import UserError
+from transformer.systems.registry import Options, Preset
+from transformer.systems.transformer.options import quickstart, tiny
 
 
 @dataclass(frozen=True)
@@ -94,3 +97,40 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
                 f"--decoding.{option} needs an autoregressive model, and this one predicts all tokens at "
                 "once: leave it out"
             )
+
+
+def _preset(base: Config, decoder_input: Any) -> Config:
+    """A non-autoregressive model with the sizes and the training of `base`."""
+    shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
+    shared_search = names_of(BeamConfig) & names_of(NonAutoregressiveDecodingConfig)
+    search = {name: getattr(base.decoding, name) for name in shared_search}
+    masked = decoder_input == "masked"
+    search |= {"beam_size": 3 if masked else 1, "iterations": 4 if masked else 1}
+    return replace(
+        base,
+        system="nonautoregressive",
+        model=NonAutoregressiveConfig(**shared, decoder_input=decoder_input, bos_length=64),
+        data=replace(base.data, batching="buckets"),
+        decoding=NonAutoregressiveDecodingConfig(**search),
+    )
+
+
+OPTIONS = Options(
+    model=NonAutoregressiveConfig,
+    decoding=NonAutoregressiveDecodingConfig,
+    presets={
+        f"{name}-{decoder_input}": Preset(
+            _preset(base, decoder_input), f"{what}, {where}", "non-autoregressive"
+        )
+        for name, base, where in (
+            ("quickstart", quickstart(), "built-in corpus"),
+            ("tiny", tiny(), "as tiny"),
+        )
+        for decoder_input, what in (
+            ("length", "predicts the length first"),
+            ("bos", "ends at the first <eos>"),
+            ("fertility", "repeats source tokens (Gu et al. 2018)"),
+            ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
+        )
+    },
+)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import Config, DecodingConfig
-from transformer.config.language_model import LanguageModelConfig, StreamConfig
+from transformer.config.streams import StreamConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
@@ -35,6 +35,7 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Task

@@ -1,10 +1,12 @@
-"""Configuration of the baselines."""
+"""Options of recurrent models."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
-from transformer.config import ModelConfig, Ranges
+from transformer.config import ModelConfig
 from transformer.errors import UserError
+from transformer.systems.registry import Options, Preset
+from transformer.systems.transformer.options import BASELINES, baseline
 
 
 @dataclass(frozen=True)
@@ -36,27 +38,22 @@ class RecurrentConfig(ModelConfig):
             raise UserError("--model.reward-weight and --model.entropy-weight must not be negative")
 
 
-@dataclass(frozen=True)
-class ConvolutionalConfig(ModelConfig):
-    """Convolutional sequence to sequence (Gehring et al. 2017)."""
+def _preset(about: str, **options: Any) -> Preset:
+    model = RecurrentConfig(d_model=170, num_layers=2, dropout=0.2, **options)
+    return Preset(baseline("recurrent", model), about, BASELINES)
 
-    kernel_width: int = 3
-    """Positions that one convolution sees."""
-    dilation: tuple[int, ...] = (1,)
-    """Distance between those positions in each layer, repeated over the layers: 1 2 4 for more
-    reach with the same work."""
 
-    _RANGES: ClassVar[Ranges] = {**ModelConfig._RANGES, "kernel_width": (1, 1023), "dilation": (1, 1024)}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.d_model % 2:
-            raise UserError("--model.d-model must be even: sinusoids come in pairs")
-        if self.kernel_width % 2 == 0:
-            raise UserError("--model.kernel-width must be odd: kernels of the encoder are symmetric")
-        if not self.dilation:
-            raise UserError("--model.dilation needs at least one distance")
-
-    def distance(self, layer: int) -> int:
-        """The dilation of a layer."""
-        return self.dilation[layer % len(self.dilation)]
+OPTIONS = Options(
+    model=RecurrentConfig,
+    presets={
+        "tiny-recurrent": _preset("GRU with additive attention (Bahdanau et al. 2015)"),
+        "tiny-recurrent-dot": _preset("with scaled dot-product attention", attention="dot"),
+        "tiny-recurrent-hard": _preset(
+            "with hard attention, trained with REINFORCE (Xu et al. 2015)", attention="hard"
+        ),
+        "tiny-recurrent-fixed": _preset(
+            "with a fixed context vector (Sutskever et al. 2014)", attention="fixed"
+        ),
+        "tiny-recurrent-rnn": _preset("tanh RNN without gates (Elman 1990), additive attention", cell="rnn"),
+    },
+)

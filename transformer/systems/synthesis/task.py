@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.config.synthesis import VoiceConfig
 from transformer.data.features.audio import HOP, RATE, sound_of
 from transformer.data.sequences import Example
 from transformer.data.sources.corpora import one_line
@@ -22,6 +21,7 @@ from transformer.errors import UserError
 from transformer.evaluation.scores import MEL, Measure, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.systems.synthesis.options import VoiceConfig
 from transformer.tasks.exhibit import Exhibit, Sound
 from transformer.tasks.plain import Plain
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram

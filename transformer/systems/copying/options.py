@@ -1,0 +1,127 @@
+"""Options of models that copy source words or point to them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformer.config import (
+    BeamConfig,
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.errors import UserError
+from transformer.systems.registry import Options, Preset
+from transformer.systems.transformer.options import COPYING
+
+
+@dataclass(frozen=True)
+class CopyingConfig(TransformerConfig):
+    """A Transformer whose output words can be positions of the source."""
+
+    output: Literal["mixture", "copynet", "pointer"] = "mixture"
+    """Output layer. mixture: a softmax over the vocabulary and one over the source, mixed by a gate
+    (pointer-generator, See et al. 2017); copynet: one softmax over both (Gu et al. 2016); pointer: source
+    positions only (pointer network, Vinyals et al. 2015)."""
+    once: bool = False
+    """pointer: each source position is output at most once."""
+    coverage_weight: float = 0.0
+    """Weight of the coverage loss, which counts attention paid twice (See et al. 2017, Eq. 12).
+    0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coverage_weight < 0:
+            raise UserError("--model.coverage-weight must not be negative")
+        if self.once and self.output != "pointer":
+            raise UserError(
+                f"--model.once: --model.output {self.output} also generates words; use --model.output pointer"
+            )
+        if self.output_bias and self.output == "pointer":
+            raise UserError("--model.output-bias: a pointer network has no output vocabulary; leave it out")
+
+
+def _dialogue(language: str, vocab_size: int, output: Any) -> Config:
+    """Replies to introductions. Names are not in the vocabulary, so a model must copy them; without `output`
+    it cannot."""
+    copying = bool(output)
+    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
+    return Config(
+        system="copying" if copying else "transformer",
+        model=CopyingConfig(**sizes, output=output) if copying else TransformerConfig(**sizes),
+        data=DataConfig(
+            dataset=f"dialogue-{language}",
+            source_language=language,
+            target_language=language,
+            built_in_size=20_000,
+            tokenizer="open-word" if copying else "word",
+            vocab_size=vocab_size,  # the words of the patterns, without names
+            max_length=28,
+            buckets=(12, 16, 20, 28),
+            batch_tokens=1024,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
+        training=TrainingConfig(
+            steps=900,
+            label_smoothing=0.0,
+            evaluate_every=300,
+            evaluate_sentences=200,
+            bleu_tokenize="zh" if language == "zh" else "13a",
+        ),
+        decoding=BeamConfig(buckets=(12, 16, 20, 28), extra_length=10),
+    )
+
+
+def _pointing(task: str, copying: bool) -> Config:
+    """A line of words, and an answer of some of its words."""
+    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4, "dropout": 0.0}
+    pointing = CopyingConfig(**sizes, output="pointer", once=True)
+    return Config(
+        system="copying" if copying else "transformer",
+        model=pointing if copying else TransformerConfig(**sizes),
+        data=DataConfig(
+            dataset=task,
+            source_language={"sorting": "numbers", "convex-hull": "points"}[task],
+            target_language=task,
+            built_in_size=60_000,
+            tokenizer="open-word" if copying else "word",
+            vocab_size=300,  # all numbers and points
+            max_length=13,
+            buckets=(13,),
+            batch_tokens=1664,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100),
+        training=TrainingConfig(
+            steps=2000,
+            label_smoothing=0.0,
+            evaluate_every=500,
+            evaluate_sentences=200,
+            bleu_tokenize="none",
+        ),
+        decoding=BeamConfig(buckets=(13, 26, 52), extra_length=1),
+    )
+
+
+OPTIONS = Options(
+    model=CopyingConfig,
+    presets={
+        f"dialogue-{language}{suffix}": Preset(
+            _dialogue(language, vocab_size, output), f"replies in {name}, {what}", COPYING
+        )
+        for language, vocab_size, name in (("en", 67, "English"), ("zh", 71, "Chinese"))
+        for suffix, output, what in (
+            ("", "mixture", "pointer-generator"),
+            ("-copynet", "copynet", "CopyNet (Gu et al. 2016)"),
+            ("-plain", None, "no pointer"),
+        )
+    }
+    | {
+        f"{task}{suffix}": Preset(_pointing(task, copying), f"{what}, {how}", COPYING)
+        for task, what in (
+            ("sorting", "numbers in order"),
+            ("convex-hull", "vertices of the hull of points"),
+        )
+        for suffix, copying, how in (("", True, "pointer network"), ("-plain", False, "no pointer"))
+    },
+)

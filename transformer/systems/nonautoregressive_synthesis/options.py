@@ -1,0 +1,77 @@
+"""Options of non-autoregressive speech synthesis and of its search."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from transformer.config import Config, Ranges
+from transformer.config.methods import GuidanceConfig
+from transformer.config.recordings import RecordingsConfig
+from transformer.errors import UserError
+from transformer.systems.registry import Options, Preset
+from transformer.systems.speech.options import SPEECH
+from transformer.systems.synthesis.options import OPTIONS as AUTOREGRESSIVE
+from transformer.systems.synthesis.options import VoiceConfig, VoiceDecodingConfig
+
+
+@dataclass(frozen=True)
+class NonAutoregressiveSynthesisConfig(VoiceConfig):
+    """A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019)."""
+
+    teacher: Path | None = None
+    """Training only: run directory of a model of system synthesis for the same recordings, whose attention
+    tells how long each token is spoken."""
+    duration_kernel: int = 3
+    """Tokens that each of the two convolutions of the duration predictor sees."""
+    duration_weight: float = 1.0
+    """Weight of the duration predictor's loss, which is added once per token."""
+
+    _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "duration_kernel": (1, 99)}
+    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "teacher", "duration_weight")
+
+    @property
+    def untaught(self) -> str:
+        """What is missing in training, if it is."""
+        if self.teacher:
+            return ""
+        return (
+            "durations are learned from the attention of an autoregressive synthesiser: train one with "
+            "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.duration_kernel % 2 == 0:
+            raise UserError("--model.duration-kernel must be odd: the convolutions are centred")
+        if self.duration_weight < 0:
+            raise UserError("--model.duration-weight must not be negative")
+
+
+@dataclass(frozen=True)
+class NonAutoregressiveSynthesisDecodingConfig(VoiceDecodingConfig):
+    """Non-autoregressive synthesis."""
+
+
+def _preset() -> Config:
+    """The same without autoregression; it learns durations from a run of the one above."""
+    taught = AUTOREGRESSIVE.presets["synthesis"].config
+    names = ("reduction", "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm")
+    return replace(
+        taught,
+        system="nonautoregressive-synthesis",
+        model=NonAutoregressiveSynthesisConfig(**{name: getattr(taught.model, name) for name in names}),
+        guidance=GuidanceConfig(),
+        decoding=NonAutoregressiveSynthesisDecodingConfig(buckets=taught.decoding.buckets),
+    )
+
+
+OPTIONS = Options(
+    model=NonAutoregressiveSynthesisConfig,
+    decoding=NonAutoregressiveSynthesisDecodingConfig,
+    data=RecordingsConfig,
+    presets={
+        "nonautoregressive-synthesis": Preset(
+            _preset(), "the same, all frames in one pass; its teacher is a run of synthesis", SPEECH
+        )
+    },
+)

@@ -1,0 +1,19 @@
+"""The variables of the model that a config describes."""
+
+import jax
+
+from transformer.config import Config
+from transformer.model.parameters import Declarations, Variables, declarations
+from transformer.systems.registry import find_system
+
+
+def model_shapes(config: Config) -> Variables:
+    """The shapes of the model's variables, without allocating them."""
+    system = find_system(config.system)
+    return jax.eval_shape(system.model(config.model).init, jax.random.key(0), *system.task.example(config))
+
+
+def declared_parameters(config: Config) -> Declarations:
+    """The declaration of each of the model's parameters."""
+    system = find_system(config.system)
+    return declarations(system.model(config.model), system.task.example(config))

@@ -1,0 +1,62 @@
+"""What training and decoding need to know about a model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+
+from transformer.config import Config
+from transformer.decoding.forced import Attentions
+from transformer.errors import UserError
+from transformer.tasks.task import Task
+from transformer.tasks.translation import Translation
+from transformer.training.objective import Carry, Objective
+
+_LACKS = {
+    "search": "does not decode",
+    "scores": "does not score given outputs",
+    "alignment": "has no alignments",
+    "attentions": "sows no attention to the source",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A model, its task, its objective and what can be done with it. None: it cannot be done."""
+
+    model: type[nn.Module]
+    """Built from the model's options. A subclass of another system's model can be initialised from it."""
+    objective: Callable[[Config, Callable[[Path], Any]], Objective]
+    """(config, load_teacher) -> Objective; load_teacher opens a run as a `Decoder`."""
+    search: Callable[..., Any] | None = None
+    """(model, variables, inputs, lines, options) -> a pytree of arrays with rows first, which the task makes
+    into outputs; for text a `SearchResult`, as from `autoregressive_search`."""
+    attentions: Attentions | None = None
+    """(what the model has sown in "intermediates") -> [layer, batch, head, target, source]: its attention to
+    the source, which training can guide."""
+    alignment: Callable[..., Any] | None = None
+    """(model, variables, source, target) -> [batch, target, source]: the attention of each target step."""
+    scores: Callable[..., Any] | None = None
+    """(model, variables, source, target) -> `TokenScores`: log P of each target token."""
+    task: type[Task] = Translation
+    """What goes in and out of it."""
+    carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
+    """(config, evaluating) -> the initial memory of the rows of a batch, in training or in evaluation: arrays
+    `[rows, ...]`; empty for most models."""
+    packs: bool = False
+    """Whether it supports several sentences per row (packed batches)."""
+    copies: bool = False
+    """Whether it can output out-of-vocabulary words."""
+
+    def required(self, ability: str) -> Callable[..., Any]:
+        """Its search, scores, alignment or attentions.
+
+        Raises:
+          UserError: it has none.
+        """
+        found: Callable[..., Any] | None = getattr(self, ability)
+        if found is None:
+            raise UserError(f"this system {_LACKS[ability]}")
+        return found

@@ -1,0 +1,1 @@
+"""The encoder-decoder Transformer, and what other systems start from."""
