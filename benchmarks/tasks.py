@@ -29,8 +29,8 @@ from transformer.data.sources.spelling import spelled
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.methods.guidance import off_diagonal
-from transformer.systems.parameters import model_shapes
 from transformer.systems.fast_autoregressive.options import VARIANTS as FAST
+from transformer.systems.parameters import model_shapes
 from transformer.systems.transformer.variants import VARIANTS
 
 SOLVED = 99.0  # BLEU of validation lines

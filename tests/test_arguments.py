@@ -9,8 +9,8 @@ import pytest
 from small_translator import small_translator, stored
 
 from transformer import Decoder, Translator, UserError
-from transformer.translator.generator import Generator
-from transformer.translator.transcriber import Transcriber
+from transformer.systems.language_model.api import Generator
+from transformer.systems.speech.api import Transcriber
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from small_run import changed, quiet
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import guarded
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.lines import decode_lines
-from transformer.cli.output import LongOutput
+from transformer.cli.decode_lines import decode_lines
+from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
 from transformer.files import read_bytes

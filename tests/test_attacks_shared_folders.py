@@ -16,9 +16,9 @@ from small_translator import small_translator
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import output as output_module
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.lines import decode_lines
-from transformer.cli.output import LongOutput
-from transformer.cli.outputs import Translations
+from transformer.cli.decode_lines import decode_lines
+from transformer.cli.output_file import LongOutput
+from transformer.cli.translations import Translations
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 from transformer.systems.parameters import model_shapes

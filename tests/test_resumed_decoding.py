@@ -19,9 +19,9 @@ from small_translator import small_translator, stored
 
 from transformer import UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.lines import decode_lines
-from transformer.cli.output import LongOutput
-from transformer.cli.outputs import Translations
+from transformer.cli.decode_lines import decode_lines
+from transformer.cli.output_file import LongOutput
+from transformer.cli.translations import Translations
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
 FORMS = [[], ["--format", "scores", "--n-best", "2"], ["--format", "json", "--n-best", "3", "--alignments"]]
@@ -155,7 +155,7 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
     # each line takes a while, so that twenty kills come before the end
     program = (
         "import sys, time\n"
-        "from transformer.cli.outputs import Translations\n"
+        "from transformer.cli.translations import Translations\n"
         "of = Translations.of\n"
         "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.01)\n        yield line\n"
         "Translations.of = slowly\n"

@@ -19,7 +19,6 @@ from toy_runs import synthesis_config
 
 from transformer import PRESETS, Run, Synthesizer, UserError, train
 from transformer.cli import decode_main
-from transformer.cli.utterances import Utterances
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording
 from transformer.inspection import explore_sounds
@@ -28,6 +27,7 @@ from transformer.runs.report import write_report
 from transformer.runtime.sharding import layout_of
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
+from transformer.systems.synthesis.writer import Utterances
 from transformer.trainer.evaluator import Evaluator
 from transformer.trainer.signals import StopRequest
 from transformer.translator.attention import forced_attention

@@ -25,8 +25,8 @@ from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Glossary, UserError
 from transformer.cli import decode_main
-from transformer.cli.asked import Asking
 from transformer.cli.decode_arguments import parse_decode
+from transformer.cli.request_parser import Asking
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms

@@ -196,13 +196,13 @@ def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stream"], "--stream: .* hears sentences"),
-        (["--tsv"], "--tsv: .* reads recordings"),
+        (["--stream"], "--stream: .* hears recordings"),
+        (["--tsv"], "--tsv: .* hears recordings"),
         (["--times"], "--times needs --format json"),
         (["--length-scale", "2"], "--length-scale: it is for nonautoregressive, synthesis, nonauto"),
         (["--iterations=2"], "--iterations: it is for nonautoregressive; leave it out"),
         (["--alignments"], "--alignments needs --format json"),
-        (["--rescore", "RUN"], "hears alone"),
+        (["--rescore", "RUN"], "hears recordings"),
     ],
 )
 def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, arguments, message):

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
+    from transformer.systems.language_model.api import Generator as Generator
     from transformer.systems.presets import PRESETS as PRESETS
     from transformer.systems.register import register as register
     from transformer.systems.registry import Options as Options
     from transformer.systems.registry import Preset as Preset
+    from transformer.systems.speech.api import Transcriber as Transcriber
+    from transformer.systems.synthesis.api import Synthesizer as Synthesizer
     from transformer.systems.system import System as System
     from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.hypotheses import Hypothesis as Hypothesis
@@ -46,9 +49,6 @@ if TYPE_CHECKING:
     from transformer.training.step import make_eval_step as make_eval_step
     from transformer.training.step import make_train_step as make_train_step
     from transformer.translator.decoder import Decoder as Decoder
-    from transformer.translator.generator import Generator as Generator
-    from transformer.translator.synthesizer import Synthesizer as Synthesizer
-    from transformer.translator.transcriber import Transcriber as Transcriber
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
@@ -69,9 +69,9 @@ _HOMES = {
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
-    "translator.generator": ("Generator",),
-    "translator.synthesizer": ("Synthesizer",),
-    "translator.transcriber": ("Transcriber",),
+    "systems.language_model.api": ("Generator",),
+    "systems.synthesis.api": ("Synthesizer",),
+    "systems.speech.api": ("Transcriber",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
     "tasks.glossary": ("Glossary",),

@@ -21,6 +21,6 @@ def _decode(arguments: list[str]) -> None:
 
             write_page(given)
         else:
-            from transformer.cli.lines import decode_lines
+            from transformer.cli.decode_lines import decode_lines
 
             decode_lines(given)

@@ -12,19 +12,17 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 import tyro
 
 from transformer.cli.methods import with_method
-from transformer.cli.output import is_device
+from transformer.cli.output_file import is_device
 from transformer.cli.parser import parse
 from transformer.commands import called
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
-from transformer.config.recordings import AUDIO, SOUND, RecordingsConfig
-from transformer.config.streams import StreamConfig
+from transformer.config.recordings import AUDIO, SOUND
 from transformer.data.remote import has
 from transformer.errors import UserError, counted
 from transformer.files import address, brief, open_regular, shown
 from transformer.systems.registry import REGISTRY, options_of
-from transformer.systems.synthesis.options import VoiceDecodingConfig
 
 log = logging.getLogger("transformer")
 
@@ -150,28 +148,8 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 
 def _about(defaults: Config) -> str:
     """What the command does with a run of this config."""
-    decode = called("decode")
     search = "Options of the search default to those stored with the run."
-    if isinstance(defaults.data, StreamConfig):
-        return (
-            f"Continue text with a language model: {decode} RUN < prompts > texts. A line is a prompt, in "
-            f"which \\n is a line break; an empty one is the beginning of a document. {search}\n\n"
-            f"While it grows: {decode} RUN --stream"
-        )
-    if isinstance(defaults.decoding, VoiceDecodingConfig):
-        return (
-            f"Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings "
-            f"are written beside the output, which lists them with their texts. {search}"
-        )
-    if isinstance(defaults.data, RecordingsConfig):
-        return (
-            f"Write what is said in recordings: {decode} RUN --input FILE > out. The file is a recording, or "
-            f"names one on each line. {search}\n\nWith times: {decode} RUN --input FILE --format json --times"
-        )
-    return (
-        f"Translate text with a trained model: {decode} RUN < in > out. One line in, one line out; an empty "
-        f"line stays empty. {search}\n\nSee why: {decode} RUN --input FILE --explore page.html"
-    )
+    return options_of(defaults.system).decodes.format(decode=called("decode"), search=search)
 
 
 def run_defaults(arguments: list[str]) -> Config:

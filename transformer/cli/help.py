@@ -4,58 +4,8 @@ import textwrap
 
 from transformer.commands import COMMANDS, called
 from transformer.config import Config
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.streams import StreamConfig
 from transformer.systems.presets import GROUPS, PRESETS
-
-COMMON = {
-    "run_dir": "run directory; an existing run is resumed",
-    "training.init_from": "a trained or imported run to initialise from",
-    "data.train_source": "text, a sentence a line; also --data.train-target",
-    "data.dataset": "or the name of a TFDS set",
-    "data.tokenizer": "bpe, unigram, char, word, whitespace",
-    "data.vocab_size": "size of the vocabulary to train",
-    "data.batch_tokens": "batch size in padded tokens per side",
-    "data.max_length": "longer training pairs are dropped",
-    "model.num_layers": "layers of the encoder, and of the decoder",
-    "model.d_model": "width; also --model.d-ff, --model.num-heads",
-    "model.dropout": "more for a small corpus, less for a large one",
-    "optimizer.peak": "peak learning rate of most schedules",
-    "training.steps": "number of updates; or --training.epochs",
-    "training.evaluate_every": "updates between evaluations, which save",
-    "training.seed": "seed of initial parameters and dropout",
-}
-"""The options that most people need, and what they do."""
-OF_STREAMS = {
-    "run_dir": COMMON["run_dir"],
-    "training.init_from": "a trained run to initialise from",
-    "data.train": "running text; also --data.validation, --data.test",
-    "data.dataset": "or a TFDS set with text",
-    "data.tokenizer": "character, byte, bpe, unigram",
-    "data.vocab_size": COMMON["data.vocab_size"],
-    "data.batch_tokens": "batch size in tokens: rows times segment",
-    "data.max_length": "tokens of a segment",
-    "model.memory": "earlier tokens that each layer attends to",
-    "model.num_layers": "number of layers",
-    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("optimizer", "training")},
-}
-"""Those of language models."""
-OF_RECORDINGS = {
-    "run_dir": COMMON["run_dir"],
-    "training.init_from": "a trained run to initialise from",
-    "data.train": "lines of a file name, a tab and the text",
-    "data.dataset": "or a TFDS set with audio and text",
-    "data.tokenizer": "word, char, bpe, unigram",
-    "data.vocab_size": COMMON["data.vocab_size"],
-    "data.batch_tokens": "batch size in frames of 10 ms",
-    "data.max_length": "in frames: longer recordings are dropped",
-    "data.speeds": "0.9 1.0 1.1 adds slower and faster copies",
-    "model.masks": "parts hidden in training (SpecAugment)",
-    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
-    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
-}
-"""Those of speech."""
-
+from transformer.systems.registry import options_of
 
 EXAMPLES = {
     "": "a small model on the built-in English-German corpus",
@@ -93,8 +43,7 @@ def train_help(preset: str = "quickstart") -> str:
         short = len(command) + len(what) <= 77
         lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
     lines += ["", f"common options [value in preset {preset}]:"]
-    kinds = {StreamConfig: OF_STREAMS, RecordingsConfig: OF_RECORDINGS}
-    for name, what in kinds.get(type(PRESETS[preset].data), COMMON).items():
+    for name, what in options_of(PRESETS[preset].system).common.items():
         option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
         lines += textwrap.wrap(
             f"{option:26} {what}{_value(PRESETS[preset], name)}",

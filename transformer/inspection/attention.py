@@ -18,12 +18,12 @@ from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.model.transformer import Transformer
+from transformer.systems.language_model.api import Generator
 from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.language_model.task import Generated
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.tasks.plain import Plain
 from transformer.text import has_text
-from transformer.translator.generator import Generator
 from transformer.translator.translator import Hypothesis, Translator
 
 Kind = Literal["cross", "encoder", "decoder"]

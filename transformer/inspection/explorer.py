@@ -15,8 +15,8 @@ from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, attention_of_text, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 from transformer.runs.report.markup import source_of
+from transformer.systems.language_model.api import Generator
 from transformer.tasks.asked import asked
-from transformer.translator.generator import Generator
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly

@@ -22,6 +22,7 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.errors import UserError
+from transformer.systems.common_options import COMMON
 
 if TYPE_CHECKING:
     from transformer.systems.system import System
@@ -51,6 +52,14 @@ class Options:
     """Type of its corpus options."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     """Configurations by name."""
+    common: Mapping[str, str] = field(default_factory=lambda: COMMON)
+    """What most people need, for `train.py --help`: options, and what they do."""
+    decodes: str = (
+        "Translate text with a trained model: {decode} RUN < in > out. One line in, one line out; an empty "
+        "line stays empty. {search}\n\nSee why: {decode} RUN --input FILE --explore page.html"
+    )
+    """What decode.py does with a run, for its --help. {decode} is the command, {search} a sentence on its
+    options."""
 
 
 class Registered(NamedTuple):

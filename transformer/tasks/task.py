@@ -75,6 +75,8 @@ class Task(ABC):
     """The field whose elements the speed of training counts. None: the weight of the loss."""
     decodes: ClassVar[bool] = True
     """Whether scores need outputs, so that evaluation decodes."""
+    writer: ClassVar[str] = "transformer.cli.writer"
+    """The module whose `WRITER` is what decode.py writes."""
     fields: Fields
     """The arrays of an example."""
     inputs: tuple[str, ...]

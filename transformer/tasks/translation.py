@@ -63,6 +63,7 @@ class Translation(Task):
 
     criterion = BLEU
     unit = "pairs"
+    writer = "transformer.cli.translations"
     inputs = ("source",)
 
     def __init__(self, config: Config, tokenizers: Tokenizers) -> None:

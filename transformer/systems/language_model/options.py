@@ -7,6 +7,7 @@ from transformer.config import Config, OptimizerConfig, Ranges, SampleConfig, St
 from transformer.config.ranges import LONGEST
 from transformer.config.streams import StreamConfig
 from transformer.errors import UserError
+from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
 
 
@@ -94,11 +95,30 @@ def _shakespeare(memory: int) -> Config:
     )
 
 
+_COMMON = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "running text; also --data.validation, --data.test",
+    "data.dataset": "or a TFDS set with text",
+    "data.tokenizer": "character, byte, bpe, unigram",
+    "data.vocab_size": COMMON["data.vocab_size"],
+    "data.batch_tokens": "batch size in tokens: rows times segment",
+    "data.max_length": "tokens of a segment",
+    "model.memory": "earlier tokens that each layer attends to",
+    "model.num_layers": "number of layers",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("optimizer", "training")},
+}
 _GROUP = "language models"
 
 OPTIONS = Options(
     model=LanguageModelConfig,
     data=StreamConfig,
+    common=_COMMON,
+    decodes=(
+        "Continue text with a language model: {decode} RUN < prompts > texts. A line is a prompt, in which "
+        "\\n is a line break; an empty one is the beginning of a document. {search}\n\n"
+        "While it grows: {decode} RUN --stream"
+    ),
     presets={
         "language-model": Preset(
             _language_model(), "characters of the built-in English text, with a memory; minutes", _GROUP

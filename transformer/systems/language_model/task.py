@@ -71,6 +71,7 @@ class LanguageModelling(Task):
 
     criterion = BITS
     unit = "documents"
+    writer = "transformer.systems.language_model.writer"
     decodes = False
     inputs = ("source",)
 

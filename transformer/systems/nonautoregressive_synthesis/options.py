@@ -69,6 +69,8 @@ OPTIONS = Options(
     model=NonAutoregressiveSynthesisConfig,
     decoding=NonAutoregressiveSynthesisDecodingConfig,
     data=RecordingsConfig,
+    common=AUTOREGRESSIVE.common,
+    decodes=AUTOREGRESSIVE.decodes,
     presets={
         "nonautoregressive-synthesis": Preset(
             _preset(), "the same, all frames in one pass; its teacher is a run of synthesis", SPEECH

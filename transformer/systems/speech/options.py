@@ -7,6 +7,7 @@ from transformer.config import BeamConfig, Config, OptimizerConfig, Ranges, Trai
 from transformer.config.ranges import LARGEST
 from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
+from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
 
 
@@ -73,11 +74,31 @@ def _speech() -> Config:
     )
 
 
+COMMON_TO_SOUND = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "lines of a file name, a tab and the text",
+    "data.dataset": "or a TFDS set with audio and text",
+    "data.tokenizer": "word, char, bpe, unigram",
+    "data.vocab_size": COMMON["data.vocab_size"],
+    "data.batch_tokens": "batch size in frames of 10 ms",
+    "data.max_length": "in frames: longer recordings are dropped",
+    "data.speeds": "0.9 1.0 1.1 adds slower and faster copies",
+    "model.masks": "parts hidden in training (SpecAugment)",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
+    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
+}
+"""The options that `train.py --help` lists for systems that hear or speak."""
 SPEECH = "speech"  # the group of the presets that hear and speak
 
 OPTIONS = Options(
     model=SpeechConfig,
     data=RecordingsConfig,
+    common=COMMON_TO_SOUND,
+    decodes=(
+        "Write what is said in recordings: {decode} RUN --input FILE > out. The file is a recording, or "
+        "names one on each line. {search}\n\nWith times: {decode} RUN --input FILE --format json --times"
+    ),
     presets={
         "speech": Preset(
             _speech(),

@@ -52,6 +52,8 @@ class SpeechToText(Recordings):
 
     # Scores
 
+    writer = "transformer.systems.speech.writer"
+
     @property
     def criterion(self) -> Measure:  # type: ignore[override]
         """Word error rate, or character error rate if that is chosen."""

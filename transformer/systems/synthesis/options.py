@@ -16,7 +16,7 @@ from transformer.config.ranges import LARGEST
 from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
-from transformer.systems.speech.options import SPEECH
+from transformer.systems.speech.options import COMMON_TO_SOUND, SPEECH
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,11 @@ OPTIONS = Options(
     model=SynthesisConfig,
     decoding=SynthesisDecodingConfig,
     data=RecordingsConfig,
+    common=COMMON_TO_SOUND,
+    decodes=(
+        "Speak texts: {decode} RUN --input FILE --output spoken/list.tsv. A line is a text. Recordings are "
+        "written beside the output, which lists them with their texts. {search}"
+    ),
     presets={
         "synthesis": Preset(_synthesis(), "speaks; without recordings, like the same synthesiser", SPEECH)
     },

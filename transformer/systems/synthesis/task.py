@@ -65,6 +65,7 @@ class TextToSpeech(Recordings):
     """Speaks texts with the voices of recordings."""
 
     criterion = MEL
+    writer = "transformer.systems.synthesis.writer"
     decodes = False
     inputs = ("source",)
     sound, text = "target", "source"

@@ -1,131 +1,46 @@
-"""What the command writes for each line of input, and what it scores."""
+"""Translations: what decode.py writes of them, and their scores."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformer.cli.asked import Asking
 from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.request_parser import Asking
 from transformer.cli.train import fields_of
+from transformer.cli.writer import OF_SOME_TASKS, Numbered, Writer, Written, lines_given
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError, counted
-from transformer.files import Json, parse_object
 from transformer.tasks.asked import Asked
 from transformer.tasks.translation import Hypothesis
 from transformer.text import has_text, without_invisible
-from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import shares_of
 from transformer.translator.given import More
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.translator import Translator
 
-FOR_TRANSLATION = (
-    *("tsv", "glossary", "keep", "reference"),
-    *("bleu_tokenize", "rescore", "rescore_weights", "alignments", "token_scores"),
-)
-FOR_TEXT = ("until", "stream")
-FOR_SPEECH = ("times",)
-FOR_SYNTHESIS = ("pronunciation",)
+if TYPE_CHECKING:
+    from transformer.inspection.explorer import Explorer
+
 TOKENIZE = "--bleu-tokenize"
 log = logging.getLogger("transformer")
 T = TypeVar("T")
-Numbered = tuple[int, str] | None
-"""A line's number and the line; None where no other has arrived."""
-Written = tuple[str, str]
-"""The text to write for a line of input, and the output as scores read it."""
 
 
-class Outputs:
-    """Outputs of any task, one line for each line of input.
-
-    Args:
-      given: the command line.
-
-    Raises:
-      UserError: the run is missing or damaged, or an option is wrong for its task.
-    """
-
-    n_best = 1
-    """Outputs for a line of input."""
-    each = 1
-    """Lines of output for a line of input."""
-    judged = False
-    """Whether the outputs are compared with references."""
-
-    def __init__(self, given: DecodeArguments) -> None:
-        self.given, self.options = given, dict(fields_of(given.decoding))
-        self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
-        self.decoder.settings(given.n_best, self.options)  # refuses invalid options
-
-    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
-        """The trained model."""
-        others = (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH, *FOR_SYNTHESIS)
-        refuse(self.given, others, f"{run_dir} does not translate")
-        if self.given.format != "text" or self.given.n_best not in (None, 1):
-            raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
-        return Decoder.load(run_dir, checkpoint, int8=int8)
-
-    @property
-    def job(self) -> list[str]:
-        """What determines the outputs, besides the input."""
-        given = self.given
-        return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
-
-    def claim(self, job: str, total: int | None) -> None:
-        """Prepares to write files beside the output.
-
-        Args:
-          job: identifies input, model and options. Empty: the input can be read only once.
-          total: number of lines, if it is known.
-
-        Raises:
-          UserError: one of them is there, and not of this job.
-        """
-
-    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        """The outputs for numbered lines, in order; None where no other line has arrived."""
-        task, settings = self.decoder.task, self.decoder.settings(1, self.options)
-        records = (given and (given[0], task.record(given[1])) for given in lines)
-        for best in self.decoder.outputs(records, settings, 1):
-            yield best and (task.line(best[0]) + "\n", "")
-
-    def lines(self, found: Sequence[Any]) -> str:
-        """The best outputs of an input, each on a line, with its score if asked for. There are always as
-        many: the only output for an empty input is repeated."""
-        padded = [*found, *[found[-1]] * (self.n_best - len(found))]
-        texts = [self.decoder.task.line(each) for each in padded]
-        if self.given.format == "scores":
-            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
-        return "".join(f"{text}\n" for text in texts)
-
-    def read(self, line: str) -> str:
-        """The output in a line that was written before, as scores read it."""
-        if self.given.format == "json":
-            return self.read_object(parse_object(line))
-        return line.partition("\t")[2] if self.given.format == "scores" else line
-
-    def read_object(self, about: Json) -> str:
-        """The output in a JSON object."""
-        return str(about["hypotheses"][0]["text"])
-
-    def scores(self, outputs: Sequence[str]) -> list[str]:
-        """A line for each score."""
-        return []
-
-
-class Translations(Outputs):
+class Translations(Writer):
     """Translations as text, with scores, or as JSON."""
+
+    does = "translates text"
+    uses = tuple(x for x in OF_SOME_TASKS if x not in ("times", "pronunciation", "until", "stream"))
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""
         given = self.given
-        refuse(given, FOR_TEXT, f"{run_dir} translates sentences, which end by themselves")
-        refuse(given, (*FOR_SPEECH, *FOR_SYNTHESIS), f"{run_dir} translates text")
         self.judged = given.reference is not None
         for option in ("alignments", "token_scores"):
             if getattr(given, option) and given.format != "json":
@@ -158,6 +73,27 @@ class Translations(Outputs):
         self.typed = not given.input and sys.stdin is not None and sys.stdin.isatty()
         self.judges = [Translator.load(run) for run in given.rescore]
         return self.translator
+
+    @classmethod
+    def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
+        from transformer.inspection.explorer import SENTENCES, explore
+
+        translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
+        asking = Asking(given, translator)
+        read = (asking(number, line) for number, line in enumerate(lines_given(given), start=1) if line)
+        asked = list(itertools.islice((each for each in read if has_text(each.source)), SENTENCES))
+        if not asked:
+            raise UserError("nothing to explore: the input has no sentence")
+        page = explore(
+            translator,
+            [each.source for each in asked],
+            n_best=given.n_best,
+            prefixes=[each.prefix for each in asked],
+            terms=[each.terms for each in asked],
+            **dict(fields_of(given.decoding)),
+        )
+        sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
+        return page, f"{page.hypotheses} translations {sentences}"
 
     @property
     def job(self) -> list[str]:
@@ -274,10 +210,4 @@ def _groups(found: Iterable[T | None], size: int) -> Iterator[list[T]]:
         yield some
 
 
-def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
-    """Raises UserError if one of these options is given."""
-    for option in options:
-        if option == "ensemble" and given.ensemble:
-            raise UserError(f"{given.ensemble[0]}: {why}; name one run")
-        if getattr(given, option):
-            raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+WRITER = Translations

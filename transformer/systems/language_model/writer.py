@@ -6,37 +6,42 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformer.cli.outputs import Numbered, Outputs, Written, refuse
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.train import fields_of
+from transformer.cli.writer import Numbered, Writer, Written, lines_given, refuse
 from transformer.errors import UserError
 from transformer.files import Json
+from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
-from transformer.translator.generator import Generator, before
 
-FOR_SENTENCES = (
-    "times",
-    "pronunciation",
-    "tsv",
-    "glossary",
-    "keep",
-    "reference",
-    "bleu_tokenize",
-    "alignments",
-)
-FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
+if TYPE_CHECKING:
+    from transformer.inspection.explorer import Explorer
 
 
-class Generations(Outputs):
+class Generations(Writer):
     """Continuations of prompts as text, with scores, or as JSON; or piece by piece."""
 
+    does = "continues text and does not translate"
+    uses = ("until", "stream")
     generator: Generator
+
+    @classmethod
+    def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
+        from transformer.inspection.explorer import SENTENCES, explore_texts
+
+        generator = Generator.load(given.run_dir, given.checkpoint, int8=given.int8)
+        prompts = list(itertools.islice(map(generator.task.record, lines_given(given)), SENTENCES))
+        if not prompts:
+            raise UserError("nothing to explore: the input has no line")
+        options = dict(fields_of(given.decoding))
+        page = explore_texts(generator, prompts, n_best=given.n_best, **options)
+        return page, f"{page.hypotheses} texts after {page.sentences} prompts (at most {SENTENCES})"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""
         given = self.given
-        refuse(given, FOR_SENTENCES, f"{run_dir} continues text and does not translate")
-        refuse(given, ("token_scores",), "scores of tokens are in Generator.score")
-        refuse(given, FOR_SEVERAL, f"{run_dir} is a language model, which generates alone")
         if not all(given.until):
             raise UserError("--until '': every text contains it; name what the output should end before")
         if given.stream:
@@ -94,3 +99,6 @@ class Generations(Outputs):
 
     def read_object(self, about: Json) -> str:
         return str(about["outputs"][0]["text"])
+
+
+WRITER = Generations

@@ -7,31 +7,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from transformer.cli.decode_arguments import is_recording, lines_of
-from transformer.cli.outputs import FOR_SYNTHESIS, FOR_TEXT, Numbered, Outputs, Written, refuse
+from transformer.cli.page import page_of_sounds
+from transformer.cli.writer import Numbered, Writer, Written
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
 from transformer.extras import check_libraries
 from transformer.files import readable
+from transformer.systems.speech.api import Transcriber, Transcript
 from transformer.text import has_text, without_invisible
-from transformer.translator.transcriber import Transcriber, Transcript
 
-FOR_SENTENCES = ("tsv", "glossary", "keep", "bleu_tokenize", "token_scores")
-FOR_SEVERAL = ("ensemble", "rescore", "rescore_weights")
 log = logging.getLogger("transformer")
 
 
-class Transcriptions(Outputs):
+class Transcriptions(Writer):
     """Texts, with scores, or as JSON. A line is a file name, and after a tab the text if it is known, which
     is empty if nothing is said."""
+
+    does = "hears recordings"
+    uses = ("reference", "alignments", "times")
+    page = staticmethod(page_of_sounds)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
         """The trained model, and the texts to compare with."""
         given = self.given
-        refuse(given, FOR_SENTENCES, f"{run_dir} reads recordings, not sentences")
-        refuse(given, FOR_TEXT, f"{run_dir} hears sentences, which end by themselves")
-        refuse(given, FOR_SYNTHESIS, f"{run_dir} does not speak")
-        refuse(given, FOR_SEVERAL, f"{run_dir} hears alone")
         for option in ("alignments", "times"):
             if getattr(given, option) and given.format != "json":
                 raise UserError(f"--{option} needs --format json: the text formats do not have them")
@@ -130,3 +129,6 @@ class Transcriptions(Outputs):
             raise UserError(f"{len(outputs)} recordings, but {len(self.references)} texts to compare with")
         rates = self.transcriber.task.error_rates().values()
         return [rate(outputs, self.references).detail for rate in rates]
+
+
+WRITER = Transcriptions

@@ -11,41 +11,31 @@ from pathlib import Path
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files, lines_of
-from transformer.cli.generations import Generations
 from transformer.cli.input import standard_input
-from transformer.cli.output import LongOutput, Output, is_device
-from transformer.cli.outputs import Numbered, Outputs, Translations, Written
-from transformer.cli.transcriptions import Transcriptions
-from transformer.cli.utterances import Utterances
+from transformer.cli.output_file import LongOutput, Output, is_device
+from transformer.cli.writer import Numbered, Writer, Written, writer_of
 from transformer.data.remote import fetched
 from transformer.errors import UserError, counted
 from transformer.files import open_regular
-from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import SteadyConsole, Watch
 from transformer.runtime.hosts import gathered, is_main_process
-from transformer.systems.language_model.task import LanguageModelling
-from transformer.systems.registry import find_system
-from transformer.systems.speech.task import SpeechToText
-from transformer.systems.synthesis.task import TextToSpeech
-from transformer.tasks.task import Task
-from transformer.tasks.translation import Translation
 
 SHARE = 256  # lines that a process decodes before the next one's
 
 
 def decode_lines(given: DecodeArguments) -> None:
-    """Decodes every line of the input, and scores the outputs.
+    """Decodes every line of the input, and scores the writer.
 
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
-    total, outputs = check_files(given), outputs_of(given)
+    total, writer = check_files(given), writer_of(given)(given)
     watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process()))
     began_as = _digest(given.input) if given.input else ""
-    job = repr([*outputs.job, began_as]) if given.input and given.output else ""
-    output = _output(given, outputs, job) if is_main_process() else Output(Path(os.devnull))
-    outputs.claim(job, total)
+    job = repr([*writer.job, began_as]) if given.input and given.output else ""
+    output = _output(given, writer, job) if is_main_process() else Output(Path(os.devnull))
+    writer.claim(job, total)
     long = output if isinstance(output, LongOutput) else None
     said, start, count = [], time.monotonic(), 0
     try:
@@ -53,17 +43,17 @@ def decode_lines(given: DecodeArguments) -> None:
             done = gathered(long.done if long else 0)[0]
             if long and done:
                 watch.message(f"  continuing after line {done:,}")
-                said = _written_before(long, outputs)
+                said = _written_before(long, writer)
             if long and long.dropped:
                 watch.message("  starting again: dropping an earlier unfinished output")
-            rest: Iterable[Written] = _decoded(given, outputs, done)
+            rest: Iterable[Written] = _decoded(given, writer, done)
             typed = sys.stdout and sys.stdout.isatty()
             if given.output or not (typed or given.stream):  # no bar among the outputs
                 rest = watch.progress("lines", rest, None if total is None else total - done)
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
                 file.flush()  # for whoever reads along, and for --resume after a kill
-                if outputs.judged:
+                if writer.judged:
                     said.append(best)
             if long and given.input and _digest(given.input) != began_as:
                 long.discard()
@@ -81,23 +71,11 @@ def decode_lines(given: DecodeArguments) -> None:
     if given.verbose:
         watch.message(_programs())
     if is_main_process():
-        for line in outputs.scores(said):
+        for line in writer.scores(said):
             watch.message(line)
 
 
-def outputs_of(given: DecodeArguments) -> Outputs:
-    """What the command writes, by the task of the run."""
-    task = find_system(Run(given.run_dir).config.system).task
-    kinds: dict[type[Task], type[Outputs]] = {
-        Translation: Translations,
-        LanguageModelling: Generations,
-        SpeechToText: Transcriptions,
-        TextToSpeech: Utterances,
-    }
-    return next((kind for each, kind in kinds.items() if issubclass(task, each)), Outputs)(given)
-
-
-def _decoded(given: DecodeArguments, outputs: Outputs, done: int) -> Iterator[Written]:
+def _decoded(given: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:
     """The outputs after the first `done` lines. Each process computes a part of every few lines."""
     hosts, host = jax.process_count(), jax.process_index()
 
@@ -105,7 +83,7 @@ def _decoded(given: DecodeArguments, outputs: Outputs, done: int) -> Iterator[Wr
         return numbered is None or (numbered[0] - done - 1) // SHARE % hosts == host
 
     lines = (numbered for numbered in _lines(given) if numbered is None or numbered[0] > done)
-    found = outputs.of(filter(mine, lines))
+    found = writer.of(filter(mine, lines))
     if hosts > 1:
         while any(parts := gathered(list(itertools.islice(found, SHARE)))):
             yield from itertools.chain.from_iterable(parts)
@@ -128,24 +106,24 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _output(given: DecodeArguments, outputs: Outputs, job: str) -> Output:
+def _output(given: DecodeArguments, writer: Writer, job: str) -> Output:
     """The output for the lines. From a file to a file, it can be resumed with the same model, text and
     options."""
     if not given.input or not given.output or is_device(given.output):
         if given.resume:
             raise UserError("--resume needs --input and --output: only files can be resumed")
         return Output(given.output)
-    return LongOutput(given.output, job, resume=given.resume, each=outputs.each)
+    return LongOutput(given.output, job, resume=given.resume, each=writer.each)
 
 
-def _written_before(output: LongOutput, outputs: Outputs) -> list[str]:
+def _written_before(output: LongOutput, writer: Writer) -> list[str]:
     """The outputs that an earlier process wrote.
 
     Raises:
       UserError: another program changed the file.
     """
     try:
-        return [outputs.read(line) for line in output.lines()]
+        return [writer.read(line) for line in output.lines()]
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 

@@ -11,22 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from transformer.cli.output import is_device
-from transformer.cli.outputs import (
-    FOR_SPEECH,
-    FOR_TEXT,
-    FOR_TRANSLATION,
-    Numbered,
-    Outputs,
-    Written,
-    refuse,
-)
+from transformer.cli.output_file import is_device
+from transformer.cli.page import page_of_sounds
+from transformer.cli.writer import Numbered, Writer, Written
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
 from transformer.errors import UserError
 from transformer.extras import check_libraries
+from transformer.systems.synthesis.api import Synthesizer
 from transformer.systems.synthesis.task import Utterance
-from transformer.translator.synthesizer import Synthesizer
 from transformer.translator.translator import Translator
 
 SILENCE = RATE // 10
@@ -34,15 +27,17 @@ SILENCE = RATE // 10
 log = logging.getLogger("transformer")
 
 
-class Utterances(Outputs):
+class Utterances(Writer):
     """Recordings beside the output, which is a manifest: a line is a file name, a tab and the text. Only
     recordings of the same job are replaced, which their comments tell."""
+
+    does = "speaks texts"
+    uses = ("pronunciation",)
+    page = staticmethod(page_of_sounds)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
         """The trained model."""
         given = self.given
-        refuse(given, ("ensemble",), f"{run_dir} speaks alone")
-        refuse(given, (*FOR_TRANSLATION, *FOR_TEXT, *FOR_SPEECH), f"{run_dir} speaks texts")
         if given.format != "text" or given.n_best not in (None, 1):
             option = "--format" if given.format != "text" else "--n-best"
             raise UserError(f"{option}: {run_dir} writes one recording for each text; leave it out")
@@ -145,3 +140,6 @@ class Utterances(Outputs):
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
         write_audio(path, wave if len(wave) else np.zeros(SILENCE, np.float32), comment=self.comment)
+
+
+WRITER = Utterances

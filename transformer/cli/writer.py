@@ -1,0 +1,152 @@
+"""What decode.py writes for each line of input, and what it scores.
+
+A task names the module of its writer (`Task.writer`), which has a class `WRITER`.
+"""
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformer.cli.decode_arguments import DecodeArguments, lines_of
+from transformer.cli.input import standard_input
+from transformer.cli.train import fields_of
+from transformer.errors import UserError
+from transformer.files import Json, parse_object
+from transformer.runs.run import Run
+from transformer.systems.registry import find_system
+from transformer.translator.decoder import Decoder
+
+if TYPE_CHECKING:
+    from transformer.inspection.explorer import Explorer
+
+OF_SOME_TASKS = (
+    *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
+    *("alignments", "token_scores", "times", "pronunciation", "until", "stream"),
+)
+"""Options that only some tasks have a use for."""
+Numbered = tuple[int, str] | None
+"""A line's number and the line; None where no other has arrived."""
+Written = tuple[str, str]
+"""The text to write for a line of input, and the output as scores read it."""
+
+
+class Writer:
+    """Outputs of any task, one line for each line of input.
+
+    Args:
+      given: the command line.
+
+    Raises:
+      UserError: the run is missing or damaged, or an option is wrong for its task.
+    """
+
+    does = "does not translate"
+    """What a run of its task does, to say why an option is refused."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Those of `OF_SOME_TASKS` that it has a use for."""
+    n_best = 1
+    """Outputs for a line of input."""
+    each = 1
+    """Lines of output for a line of input."""
+    judged = False
+    """Whether the outputs are compared with references."""
+
+    def __init__(self, given: DecodeArguments) -> None:
+        self.given, self.options = given, dict(fields_of(given.decoding))
+        self.refuse_unused(given)
+        self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
+        self.decoder.settings(given.n_best, self.options)  # refuses invalid options
+
+    @classmethod
+    def refuse_unused(cls, given: DecodeArguments) -> None:
+        """Raises UserError if an option is given that its task has no use for."""
+        unused = [option for option in OF_SOME_TASKS if option not in cls.uses]
+        refuse(given, unused, f"{given.run_dir} {cls.does}")
+
+    @classmethod
+    def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
+        """The page of --explore, and what is on it.
+
+        Raises:
+          UserError: there is none for its task, or nothing to explore.
+        """
+        raise UserError(f"--explore: {given.run_dir} {cls.does}; leave it out")
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
+        """The trained model."""
+        if self.given.format != "text" or self.given.n_best not in (None, 1):
+            raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
+        return Decoder.load(run_dir, checkpoint, int8=int8)
+
+    @property
+    def job(self) -> list[str]:
+        """What determines the outputs, besides the input."""
+        given = self.given
+        return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
+
+    def claim(self, job: str, total: int | None) -> None:
+        """Prepares to write files beside the output.
+
+        Args:
+          job: identifies input, model and options. Empty: the input can be read only once.
+          total: number of lines, if it is known.
+
+        Raises:
+          UserError: one of them is there, and not of this job.
+        """
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The outputs for numbered lines, in order; None where no other line has arrived."""
+        task, settings = self.decoder.task, self.decoder.settings(1, self.options)
+        records = (given and (given[0], task.record(given[1])) for given in lines)
+        for best in self.decoder.outputs(records, settings, 1):
+            yield best and (task.line(best[0]) + "\n", "")
+
+    def lines(self, found: Sequence[Any]) -> str:
+        """The best outputs of an input, each on a line, with its score if asked for. There are always as
+        many: the only output for an empty input is repeated."""
+        padded = [*found, *[found[-1]] * (self.n_best - len(found))]
+        texts = [self.decoder.task.line(each) for each in padded]
+        if self.given.format == "scores":
+            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
+        return "".join(f"{text}\n" for text in texts)
+
+    def read(self, line: str) -> str:
+        """The output in a line that was written before, as scores read it."""
+        if self.given.format == "json":
+            return self.read_object(parse_object(line))
+        return line.partition("\t")[2] if self.given.format == "scores" else line
+
+    def read_object(self, about: Json) -> str:
+        """The output in a JSON object."""
+        return str(about["hypotheses"][0]["text"])
+
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        """A line for each score."""
+        return []
+
+
+def writer_of(given: DecodeArguments) -> type[Writer]:
+    """The writer of the run's task."""
+    task = find_system(Run(given.run_dir).config.system).task
+    writer: type[Writer] = importlib.import_module(task.writer).WRITER
+    return writer
+
+
+def lines_given(given: DecodeArguments) -> Iterator[str]:
+    """The lines of the input, or of standard input as they are typed."""
+    lines = lines_of(given) if given.input else standard_input(patient=True)
+    yield from (line for line in lines if line is not None)
+
+
+def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
+    """Raises UserError if one of these options is given."""
+    for option in options:
+        if option == "ensemble" and given.ensemble:
+            raise UserError(f"{given.ensemble[0]}: {why}; name one run")
+        if getattr(given, option):
+            raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+
+
+WRITER = Writer

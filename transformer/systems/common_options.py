@@ -1,0 +1,20 @@
+"""The options that `train.py --help` lists."""
+
+COMMON = {
+    "run_dir": "run directory; an existing run is resumed",
+    "training.init_from": "a trained or imported run to initialise from",
+    "data.train_source": "text, a sentence a line; also --data.train-target",
+    "data.dataset": "or the name of a TFDS set",
+    "data.tokenizer": "bpe, unigram, char, word, whitespace",
+    "data.vocab_size": "size of the vocabulary to train",
+    "data.batch_tokens": "batch size in padded tokens per side",
+    "data.max_length": "longer training pairs are dropped",
+    "model.num_layers": "layers of the encoder, and of the decoder",
+    "model.d_model": "width; also --model.d-ff, --model.num-heads",
+    "model.dropout": "more for a small corpus, less for a large one",
+    "optimizer.peak": "peak learning rate of most schedules",
+    "training.steps": "number of updates; or --training.epochs",
+    "training.evaluate_every": "updates between evaluations, which save",
+    "training.seed": "seed of initial parameters and dropout",
+}
+"""What most people need to train a model of text, and what it does."""
