@@ -15,13 +15,14 @@ from transformer.cli.average import AverageArguments
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.distill import DistillArguments
 from transformer.cli.guard import wrapped
-from transformer.cli.help import COMMON, preset_table, train_help
+from transformer.cli.help import preset_table, train_help
 from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
 from transformer.cli.train import TrainArguments
 from transformer.commands import COMMANDS, called, main
 from transformer.config import HostsConfig, flatten
 from transformer.errors import nearest
+from transformer.systems.common_options import COMMON
 from transformer.systems.presets import GROUPS, PRESETS
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,7 @@ A task names the module of its writer (`Task.writer`), which has a class `WRITER
 """
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,6 +45,8 @@ class Writer:
     """What a run of its task does, to say why an option is refused."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Those of `OF_SOME_TASKS` that it has a use for."""
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Where others of them are to be had."""
     n_best = 1
     """Outputs for a line of input."""
     each = 1
@@ -61,8 +63,9 @@ class Writer:
     @classmethod
     def refuse_unused(cls, given: DecodeArguments) -> None:
         """Raises UserError if an option is given that its task has no use for."""
-        unused = [option for option in OF_SOME_TASKS if option not in cls.uses]
-        refuse(given, unused, f"{given.run_dir} {cls.does}")
+        for option in OF_SOME_TASKS:
+            if option not in cls.uses:
+                refuse(given, (option,), cls.instead.get(option, f"{given.run_dir} {cls.does}"))
 
     @classmethod
     def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.train import fields_of
@@ -25,6 +25,7 @@ class Generations(Writer):
 
     does = "continues text and does not translate"
     uses = ("until", "stream")
+    instead: ClassVar = {"token_scores": "scores of tokens are in Generator.score"}
     generator: Generator
 
     @classmethod
