@@ -11,8 +11,9 @@ import pytest
 from transformer import PRESETS, Generator, UserError, train
 from transformer.cli import decode_main, train_main
 from transformer.config.streams import StreamConfig
-from transformer.inspection import attention_of_text, search_tree
+from transformer.inspection import search_tree
 from transformer.systems.language_model.api import texts_of
+from transformer.systems.language_model.page import attention_of_text
 
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 

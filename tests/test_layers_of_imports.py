@@ -1,11 +1,14 @@
 """Imports run one way, from the commands down to the configuration, and change no global setting."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from transformer.systems.registry import REGISTRY
 
 PACKAGE = Path(__file__).parent.parent / "transformer"
 LAYERS = (
@@ -26,7 +29,7 @@ LAYERS = (
     {"cli"},
 )
 """From the bottom to the top: each imports those below, itself, and nothing else of the package."""
-OF_A_SYSTEM = {"api": "translator", "writer": "cli"}
+OF_A_SYSTEM = {"api": "translator", "page": "inspection", "writer": "cli"}
 """Modules of a system's folder that belong to another layer than the rest of it."""
 LAZY = {("commands", "cli")}  # a command's module is imported when it is called
 
@@ -74,6 +77,21 @@ def test_every_package_has_its_layer() -> None:
     assert tops - {"__main__"} == set().union(*LAYERS)
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+PUBLIC = {"": "public names", "runs.config_json": "systems that earlier versions named otherwise"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(REGISTRY.keys() - {"transformer"})
+)  # the name of the package, and what Marian is
+def test_nothing_outside_its_folder_knows_a_system(name: str) -> None:
+    """A system may build on another; everything else finds it by the name in a config."""
+    folder = str(REGISTRY[name]).rpartition(".")[2]
+    knows = re.compile(rf"systems[./]{folder}\b|system[^a-z\n]{{1,9}}{name}\b")
+    for module, path in modules().items():
+        if not module.startswith("systems.") and module not in PUBLIC:
+            assert not knows.search(path.read_text(encoding="utf-8")), module
 
 
 def test_there_is_no_circle() -> None:

@@ -31,7 +31,7 @@ def check_libraries(names: Iterable[str], what: str) -> None:
 
     Args:
       names: of the libraries.
-      what: needs them, such as "system speech".
+      what: needs them, such as "hearing with RUN".
 
     Raises:
       UserError: some are missing (the message says what installs them).

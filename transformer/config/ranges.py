@@ -4,10 +4,11 @@ import dataclasses
 import functools
 import numbers
 import reprlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.errors import UserError
+from transformer.files import brief
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
@@ -110,3 +111,10 @@ def whole_number(name: str, value: Any, least: int = 0, most: int = COUNTS) -> i
     if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most:
         return int(value)
     raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from {least:,} to {most:,}")
+
+
+def texts_of(given: object, what: str) -> list[str]:
+    """A list of strings. Raises UserError if it is something else."""
+    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
+        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(given))}")
+    return list(given)

@@ -1,8 +1,8 @@
 """Inspection of attention weights and beam searches, as arrays, pictures and a page. Within the package, only
 `decode.py --explore` imports this."""
 
-from transformer.inspection.attention import Attention, attention_of, attention_of_text
-from transformer.inspection.explorer import Explorer, explore, explore_texts
+from transformer.inspection.attention import Attention, attention_of
+from transformer.inspection.explorer import Explorer, explore
 from transformer.inspection.sounds import explore_sounds
 from transformer.inspection.tree import Candidate, SearchTree, search_tree
 
@@ -12,9 +12,7 @@ __all__ = [
     "Explorer",
     "SearchTree",
     "attention_of",
-    "attention_of_text",
     "explore",
     "explore_sounds",
-    "explore_texts",
     "search_tree",
 ]

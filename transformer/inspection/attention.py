@@ -4,7 +4,7 @@ teacher forcing, so the search does not have to store them."""
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -12,18 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Option
+from transformer.config import Option, StackConfig
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
-from transformer.model.transformer import Transformer
-from transformer.systems.language_model.api import Generator
-from transformer.systems.language_model.model import LanguageModel
-from transformer.systems.language_model.task import Generated
-from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer
 from transformer.tasks.plain import Plain
 from transformer.text import has_text
+from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Hypothesis, Translator
 
 Kind = Literal["cross", "encoder", "decoder"]
@@ -121,53 +118,15 @@ def attention_of(
     return attentions
 
 
-def attention_of_text(
-    generator: Generator, prompt: str, outputs: Sequence[Generated], **options: Option
-) -> list[Attention]:
-    """The attention weights of prompts and what follows them: only of kind decoder, from each token to those
-    before it.
-
-    Args:
-      prompt: a text; of long ones the end, as in the search.
-      outputs: some of `generator.decode([prompt])[0]`.
-      options: fields of `DecodingConfig`, as passed to the search.
-    """
-    task, model = generator.task, generator.model
-    assert isinstance(model, LanguageModel)
-    settings, found = generator.settings(None, options), []
-    (example,) = task.input_examples([prompt], settings.buckets[-1])
-    for output in outputs:
-        given = [*example["source"], *output.ids][:-1]
-        padded = np.array([[*given, *[task.special.pad] * (-len(given) % 16)]])
-        weights = np.asarray(_weights_of_text(model, generator.variables, padded))[:, 0]
-        size, nothing = len(given), np.zeros((0, 0, 0, 0), np.float32)
-        target = tuple(task.tokenizer.pieces([*given[1:], output.ids[-1]]))
-        read = tuple(task.tokenizer.pieces(given))
-        found.append(Attention((), target, read, nothing, weights[:, :, :size, :size], nothing))
-    return found
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _weights_of_text(
-    model: LanguageModel, variables: Variables, ids: Int[Array | np.ndarray, "b t"]
-) -> Weights:
-    """The weights of self-attention as in generation: no further back than the memory."""
-    _, sown = model.apply(variables, ids, method="encode", mutable=[INTERMEDIATES])
-    layers = layers_sown(sown[INTERMEDIATES], "layers")
-    return jnp.stack([layer["self_attention"]["weights"][0] for layer in layers])
-
-
-def check_inspectable(translator: Translator | Generator, source: str | None = None) -> None:
+def check_inspectable(decoder: Decoder[Any], source: str | None = None) -> None:
     """Raises UserError if the model is not an autoregressive Transformer, or the source is empty."""
-    model = translator.model
-    if isinstance(model, LanguageModel):
-        return
-    if not isinstance(model, Transformer) or isinstance(model, NonAutoregressiveTransformer):
+    is_stepwise = isinstance(decoder.system.search, AutoregressiveSearch)
+    if not is_stepwise or not isinstance(decoder.config.model, StackConfig):
         raise UserError(
-            f"system {translator.config.system} has no attention to explore: that needs an autoregressive "
+            f"system {decoder.config.system} has no attention to explore: that needs an autoregressive "
             "Transformer, such as system transformer"
         )
-    if source is not None and not has_text(source):
+    if isinstance(decoder, Translator) and source is not None and not has_text(source):
         raise UserError("an empty sentence has no attention: give one with text")
 
 

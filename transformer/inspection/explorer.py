@@ -12,11 +12,11 @@ import numpy as np
 from transformer.config import BeamConfig, Option
 from transformer.errors import UserError
 from transformer.files import Json
-from transformer.inspection.attention import Attention, attention_of, attention_of_text, check_inspectable
+from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 from transformer.runs.report.markup import source_of
-from transformer.systems.language_model.api import Generator
 from transformer.tasks.asked import asked
+from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
@@ -96,51 +96,12 @@ def explore(
         )
         if beams:
             tree = search_tree(translator, source, prefix=each.prefix, terms=each.terms, **options)
-            sentences[-1]["tree"] = _tree(tree)
-    data = {"unit": UNIT, "origin": _origin(translator), "sentences": sentences}
+            sentences[-1]["tree"] = levels_of(tree)
+    data = {"unit": UNIT, "origin": origin_of(translator), "sentences": sentences}
     return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
 
 
-def explore_texts(
-    generator: Generator, prompts: Sequence[str], *, n_best: int | None = None, **options: Option
-) -> Explorer:
-    """A page with what a language model writes after some prompts: the attention of every layer and head, and
-    for beam search the search tree.
-
-    Args:
-      prompts: texts, which may be empty.
-      n_best: number of outputs of each. None: all that the search returns.
-      options: any field of `DecodingConfig`.
-
-    Raises:
-      UserError: there is no prompt, a prompt has unknown characters, or an option has an invalid value.
-    """
-    if isinstance(prompts, str) or not prompts:
-        raise UserError("nothing to explore: give a list of prompts")
-    found = generator.decode(prompts, n_best=n_best, **options)
-    settings = generator.settings(n_best, options)
-    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
-    texts: list[Json] = []
-    for prompt, outputs in zip(prompts, found, strict=True):
-        attentions = attention_of_text(generator, prompt, outputs, **options)
-        given = [
-            {
-                "text": output.text,
-                "score": round(output.score, 4),
-                "logP": round(output.log_probability, 4),
-                "target": attention.target,
-                "given": attention.given,
-                "decoder": whole(attention.decoder),
-            }
-            for output, attention in zip(outputs, attentions, strict=True)
-        ]
-        tree = _tree(search_tree(generator, prompt, **options)) if beams else None
-        texts.append({"text": prompt, "cut": 0, "hypotheses": given, "terms": [], "tree": tree})
-    data = {"unit": UNIT, "origin": _origin(generator), "sentences": texts}
-    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
-
-
-def _origin(translator: Translator | Generator) -> str:
+def origin_of(translator: Decoder[Any]) -> str:
     """Run, checkpoint and languages."""
     languages = translator.task.describe()
     return ", ".join(filter(None, (translator.origin, languages)))
@@ -157,7 +118,8 @@ def whole(weights: np.ndarray) -> list[Any]:
     return units
 
 
-def _tree(tree: SearchTree) -> list[Json]:
+def levels_of(tree: SearchTree) -> list[Json]:
+    """The candidates of a search, as the page reads them."""
     return [
         {
             "step": candidate.step,

@@ -22,8 +22,8 @@ from transformer.decoding.terms import Allotted
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
-from transformer.systems.language_model.api import Generator
 from transformer.tasks.asked import Asked
+from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
@@ -79,7 +79,7 @@ class SearchTree:
 
 
 def search_tree(
-    translator: Translator | Generator,
+    translator: Decoder[Any],
     source: str,
     *,
     prefix: str = "",

@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config import GreedyConfig, Option, SampleConfig
-from transformer.config.ranges import whole_number
+from transformer.config.ranges import texts_of, whole_number
 from transformer.decoding.calls import as_variables
 from transformer.decoding.sampling import Randomness
 from transformer.decoding.scores import token_scores
 from transformer.decoding.streaming import Draw, streamed
 from transformer.errors import UserError
-from transformer.files import brief
 from transformer.model.parameters import Variables
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
@@ -208,13 +207,6 @@ class Generator(Decoder[LanguageModelling]):
             found += np.asarray(log_p)[0].tolist()
         kept = tuple(found[: len(ids)])
         return ScoredText(tuple(task.tokenizer.pieces(ids[:-1])), kept, len(text) + 1)
-
-
-def texts_of(given: object, what: str) -> list[str]:
-    """A list of strings. Raises UserError if it is something else."""
-    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
-        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(given))}")
-    return list(given)
 
 
 def _check_until(until: Sequence[str]) -> None:

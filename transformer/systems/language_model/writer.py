@@ -30,7 +30,8 @@ class Generations(Writer):
 
     @classmethod
     def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.inspection.explorer import SENTENCES, explore_texts
+        from transformer.inspection.explorer import SENTENCES
+        from transformer.systems.language_model.page import explore_texts
 
         generator = Generator.load(given.run_dir, given.checkpoint, int8=given.int8)
         prompts = list(itertools.islice(map(generator.task.record, lines_given(given)), SENTENCES))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Option
-from transformer.systems.language_model.api import texts_of
+from transformer.config.ranges import texts_of
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator

@@ -1,0 +1,96 @@
+"""A page of what a language model writes: its attention, and its search."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from transformer.config import BeamConfig, Option
+from transformer.errors import UserError
+from transformer.files import Json
+from transformer.inspection.attention import Attention, Weights
+from transformer.inspection.explorer import SCRIPTS, UNIT, Explorer, levels_of, origin_of, page_of, whole
+from transformer.inspection.tree import search_tree
+from transformer.model.parameters import Variables
+from transformer.model.statistics import INTERMEDIATES, layers_sown
+from transformer.systems.language_model.api import Generator
+from transformer.systems.language_model.model import LanguageModel
+from transformer.systems.language_model.task import Generated
+
+
+def explore_texts(
+    generator: Generator, prompts: Sequence[str], *, n_best: int | None = None, **options: Option
+) -> Explorer:
+    """A page with what a language model writes after some prompts: the attention of every layer and head, and
+    for beam search the search tree.
+
+    Args:
+      prompts: texts, which may be empty.
+      n_best: number of outputs of each. None: all that the search returns.
+      options: any field of `DecodingConfig`.
+
+    Raises:
+      UserError: there is no prompt, a prompt has unknown characters, or an option has an invalid value.
+    """
+    if isinstance(prompts, str) or not prompts:
+        raise UserError("nothing to explore: give a list of prompts")
+    found = generator.decode(prompts, n_best=n_best, **options)
+    settings = generator.settings(n_best, options)
+    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
+    texts: list[Json] = []
+    for prompt, outputs in zip(prompts, found, strict=True):
+        attentions = attention_of_text(generator, prompt, outputs, **options)
+        given = [
+            {
+                "text": output.text,
+                "score": round(output.score, 4),
+                "logP": round(output.log_probability, 4),
+                "target": attention.target,
+                "given": attention.given,
+                "decoder": whole(attention.decoder),
+            }
+            for output, attention in zip(outputs, attentions, strict=True)
+        ]
+        tree = levels_of(search_tree(generator, prompt, **options)) if beams else None
+        texts.append({"text": prompt, "cut": 0, "hypotheses": given, "terms": [], "tree": tree})
+    data = {"unit": UNIT, "origin": origin_of(generator), "sentences": texts}
+    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
+
+
+def attention_of_text(
+    generator: Generator, prompt: str, outputs: Sequence[Generated], **options: Option
+) -> list[Attention]:
+    """The attention weights of prompts and what follows them: only of kind decoder, from each token to those
+    before it.
+
+    Args:
+      prompt: a text; of long ones the end, as in the search.
+      outputs: some of `generator.decode([prompt])[0]`.
+      options: fields of `DecodingConfig`, as passed to the search.
+    """
+    task, model = generator.task, generator.model
+    assert isinstance(model, LanguageModel)
+    settings, found = generator.settings(None, options), []
+    (example,) = task.input_examples([prompt], settings.buckets[-1])
+    for output in outputs:
+        given = [*example["source"], *output.ids][:-1]
+        padded = np.array([[*given, *[task.special.pad] * (-len(given) % 16)]])
+        weights = np.asarray(_weights_of_text(model, generator.variables, padded))[:, 0]
+        size, nothing = len(given), np.zeros((0, 0, 0, 0), np.float32)
+        target = tuple(task.tokenizer.pieces([*given[1:], output.ids[-1]]))
+        read = tuple(task.tokenizer.pieces(given))
+        found.append(Attention((), target, read, nothing, weights[:, :, :size, :size], nothing))
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights_of_text(
+    model: LanguageModel, variables: Variables, ids: Int[Array | np.ndarray, "b t"]
+) -> Weights:
+    """The weights of self-attention as in generation: no further back than the memory."""
+    _, sown = model.apply(variables, ids, method="encode", mutable=[INTERMEDIATES])
+    layers = layers_sown(sown[INTERMEDIATES], "layers")
+    return jnp.stack([layer["self_attention"]["weights"][0] for layer in layers])
