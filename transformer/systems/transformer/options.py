@@ -178,7 +178,7 @@ OPTIONS = Options(
         "multi30k": Preset(_multi30k(), "raw text, with its own BPE vocabulary", _MULTI30K),
         "student": Preset(
             _student(),
-            "deep encoder, one decoder layer, greedy: learns from a teacher (see distill), fast on CPUs",
+            "one decoder layer, greedy: learns from a teacher (distill), fast on CPUs",
             _MULTI30K,
         ),
         **{f"tiny-{name}": varied(variant) for name, variant in VARIANTS.items()},
