@@ -77,8 +77,8 @@ PEERS = {
 
 def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
     """A preset with such a batch, as it is trained on a GPU."""
-    from transformer.config.presets import PRESETS
-    from transformer.systems.registry import decided_for
+    from transformer.systems.checks import decided_for
+    from transformer.systems.presets import PRESETS
 
     config = PRESETS[preset]
     data, network = replace(config.data, **BATCHES[batch]), config.model
