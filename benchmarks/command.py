@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.errors import UserError
 
 EXTRA = "pip install '.[bench]'"
@@ -25,7 +25,7 @@ def run(module: str, main: Callable[[list[str]], None]) -> int:
         except (RuntimeError, subprocess.SubprocessError) as error:
             raise UserError(str(error)) from error
 
-    return guarded(module, command)
+    return run_command(module, command)
 
 
 def needs(*modules: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.__main__ import sentences
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
-from transformer.decoding.lanes import Job, Lane, Seen, sizes
+from transformer.decoding.lanes import Lane, ProgramKey, Seen, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
@@ -62,7 +62,7 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
     search = translator.system.search
     if not isinstance(search, AutoregressiveSearch):
         raise UserError(f"{run_dir}: {translator.config.system} has a search of its own, without slots")
-    job = Job(search, translator.model, settings.static(), ("source",))
+    job = ProgramKey(search, translator.model, settings.static(), ("source",))
     size, queue = sizes(job, fields, rows)[0], Queue(2)
     records = [(source, "") for source in sentences(run_dir, count)]
     examples = translator.task.input_examples(records, settings.buckets[-1], ())

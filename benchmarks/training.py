@@ -174,7 +174,7 @@ def jax_step(case: Case) -> Callable[[], float]:
 
     keep_programs()
     step, state = jax_update(case)
-    step, state = Replicas().spread(step, donate_state=True), Replicas().place(state)
+    step, state = Replicas().compile_step(step, donate_state=True), Replicas().place(state)
     batch = next(iter(Replicas().batches([batch_of(case)])))
 
     def run() -> float:

@@ -29,7 +29,7 @@ def updates(config: Config, repeat: bool = False) -> Iterator[tuple[TrainState, 
     objective, layout = objective_of(config, Translator.load, task.spell), Replicas()
     state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example(config)))
     one_update = configured_step(config.training, model, objective, optimizer, layout.gather)
-    step = layout.spread(one_update, donate_state=True)
+    step = layout.compile_step(one_update, donate_state=True)
     batcher = prepare(task, corpus).batcher
     batches = layout.batches(map(batcher, itertools.count()))
     for batch in itertools.repeat(next(batches)) if repeat else batches:

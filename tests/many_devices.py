@@ -61,8 +61,8 @@ def train(
     step = make_train_step(
         model, objective, optimizer, seed=5, gather=layout.gather, reduce_dtype=reduce_dtype
     )
-    step = layout.spread(step, donate_state=True)
-    measure = layout.spread(make_eval_step(model, objective))
+    step = layout.compile_step(step, donate_state=True)
+    measure = layout.compile_step(make_eval_step(model, objective))
     found = []
     for _ in range(times):
         state, losses = layout.place(state_of(params, optimizer)), []
@@ -91,7 +91,7 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
         draw, one = jax.random.uniform(context.key), jnp.ones(())
         return Loss(0 * variables["params"], one, {"draw": (draw, one), "square": (draw**2, one)})
 
-    step = layout.spread(make_train_step(None, objective, optax.sgd(1.0), seed=0))
+    step = layout.compile_step(make_train_step(None, objective, optax.sgd(1.0), seed=0))
     (batch,) = layout.batches([a_batch(rows=ROWS)])
     _, metrics = step(layout.place(state_of(jnp.zeros(()), optax.sgd(1.0))), batch)
     return float(metrics["draw"]), float(metrics["square"])
@@ -102,7 +102,7 @@ def statistics(layout: Layout, normalization: str) -> list[list[float]]:
     model, optimizer = Transformer(network(0.0, normalization)), optax.sgd(0.05)
     initial = init_state(model, optimizer, 0, Translation.example(Config()))
     step = make_train_step(model, translation_objective(0.1), optimizer, seed=5, gather=layout.gather)
-    state, step = layout.place(initial), layout.spread(step, donate_state=True)
+    state, step = layout.place(initial), layout.compile_step(step, donate_state=True)
     for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(3)):
         state, _ = step(state, batch)
     return [whole(leaf).ravel().tolist() for leaf in jax.tree.leaves((state.params, state.statistics))]

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.parameters import model_shapes
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
@@ -49,8 +49,8 @@ def changed(config: Config, **training) -> Config:
     return dataclasses.replace(config, training=dataclasses.replace(config.training, **training))
 
 
-def quiet() -> Watch:
-    return Watch(quiet=True)
+def quiet() -> ProgressReporter:
+    return ProgressReporter(quiet=True)
 
 
 def parameters(path: Path, checkpoint="last"):

@@ -65,7 +65,7 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         init_state(model, optimizer, 0, system.task.example(config), carry=system.carry(config, False))
     )
     (placed,) = layout.batches([batch])
-    state, _ = layout.spread(step)(state, placed)
+    state, _ = layout.compile_step(step)(state, placed)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
 
 

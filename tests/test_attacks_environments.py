@@ -18,7 +18,7 @@ from run_command import ROOT, command, contents
 from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli import guarded
+from transformer.cli import run_command
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.cli.output_file import LongOutput
@@ -64,11 +64,11 @@ def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
     )
     program = (
         f"import sys, time; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from transformer.cli import guarded\n"
+        "from transformer.cli import run_command\n"
         "def command(_):\n"
         "    import long\n"
         "    time.sleep(60)\n"
-        "raise SystemExit(guarded('program', command))"
+        "raise SystemExit(run_command('program', command))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (130, "program: interrupted\n")
@@ -155,7 +155,7 @@ def test_out_of_memory_is_one_message(capsys: pytest.CaptureFixture, monkeypatch
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 160 bytes.\nAnd more")
 
     monkeypatch.setattr(sys, "argv", ["decode.py"])
-    assert guarded("decode.py", command) == 2
+    assert run_command("decode.py", command) == 2
     assert capsys.readouterr().err.startswith("decode.py: out of memory: reduce the batch size")
 
 

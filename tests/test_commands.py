@@ -27,7 +27,7 @@ from transformer import (
     UserError,
 )
 from transformer.cli import average_main, decode_main, train_main
-from transformer.cli.train import _begun, announced
+from transformer.cli.train import _initial_arguments, announced
 from transformer.config import differences, flatten
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.systems.presets import PRESETS
@@ -446,8 +446,10 @@ def test_every_preset_is_announced_beside_every_other() -> None:
 def test_a_run_that_does_not_exist_yet_is_announced_with_its_text() -> None:
     """Who meant to resume one sees that it would learn a built-in corpus."""
     named = ["--run-dir", "runs/none"]
-    _, about = _begun(named, None, None)
+    _, about = _initial_arguments(named, None, None)
     assert about.startswith("runs/none does not exist yet: starting a new run on a built-in corpus,")
     assert about.splitlines()[1] == "Preset quickstart"
-    _, about = _begun([*named, "--data.train-source", "a", "--data.train-target", "b"], None, None)
+    _, about = _initial_arguments(
+        [*named, "--data.train-source", "a", "--data.train-target", "b"], None, None
+    )
     assert about.startswith("runs/none does not exist yet: starting a new run.\n")

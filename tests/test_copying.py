@@ -20,7 +20,7 @@ from transformer.data.sources import dialogue
 from transformer.decoding.beam import beam_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import decoder_input
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.options import CopyingConfig
@@ -239,7 +239,7 @@ def trained(tmp_path_factory):
         training=dataclasses.replace(preset.training, steps=160, evaluate_every=80, evaluate_sentences=50),
         decoding=dataclasses.replace(preset.decoding, beam_size=2, buckets=(20,)),
     )
-    return train(config, folder / "run", watch=Watch(quiet=True))
+    return train(config, folder / "run", watch=ProgressReporter(quiet=True))
 
 
 def test_unseen_names_come_out_as_they_went_in(trained):
@@ -282,7 +282,7 @@ def test_unseen_names_come_out_as_they_went_in(trained):
 def test_what_cannot_be_is_refused(change, message, tmp_path):
     config: Config = change(PRESETS["dialogue-en"])
     with pytest.raises(UserError, match=message):
-        train(config, tmp_path / "run", watch=Watch(quiet=True))
+        train(config, tmp_path / "run", watch=ProgressReporter(quiet=True))
     assert not (tmp_path / "run").exists()
 
 
@@ -290,6 +290,6 @@ def test_open_words_are_for_models_that_copy(tmp_path):
     preset = PRESETS["dialogue-en-plain"]
     config = dataclasses.replace(preset, data=dataclasses.replace(preset.data, tokenizer="open-word"))
     with pytest.raises(UserError, match="cannot output out-of-vocabulary"):
-        train(config, tmp_path / "run", watch=Watch(quiet=True))
+        train(config, tmp_path / "run", watch=ProgressReporter(quiet=True))
     with pytest.raises(UserError, match="coverage-weight"):
         CopyingConfig(coverage_weight=-1.0)

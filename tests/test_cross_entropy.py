@@ -101,7 +101,7 @@ def test_slices_of_accelerators_are_whole_tiles_with_little_filling(tokens, monk
     as_on("default", monkeypatch)
     rows, time = tokens
     monkeypatch.setitem(slices.SLICE, "default", 1500)
-    (cut,) = slices._cut(slices._lined_up((jnp.ones((rows, time)),), "default"), 1, "default")
+    (cut,) = slices._split_time(slices._lined_up((jnp.ones((rows, time)),), "default"), 1, "default")
     count, _, _, width = cut.shape
     assert width <= 1500
     assert width % slices.TILE == 0

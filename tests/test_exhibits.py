@@ -16,14 +16,14 @@ from transformer.data.features import audio
 from transformer.runs.exhibits import EXHIBITS, exhibit_as_json, read_exhibits, write_exhibits
 from transformer.runs.media import COLOURS, png_of, wav_of
 from transformer.runs.report.exhibits import exhibits_of
-from transformer.tasks.exhibit import Axis, Exhibit, Picture, Sound
+from transformer.tasks.exhibit import Axis, Picture, ReportSample, Sound
 
 
 def exhibit(text="a text"):
     values = np.linspace(0, 1, 12).reshape(3, 4)
     labels = tuple(f"{text} {row}" for row in range(3))
     picture = Picture(text, values, Axis(text, extent=1.2), Axis(text, labels))
-    return Exhibit(text, {text: text}, (Sound(text, np.zeros(160)),), (picture,))
+    return ReportSample(text, {text: text}, (Sound(text, np.zeros(160)),), (picture,))
 
 
 def test_a_wav_file_has_the_samples():

@@ -28,7 +28,7 @@ from transformer.cli import guard
 from transformer.config.locations import as_options, locations
 from transformer.errors import UserError
 from transformer.runs.config_json import to_json
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.parameters import model_shapes
 from transformer.trainer.train import train
 
@@ -60,7 +60,7 @@ def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finis
     flip_a_bit(largest_file(tmp_path / "run" / "checkpoints" / "12" / "training"))
     before = Run(tmp_path / "run").checkpoints.steps()[-2]
     said = io.StringIO()
-    train(changed(config, steps=12), tmp_path / "run", watch=Watch(Console(file=said, width=1000)))
+    train(changed(config, steps=12), tmp_path / "run", watch=ProgressReporter(Console(file=said, width=1000)))
     assert "checkpoints/12/training/" in said.getvalue()
     assert f"damaged/12; resuming from step {before}" in said.getvalue()
     run = Run(tmp_path / "run")
@@ -98,7 +98,7 @@ from transformer.config.json import from_json
 from transformer.errors import UserError
 from transformer.trainer import loop
 from transformer.trainer.train import train
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 ordinary = loop.Loop._keep
@@ -111,7 +111,7 @@ def keep(self, stop):
 
 loop.Loop._keep = keep
 try:
-    train(from_json(sys.argv[1]), sys.argv[2], watch=Watch(quiet=True))
+    train(from_json(sys.argv[1]), sys.argv[2], watch=ProgressReporter(quiet=True))
 except UserError as error:
     print(error)
     sys.exit(2)
@@ -205,7 +205,7 @@ def test_a_signal_that_is_swallowed_comes_again(monkeypatch, capsys):
                 time.sleep(30)
             time.sleep(30)
 
-        assert guard.guarded("train.py", command) == 128 + number
+        assert guard.run_command("train.py", command) == 128 + number
         os.kill(os.getpid(), signal.SIGINT)  # the process ends: impatience no longer disturbs it
         signal.signal(signal.SIGINT, handlers[1])
     assert capsys.readouterr().err == "train.py: interrupted\n" * 2
@@ -251,7 +251,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
     often = replace(small.training, steps=400, evaluate_every=2, log_every=1, evaluate_sentences=1)
     config = replace(small, training=often)
     begun = time.monotonic()
-    train(config, tmp_path / "whole", watch=Watch(quiet=True))
+    train(config, tmp_path / "whole", watch=ProgressReporter(quiet=True))
     lasted = time.monotonic() - begun
 
     (tmp_path / "config.json").write_text(to_json(config))
@@ -292,7 +292,11 @@ def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> No
     often = replace(small.training, steps=10**6, evaluate_every=400, log_every=1, evaluate_sentences=1)
     config = replace(small, training=often)
     (tmp_path / "config.json").write_text(to_json(config))
-    train(replace(config, training=replace(often, steps=1)), tmp_path / "run", watch=Watch(quiet=True))
+    train(
+        replace(config, training=replace(often, steps=1)),
+        tmp_path / "run",
+        watch=ProgressReporter(quiet=True),
+    )
     command = [sys.executable, "train.py", "--run-dir", str(tmp_path / "run")]
     command += [*shlex.split(as_options(locations(config))), "--training.steps", str(often.steps)]
     moments, reached = random.Random(0), [1]

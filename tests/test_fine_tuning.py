@@ -16,7 +16,7 @@ from transformer import PRESETS, GreedyConfig, Run, UserError, train
 from transformer.cli import train_main
 from transformer.interop.folders import import_marian
 from transformer.runs.config_json import from_json, to_json
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.parameters import model_shapes
 
 
@@ -40,7 +40,7 @@ def config(parent, tmp_path_factory):
 
 
 def quiet():
-    return Watch(quiet=True)
+    return ProgressReporter(quiet=True)
 
 
 def losses(run_dir):

@@ -17,7 +17,7 @@ from small_run import changed, quiet, same, small_config
 from transformer import OptimizerConfig, Run
 from transformer.cli import train_main
 from transformer.errors import UserError
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.trainer import loop
 from transformer.trainer.train import train
 from transformer.training.schedule import make_optimizer
@@ -116,7 +116,7 @@ def test_the_bar_fits_in_a_narrow_terminal(monkeypatch):
     for width, has_speed in ((60, False), (100, True)):
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, width=width, color_system=None)
-        watch = Watch(console)
+        watch = ProgressReporter(console)
         with watch.training(0, 20_000):
             watch.step(19_999, 20_000, {"loss": 1.253}, 34_584, "tokens", 1.0)
             watch._bar.refresh()

@@ -19,7 +19,7 @@ from transformer.cli.help import preset_table, train_help
 from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
 from transformer.cli.train import TrainArguments
-from transformer.commands import COMMANDS, called, main
+from transformer.commands import COMMANDS, command_for, main
 from transformer.config import HostsConfig, flatten
 from transformer.errors import nearest
 from transformer.systems.common_options import COMMON
@@ -180,13 +180,13 @@ def test_the_nearest_name_is_suggested(monkeypatch, capfd):
 
 def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    assert called("train") == "python train.py"
-    assert called("average") == "python -m transformer average"
+    assert command_for("train") == "python train.py"
+    assert command_for("average") == "python -m transformer average"
     for name in COMMANDS:
-        words = [sys.executable, *called(name).split()[1:], "--version"]
+        words = [sys.executable, *command_for(name).split()[1:], "--version"]
         assert subprocess.run(words, capture_output=True, check=True).stdout
     monkeypatch.chdir(tmp_path)
-    assert called("train") == "transformer train"
+    assert command_for("train") == "transformer train"
     scripts = (ROOT / "pyproject.toml").read_text()
     assert 'transformer = "transformer.commands:main"' in scripts
 

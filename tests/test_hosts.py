@@ -22,7 +22,7 @@ from transformer.cli.train import parse_train
 from transformer.config import HostsConfig, MeshConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST, lost_processes
 from transformer.systems.parameters import model_shapes
 from transformer.trainer.train import train
@@ -33,14 +33,14 @@ import sys
 from transformer.config import HostsConfig, MeshConfig
 from transformer.config.json import from_json
 from transformer.runtime.hosts import join
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.trainer.train import train
 config, run_dir, port, count, index = sys.argv[1:]
 def command(_):
     join(HostsConfig(f"localhost:{port}", int(count), int(index), heartbeat=10))
     print("joined", flush=True)
     train(from_json(open(config).read()), run_dir)
-raise SystemExit(guarded("train.py", command))
+raise SystemExit(run_command("train.py", command))
 """
 
 
@@ -103,7 +103,7 @@ def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
 
 
 def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
-    train(config, tmp_path / "one", watch=Watch(quiet=True))
+    train(config, tmp_path / "one", watch=ProgressReporter(quiet=True))
     assert ended(start(config, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
     assert "Trained" in log_of(tmp_path, 0)
     assert "Trained" not in log_of(tmp_path, 1)
@@ -122,7 +122,7 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> None:
-    train(config, tmp_path / "one", watch=Watch(quiet=True))
+    train(config, tmp_path / "one", watch=ProgressReporter(quiet=True))
     where = f"file://{tmp_path}/bucket/run"
     apart = replace(config, data=replace(config.data, cache_dir=None))
     sharded = replace(apart, mesh=MeshConfig(fsdp=2), training=replace(apart.training, steps=8))

@@ -22,7 +22,7 @@ from transformer.data.sequences import Field
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.evaluation.scores import Measure
+from transformer.evaluation.scores import Metric
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered
 from transformer.tasks.translation import Translation
@@ -80,7 +80,7 @@ def test_a_sound_task_passes() -> None:
         ({"examples": each(one(digits=[4] * 9))}, "digits has 9 elements, more than the longest bucket, 2"),
         ({"examples": lambda self, records, truncate=False: []}, "0 examples of 8 records"),
         ({"measures": dict}, r"Changed.measures\(\) must begin with its criterion, mse"),
-        ({"measures": lambda self: {Measure("other", "another"): max}}, "begin with its criterion, mse"),
+        ({"measures": lambda self: {Metric("other", "another"): max}}, "begin with its criterion, mse"),
     ],
 )
 def test_what_a_task_declares_is_compared_with_its_examples(changes: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ from test_methods import BATCH, MODELS
 from tiers import combinations
 
 from transformer import BeamConfig, GreedyConfig, SampleConfig, Translator, UserError
-from transformer.decoding.search import Conditions, autoregressive_search, noise_of
+from transformer.decoding.search import RowOptions, autoregressive_search, noise_of
 from transformer.inspection.tree import search_tree
 from transformer.model.encoder_decoder import shift_right
 from transformer.model.noise import Noise
@@ -31,7 +31,7 @@ def test_scores_are_those_of_teacher_forcing_with_the_same_noise(system, options
     settings = SampleConfig(samples=3, length_penalty=0.0, extra_length=3, seed=4, **options)
     source, lines = BATCH["source"], jnp.asarray([7, 9])
     found = autoregressive_search(model, variables, {"source": source}, lines, settings)
-    noise = noise_of(settings, jax.tree.map(jnp.asarray, Conditions.of([settings] * 2, [7, 9], 2)))
+    noise = noise_of(settings, jax.tree.map(jnp.asarray, RowOptions.of([settings] * 2, [7, 9], 2)))
     given = jnp.stack([shift_right(found.tokens[:, beam], 1) for beam in range(3)], axis=1)
 
     # which beam a sample came from is forgotten when they are sorted: one of the three noises fits

@@ -15,7 +15,7 @@ from small_run import changed, parameters, quiet, same, small_config
 from transformer import Config, Run, Translator
 from transformer.data import remote
 from transformer.errors import UserError
-from transformer.files import MiB, address, shown
+from transformer.files import MiB, address, display_path
 from transformer.runs import mirror
 from transformer.runs.report import write_report
 from transformer.trainer.train import train
@@ -68,7 +68,7 @@ def names(store: fsspec.AbstractFileSystem) -> set[str]:
 )
 def test_addresses(path, expected) -> None:
     assert address(path) == expected
-    assert shown(path) == expected or expected is None
+    assert display_path(path) == expected or expected is None
 
 
 def test_a_run_goes_on_on_another_machine(config, machine, store, tmp_path) -> None:
@@ -232,7 +232,7 @@ def test_average_and_report(config, machine, store) -> None:
     average = run.checkpoints.averaged(None, model_shapes(run.config))
     run.checkpoints.store_average(average)
     store.rm("/bucket/run/report.html")
-    assert shown(write_report(RUN)) == f"{RUN}/report.html"
+    assert display_path(write_report(RUN)) == f"{RUN}/report.html"
     assert "report.html" in names(store)
     machine("second")
     assert len(parameters(RUN, "average")) == len(parameters(RUN))

@@ -160,4 +160,4 @@ def test_combinations_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UserError, match="predicts all tokens"):
         small_translator("nonautoregressive").search(["red"], no_repeat_ngram=2)
     kept = changed_search(dataclasses.replace(BeamConfig(), rows=7, beam_size=9), {"method": "sample"})
-    assert (kept.rows, kept.method, kept.kept) == (7, "sample", 4)
+    assert (kept.rows, kept.method, kept.num_hypotheses) == (7, "sample", 4)

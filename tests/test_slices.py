@@ -16,7 +16,7 @@ def apart(logits, words):
     return (jnp.exp(first) * (first - second) * words[..., None]).sum()
 
 
-def judge(platform, logits, words):
+def loss_and_grad(platform, logits, words):
     loss, gradients = jax.value_and_grad(apart)(logits, words)
     return {"loss": loss, "words": words.sum()}, gradients
 
@@ -34,7 +34,7 @@ def test_sums_and_gradients_of_slices_are_those_of_the_whole(monkeypatch, size):
         return 0.5 * apart([jnp.einsum("btm,vm->btv", x, table) for x in states], words)
 
     def sliced(table, states):
-        sums = sums_in_slices(judge, table, states, words)
+        sums = sums_in_slices(loss_and_grad, table, states, words)
         return 0.5 * sums["loss"], sums["words"]
 
     (found, count), gradients = jax.value_and_grad(sliced, (0, 1), has_aux=True)(table, states)

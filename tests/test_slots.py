@@ -21,7 +21,7 @@ from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
-from transformer.decoding.lanes import Job, Lane, Size, batch, enough_memory, sizes
+from transformer.decoding.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
@@ -65,10 +65,12 @@ def requests_of(given: Sequence[Any], options: BeamConfig, lane: int = 0) -> lis
     ]
 
 
-def in_lanes(name: str, options: BeamConfig, each: list[Size], order: Sequence[int], given: list) -> list:
+def in_lanes(
+    name: str, options: BeamConfig, each: list[LaneShape], order: Sequence[int], given: list
+) -> list:
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
-    job, queue = Job(find_system(name).search, model, options.static(), ("source",)), Queue(len(each))
+    job, queue = ProgramKey(find_system(name).search, model, options.static(), ("source",)), Queue(len(each))
     lanes = [Lane(index, job, size, fields(name), variables, queue, 1) for index, size in enumerate(each)]
     requests = requests_of(given, options)
     waiting = [requests[index] for index in order]
@@ -92,9 +94,9 @@ def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
     given = sources(17, name)
     options = changed_search(OPTIONS, {"method": method} | ({"samples": 3} if method == "sample" else {}))
     expected = at_once(name, options, given)
-    overflowing = [Size(8, 4, (1, 2, 3)), Size(8, 7, (2,)), Size(8, 13, (1, 3))]
+    overflowing = [LaneShape(8, 4, (1, 2, 3)), LaneShape(8, 7, (2,)), LaneShape(8, 13, (1, 3))]
     orders = [range(17), np.random.default_rng(1).permutation(17).tolist()]
-    for each, order in itertools.product(([Size(8, 13, (1, 3))], overflowing), orders):
+    for each, order in itertools.product(([LaneShape(8, 13, (1, 3))], overflowing), orders):
         found = in_lanes(name, options, each, order, given)
         for row, one in enumerate(found):
             wanted = np.asarray(expected.tokens[row])
@@ -115,14 +117,14 @@ def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
 def test_sizes_of_lanes() -> None:
     model, _ = model_of("transformer")
     options = BeamConfig(rows=16)
-    job = Job(find_system("transformer").search, model, options.static(), ("source",))
+    job = ProgramKey(find_system("transformer").search, model, options.static(), ("source",))
     assert sizes(job, FIELDS, 16) == [
-        Size(32, 48, (1, 4, 16)),
-        Size(96, 144, (1, 2, 8)),
-        Size(256, 306, (1, 4)),
+        LaneShape(32, 48, (1, 4, 16)),
+        LaneShape(96, 144, (1, 2, 8)),
+        LaneShape(256, 306, (1, 4)),
     ]
-    short = Job(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), ("source",))
-    assert sizes(short, FIELDS, 1) == [Size(8, 10, (1,))]
+    short = ProgramKey(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), ("source",))
+    assert sizes(short, FIELDS, 1) == [LaneShape(8, 10, (1,))]
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_guidance_counts_steps_and_not_frames():
     plain = synthesis_objective(model, variables, batch, Context())
     found = guided(synthesis_objective, cross_attention, options)(model, variables, batch, Context())
     weights = sown_attention(cross_attention, model, variables, SOURCE, target)
-    steps, words = (np.asarray(model.written(target)), np.asarray(model.words(SOURCE)))
+    steps, words = (np.asarray(model.target_mask(target)), np.asarray(model.source_mask(SOURCE)))
     assert steps.sum(axis=1).tolist() == [4, 1, 5]
     off, _ = off_diagonal(jnp.asarray(steps, int), jnp.asarray(words, int), options.width)
     each = (weights * off).sum(axis=2) / words.sum(axis=1)[:, None]
@@ -140,7 +140,7 @@ def reading(model, variables, read, batch):
     c, target = model.config, batch["target"]
     spoken = Spoken(*model.apply(variables, batch["source"], read))
     there = jnp.isfinite(target)[..., 0]
-    steps = model.written(target)
+    steps = model.target_mask(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     stop = jax.nn.softplus(jnp.where(last, -spoken.stop, spoken.stop))
     stop = (stop * steps * jnp.where(last, c.stop_weight, 1.0)).sum()

@@ -23,7 +23,7 @@ from transformer.cli import train_main
 from transformer.config import as_decided
 from transformer.config.locations import as_options, locations
 from transformer.runs.config_json import to_json
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
@@ -59,7 +59,7 @@ MODELS = {
 }
 ROOT = Path(__file__).parent.parent
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
-quiet = Watch(quiet=True)
+quiet = ProgressReporter(quiet=True)
 QUICK = (
     "recurrent",
     "convolutional",
@@ -234,7 +234,7 @@ def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name
         return jax.tree.map(jnp.shape, model_shapes(changed))
 
     hints = typing.get_type_hints(type(model))
-    for field in model.ADAPTABLE:
+    for field in model.PARAMETER_FREE:
         now = getattr(model, field)
         choices = typing.get_args(hints[field]) or ([not now] if isinstance(now, bool) else [now / 2 + 0.1])
         for choice in choices:

@@ -26,11 +26,11 @@ from small_translator import small_translator, stored
 from transformer import BeamConfig, Glossary, UserError
 from transformer.cli import decode_main
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.request_parser import Asking
+from transformer.cli.request_parser import RequestParser
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms
-from transformer.tasks.asked import asked
+from transformer.tasks.requests import make_requests
 from transformer.text import without_formatting
 
 SPECIAL = MODEL.config.special
@@ -266,7 +266,7 @@ def test_invisible_marks_are_no_part_of_a_phrase(mark: str) -> None:
     glossary = Glossary({marked: f"Ho{mark}tel"})
     assert glossary.terms("a house") == ("Hotel",)
     assert BeamConfig(forbidden=(marked,)).forbidden == ("house",)
-    (found,) = asked(["a"], [""], [[marked]])
+    (found,) = make_requests(["a"], [""], [[marked]])
     assert found.terms == ("house",)
     with pytest.raises(UserError, match="a phrase is empty"):
         BeamConfig(forbidden=(mark,))
@@ -384,7 +384,7 @@ def test_what_is_no_glossary_is_refused(entries: Any, keep: Any, message: str) -
 
 def test_equal_terms_that_are_left_out_get_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     given = parse_decode(["run", "--keep", "x+"])
-    list(Asking(given, small_translator())._found(7, "x xx xxx xxxx xxxxx " * 500, ()))
+    list(RequestParser(given, small_translator())._found(7, "x xx xxx xxxx xxxxx " * 500, ()))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
     assert "line 7: the term 'x' has words that are not in the vocabulary; it is left out" in said[0]

@@ -273,7 +273,7 @@ def test_terms_prefixes_and_phrases_need_a_visible_character(tmp_path: Path) -> 
     translator = small_translator()
     with pytest.raises(UserError, match="a term is empty: leave it out"):
         translator.task.term("\u200b")
-    assert translator.task.begun("\u200b") == ([], "")
+    assert translator.task.split_prefix("\u200b") == ([], "")
     with pytest.raises(UserError, match="--decoding.forbidden: a phrase is empty"):
         BeamConfig(forbidden=("\u200b",))
     with pytest.raises(UserError, match="must be a term and its translation"):

@@ -22,7 +22,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.runs.log import spent_of
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.logged import Logged, time_spent
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer import clock as clocks
@@ -69,7 +69,7 @@ def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "time", now)
     out = io.StringIO()
     config = changed(small_config(tmp_path), steps=6, evaluate_every=6, log_every=2)
-    train(config, tmp_path / "run", watch=Watch(console=Console(file=out, width=200)))
+    train(config, tmp_path / "run", watch=ProgressReporter(console=Console(file=out, width=200)))
     records = Run(tmp_path / "run").log.records("training")
     waits = [record["input_wait"] for record in records]
     assert waits == [1.0, 1.0, 0.0]  # the last batches were placed ahead
@@ -101,7 +101,7 @@ def shown(config, tmp_path_factory):
     path, told = tmp_path_factory.mktemp("shown") / "run", []
     for steps in (2, 4):
         file = io.StringIO()
-        train(changed(config, steps=steps), path, watch=Watch(Console(file=file, width=200)))
+        train(changed(config, steps=steps), path, watch=ProgressReporter(Console(file=file, width=200)))
         told.append((file.getvalue(), Logged(path)))
     return path, told
 

@@ -301,7 +301,7 @@ def test_the_state_starts_from_the_seed(tiny):
 def test_moving_average_by_hand_while_buffers_are_given_away(model):
     optimizer, decay = optax.sgd(0.5), 0.8
     step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
-    on_devices = Replicas().spread(step, donate_state=True)
+    on_devices = Replicas().compile_step(step, donate_state=True)
     state = Replicas().place(init_state(model, optimizer, 0, EXAMPLE, average=True))
     expected = jax.tree.map(lambda x: np.array(x, float), state.params)
     for batch in Replicas().batches([a_batch(seed=seed) for seed in range(3)]):
@@ -330,7 +330,9 @@ def test_nothing_is_compiled_after_warm_up(model, params):
             compiled.append(event)
 
     optimizer = make_optimizer(Config())
-    step = Replicas().spread(make_train_step(model, counting, optimizer, seed=0, ema=0.9), donate_state=True)
+    step = Replicas().compile_step(
+        make_train_step(model, counting, optimizer, seed=0, ema=0.9), donate_state=True
+    )
     state = Replicas().place(state_of(params, optimizer, average=True))
     shapes = [{"longest": 6}, {"longest": 9}]
     jax.monitoring.register_event_duration_secs_listener(listener)

@@ -25,7 +25,7 @@ COMMANDS = {
 """Name: module, function, what it does."""
 
 
-def called(name: str) -> str:
+def command_for(name: str) -> str:
     """How to call a command from here, such as `python decode.py` or `transformer decode`."""
     if not Path("transformer/commands.py").is_file():
         return f"transformer {name}"
@@ -34,12 +34,12 @@ def called(name: str) -> str:
 
 def command(name: str, *arguments: str) -> str:
     """A command line to print, quoted for a shell."""
-    return shlex.join((*called(name).split(), *arguments))
+    return shlex.join((*command_for(name).split(), *arguments))
 
 
 def program(name: str) -> str:
     """The same without the interpreter, for messages and `usage:`."""
-    return called(name).removeprefix("python -m ").removeprefix("python ")
+    return command_for(name).removeprefix("python -m ").removeprefix("python ")
 
 
 def version() -> str:

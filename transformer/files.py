@@ -56,7 +56,7 @@ def brief(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else f"{text[:most]}...")
 
 
-def shown(path: Path | str) -> str:
+def display_path(path: Path | str) -> str:
     """A path or an address as text."""
     return address(path) or os.fspath(path)
 
@@ -166,19 +166,19 @@ def _no_number(digits: str) -> NoReturn:
 # Writing
 
 
-def beside(path: Path) -> Path:
+def temp_sibling(path: Path) -> Path:
     """A hidden, unpredictable name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}")
 
 
 @contextlib.contextmanager
-def open_whole(path: Path) -> Iterator[IO[bytes]]:
+def atomic_open(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when it is complete.
 
     Raises:
       OSError: it cannot be written.
     """
-    partial = beside(path)
+    partial = temp_sibling(path)
     try:
         with open(partial, "xb") as file:
             yield file
@@ -189,7 +189,7 @@ def open_whole(path: Path) -> Iterator[IO[bytes]]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file atomically. Raises OSError if it cannot be written."""
-    with open_whole(path) as file:
+    with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -200,7 +200,7 @@ def folder_whole(path: Path) -> Iterator[Path]:
     Raises:
       OSError: it cannot be created, or exists and is not empty.
     """
-    partial = beside(path)
+    partial = temp_sibling(path)
     partial.mkdir(parents=True)
     try:
         yield partial
@@ -233,7 +233,7 @@ def discard_further(stream: IO[Any]) -> None:
     os.close(nowhere)
 
 
-def check_plain(folder: Path, what: str) -> None:
+def forbid_links(folder: Path, what: str) -> None:
     """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 
     Args:

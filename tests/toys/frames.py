@@ -11,7 +11,7 @@ from transformer import Context, Loss, System, Transformer
 from transformer.data.sequences import Field
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.evaluation.scores import Measure, Score
+from transformer.evaluation.scores import Metric, Score
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
@@ -22,7 +22,7 @@ from transformer.training.objective import apply_training
 class Frames(ToyTask):
     """Digits, each "spoken" as 20 to 40 noisy frames."""
 
-    criterion = Measure("error", "digit error rate", higher_is_better=False)
+    criterion = Metric("error", "digit error rate", higher_is_better=False)
     unit = "recordings"
     inputs = ("frames", "count")
 

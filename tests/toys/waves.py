@@ -11,14 +11,14 @@ from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Loss, System
 from transformer.config import ModelConfig
 from transformer.data.sequences import Field
-from transformer.evaluation.scores import Measure, Score
+from transformer.evaluation.scores import Metric, Score
 from transformer.model.parameters import Module
 
 
 class Waves(ToyTask):
     """Digits become ten samples of two sines with these frequencies."""
 
-    criterion = Measure("mse", "mean squared error", higher_is_better=False)
+    criterion = Metric("mse", "mean squared error", higher_is_better=False)
     unit = "waves"
     inputs = ("digits",)
 

@@ -1,6 +1,6 @@
 """`transformer --help`: the commands."""
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.cli.help import commands_help
 from transformer.commands import COMMANDS
 from transformer.errors import UserError, nearest
@@ -8,7 +8,7 @@ from transformer.errors import UserError, nearest
 
 def about_main() -> int:
     """`transformer` without a command, or with one that does not exist."""
-    return guarded("transformer", _about)
+    return run_command("transformer", _about)
 
 
 def _about(arguments: list[str]) -> None:

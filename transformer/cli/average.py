@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
 from transformer.commands import command, program
 from transformer.errors import UserError, counted
@@ -25,7 +25,7 @@ class AverageArguments:
 
 def average_main() -> int:
     """`python -m transformer average RUN [--last K | --steps ...]`."""
-    return guarded(program("average"), _average)
+    return run_command(program("average"), _average)
 
 
 def _average(arguments: list[str]) -> None:

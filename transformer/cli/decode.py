@@ -1,13 +1,13 @@
 """`decode.py`: lines in, translations or a page out."""
 
 from transformer.cli.decode_arguments import parse_decode, short_options
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.commands import program
 
 
 def decode_main() -> int:
     """`decode.py RUN [options]`."""
-    return guarded(program("decode"), _decode)
+    return run_command(program("decode"), _decode)
 
 
 def _decode(arguments: list[str]) -> None:

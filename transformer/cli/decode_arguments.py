@@ -14,14 +14,14 @@ import tyro
 from transformer.cli.methods import with_method
 from transformer.cli.output_file import is_device
 from transformer.cli.parser import parse
-from transformer.commands import called
+from transformer.commands import command_for
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
 from transformer.config.recordings import AUDIO, SOUND
 from transformer.data.remote import has
 from transformer.errors import UserError, counted
-from transformer.files import address, brief, open_regular, shown
+from transformer.files import address, brief, display_path, open_regular
 from transformer.systems.registry import REGISTRY, options_of
 
 log = logging.getLogger("transformer")
@@ -149,7 +149,7 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
 def _about(defaults: Config) -> str:
     """What the command does with a run of this config."""
     search = "Options of the search default to those stored with the run."
-    return options_of(defaults.system).decodes.format(decode=called("decode"), search=search)
+    return options_of(defaults.system).decodes.format(decode=command_for("decode"), search=search)
 
 
 def run_defaults(arguments: list[str]) -> Config:
@@ -244,7 +244,7 @@ def check_files(given: DecodeArguments) -> int | None:
 
     option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
     if output and address(output):
-        raise UserError(f"{option} {shown(output)}: write to a file here, and copy it there")
+        raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
     if output and is_recording(output):
         raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
     if output and len(os.fsencode(output.name)) > LONGEST_NAME:
@@ -266,7 +266,7 @@ def check_files(given: DecodeArguments) -> int | None:
         references = sum(1 for _ in read_lines(given.reference))
         if total is not None and references != total:
             raise UserError(
-                f"{shown(given.input or '')} has {counted(total, 'line')} but {shown(given.reference)} has "
-                f"{references:,}"
+                f"{display_path(given.input or '')} has {counted(total, 'line')} but "
+                f"{display_path(given.reference)} has {references:,}"
             )
     return total

@@ -18,7 +18,7 @@ from transformer.data.remote import fetched
 from transformer.errors import UserError, counted
 from transformer.files import open_regular
 from transformer.runtime.compilation import keep_programs
-from transformer.runtime.console import SteadyConsole, Watch
+from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.hosts import gathered, is_main_process
 
 SHARE = 256  # lines that a process decodes before the next one's
@@ -31,7 +31,9 @@ def decode_lines(given: DecodeArguments) -> None:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
     total, writer = check_files(given), writer_of(given)(given)
-    watch = Watch(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process()))
+    watch = ProgressReporter(
+        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
+    )
     began_as = _digest(given.input) if given.input else ""
     job = repr([*writer.job, began_as]) if given.input and given.output else ""
     output = _output(given, writer, job) if is_main_process() else Output(Path(os.devnull))

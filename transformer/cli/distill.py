@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from transformer.cli.decode_arguments import run_defaults, short_options
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.cli.methods import with_method
 from transformer.cli.parser import parse
 from transformer.commands import program
@@ -35,7 +35,7 @@ class DistillArguments:
 
 def distill_main() -> int:
     """`python -m transformer distill RUN FOLDER [options]`."""
-    return guarded(program("distill"), _distill)
+    return run_command(program("distill"), _distill)
 
 
 def _distill(arguments: list[str]) -> None:

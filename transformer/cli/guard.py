@@ -174,7 +174,7 @@ def _tell(program: str, message: object) -> None:
         print(f"{program}: {printable(message)}", file=sys.stderr, flush=True)
 
 
-def guarded(program: str, command: Callable[[list[str]], None]) -> int:
+def run_command(program: str, command: Callable[[list[str]], None]) -> int:
     """Runs a command and returns its exit status. An error that the user can fix becomes one message and
     status 2. Handles --version. The process is expected to end then: after an interrupt, further SIGINTs
     are ignored."""

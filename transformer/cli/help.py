@@ -2,7 +2,7 @@
 
 import textwrap
 
-from transformer.commands import COMMANDS, called
+from transformer.commands import COMMANDS, command_for
 from transformer.config import Config
 from transformer.systems.presets import GROUPS, PRESETS
 from transformer.systems.registry import options_of
@@ -29,7 +29,7 @@ def commands_help() -> str:
 def train_help(preset: str = "quickstart") -> str:
     """The short help: what the command does, examples, common options with the preset's values, and the
     presets by group."""
-    train = called("train")
+    train = command_for("train")
     lines = [
         f"usage: {train} [PRESET] [OPTIONS]",
         "",

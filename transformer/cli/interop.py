@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
 from transformer.commands import command, program
 from transformer.files import check_local
@@ -67,9 +67,9 @@ def export_command(arguments: list[str]) -> None:
 
 def import_main() -> int:
     """`transformer import FOLDER RUN`."""
-    return guarded(program("import"), import_command)
+    return run_command(program("import"), import_command)
 
 
 def export_main() -> int:
     """`transformer export RUN FOLDER`."""
-    return guarded(program("export"), export_command)
+    return run_command(program("export"), export_command)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from transformer.errors import UserError
-from transformer.files import append_flags, beside
+from transformer.files import append_flags, temp_sibling
 
 
 def is_device(path: Path) -> bool:
@@ -55,7 +55,7 @@ class Output:
 
     def _open(self) -> TextIO:
         assert self._path
-        self._partial = beside(self._path)
+        self._partial = temp_sibling(self._path)
         return open(self._partial, "x", encoding="utf-8", newline="\n")
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:

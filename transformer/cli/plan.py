@@ -14,7 +14,7 @@ from transformer.files import Json, write_whole
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, described, plan
 from transformer.runs.report.logged import duration
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
 
@@ -30,7 +30,7 @@ class PlanArguments:
 
 def print_plan(config: Config, given: PlanArguments, about: str) -> None:
     """Compiles, and prints the plan; writes it as JSON if asked to."""
-    watch, place = Watch(), machine(given.machine)
+    watch, place = ProgressReporter(), machine(given.machine)
     for name, limit in (("minutes", given.limits.minutes), ("gigabytes", given.limits.gigabytes)):
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
@@ -142,7 +142,7 @@ def searching(config: Config, search: Json) -> str:
     took = f"{search['seconds']['slowest'] * 1e3:.2g} ms (estimate), {gigabytes(search['memory']['total'])}"
     if not lane:
         return f"{config.decoding.rows} sentences at once: {took}"
-    beams = f"{lane['slots']} sentences x beam {config.decoding.kept}"
+    beams = f"{lane['slots']} sentences x beam {config.decoding.num_hypotheses}"
     return f"{beams}, sources to {lane['inputs']}: a step {took}"
 
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from transformer.cli.guard import guarded
+from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
 from transformer.commands import program
 from transformer.errors import UserError
-from transformer.files import check_local, shown
+from transformer.files import check_local, display_path
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ReportArguments:
 
 def report_main() -> int:
     """`python -m transformer report RUN ... [--output PAGE]`."""
-    return guarded(program("report"), _report)
+    return run_command(program("report"), _report)
 
 
 def _report(arguments: list[str]) -> None:
@@ -46,4 +46,4 @@ def _report(arguments: list[str]) -> None:
     except OSError as error:
         where = given.run_dirs[0] if len(given.run_dirs) == 1 else f"--output {page}"
         raise UserError(f"cannot write {where}: {error.strerror}") from error
-    print(f"Written to {shown(page)}")
+    print(f"Written to {display_path(page)}")

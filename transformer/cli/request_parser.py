@@ -12,8 +12,8 @@ from transformer.config import BeamConfig
 from transformer.decoding.terms import SIZES
 from transformer.errors import UserError
 from transformer.files import brief
-from transformer.tasks.asked import Asked
 from transformer.tasks.glossary import Glossary
+from transformer.tasks.requests import TranslationRequest
 from transformer.text import has_text, without_formatting
 from transformer.translator.translator import Translator
 
@@ -21,7 +21,7 @@ log = logging.getLogger("transformer")
 NAMED = 3  # terms of a line that get a warning each, if they are left out
 
 
-class Asking:
+class RequestParser:
     """Reads lines by `--tsv`, `--glossary` and `--keep`.
 
     Args:
@@ -42,7 +42,7 @@ class Asking:
         self.glossary = Glossary.read(path, given.keep) if path else Glossary({}, given.keep)
         self.tsv, self.identity = given.tsv, (given.tsv, self.glossary.entries, given.keep)
 
-    def __call__(self, number: int, line: str) -> Asked:
+    def __call__(self, number: int, line: str) -> TranslationRequest:
         """What a line asks for. Raises UserError if it has too many columns."""
         if "\t" in line and not self.tsv and not self._warned:
             self._warned = True
@@ -51,7 +51,7 @@ class Asking:
         own = tuple(filter(has_text, map(str.strip, without_formatting(terms).split("|"))))
         if not has_text(source) and (has_text(prefix) or own):
             log.warning("line %d: an empty sentence stays empty; its prefix and terms do not count", number)
-        return Asked(source, "", prefix, own + tuple(self._found(number, source, own)))
+        return TranslationRequest(source, "", prefix, own + tuple(self._found(number, source, own)))
 
     def _found(self, number: int, source: str, own: tuple[str, ...]) -> Iterator[str]:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are left
@@ -64,7 +64,7 @@ class Asking:
             return
         size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
         settings = self.translator.settings(None, self.options)
-        room = self.translator.room(Asked(source), settings) - sum(map(size_of, own))
+        room = self.translator.room(TranslationRequest(source), settings) - sum(map(size_of, own))
         held, dropped = set(own), Counter[str]()
         for text in wanted:
             try:

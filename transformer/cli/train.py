@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from transformer.cli.guard import guarded, printable
+from transformer.cli.guard import printable, run_command
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.methods import with_method
 from transformer.cli.parser import parse
@@ -21,7 +21,7 @@ from transformer.config.locations import completed, without_locations
 from transformer.config.names import TRAINING
 from transformer.data.remote import has
 from transformer.errors import UserError, nearest
-from transformer.files import shown
+from transformer.files import display_path
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import load_entry_points, unknown
 
@@ -59,7 +59,7 @@ class TrainArguments:
 
 def train_main() -> int:
     """`train.py [preset] [options]`."""
-    return guarded(program("train"), _train)
+    return run_command(program("train"), _train)
 
 
 def _train(arguments: list[str]) -> None:
@@ -87,9 +87,9 @@ def _train(arguments: list[str]) -> None:
         raise UserError("fine-tune needs --init-from RUN: the run to initialise from")
     run_dir = None if preset else _value_of("--run-dir", arguments)
     if run_dir and has(run_dir, "config.json"):
-        given, about = _continued(arguments, Path(run_dir)), f"Resuming {shown(run_dir)}"
+        given, about = _continued(arguments, Path(run_dir)), f"Resuming {display_path(run_dir)}"
     else:
-        given, about = _begun(arguments, preset, parent)
+        given, about = _initial_arguments(arguments, preset, parent)
 
     if given.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
@@ -113,7 +113,9 @@ def _train(arguments: list[str]) -> None:
     train(given.config, given.run_dir, about=about, profile=given.profile)
 
 
-def _begun(arguments: list[str], preset: str | None, parent: str | None) -> tuple[TrainArguments, str]:
+def _initial_arguments(
+    arguments: list[str], preset: str | None, parent: str | None
+) -> tuple[TrainArguments, str]:
     """Parses the command line of a new run, with a preset's options as defaults; and what to say of it."""
     default = PRESETS[preset or "quickstart"]
     if parent:
@@ -130,7 +132,7 @@ def _begun(arguments: list[str], preset: str | None, parent: str | None) -> tupl
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if preset is None and given.run_dir:
         text = "" if has_text else " on a built-in corpus, since no text is given"
-        about = f"{shown(given.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
+        about = f"{display_path(given.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
     return given, about
 
 

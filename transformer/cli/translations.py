@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.request_parser import Asking
+from transformer.cli.request_parser import RequestParser
 from transformer.cli.train import fields_of
 from transformer.cli.writer import OF_SOME_TASKS, Numbered, Writer, Written, lines_given
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError, counted
-from transformer.tasks.asked import Asked
+from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.translation import Hypothesis
 from transformer.text import has_text, without_invisible
 from transformer.translator.ensemble import shares_of
-from transformer.translator.given import More
 from transformer.translator.rescoring import TOGETHER, rescored
+from transformer.translator.scoring import Extras
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Translations(Writer):
             from transformer.evaluation.scores import bleu_metric
 
             bleu_metric(tokenize)  # refuses one that cannot be used before anything is translated
-        self.asking = Asking(given, self.translator)
+        self.asking = RequestParser(given, self.translator)
         if given.rescore_weights and not given.rescore:
             raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
         ranked = given.decoding.method == "mbr" or getattr(given.decoding, "coverage_penalty", 0.0) > 0
@@ -79,7 +79,7 @@ class Translations(Writer):
         from transformer.inspection.explorer import SENTENCES, explore
 
         translator = Translator.load(given.run_dir, given.checkpoint, int8=given.int8)
-        asking = Asking(given, translator)
+        asking = RequestParser(given, translator)
         read = (asking(number, line) for number, line in enumerate(lines_given(given), start=1) if line)
         asked = list(itertools.islice((each for each in read if has_text(each.source)), SENTENCES))
         if not asked:
@@ -104,7 +104,7 @@ class Translations(Writer):
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         kept = None if self.judges else self.n_best  # rerankers need all hypotheses
-        waiting: deque[tuple[int, Asked]] = deque()
+        waiting: deque[tuple[int, TranslationRequest]] = deque()
 
         def pairs() -> Iterator[tuple[int, Any] | None]:
             for given in lines:
@@ -124,7 +124,7 @@ class Translations(Writer):
 
         settings = self.translator.settings(kept, self.options)
         wanted = self.given.alignments, self.given.token_scores
-        more = More(*wanted) if any(wanted) else None
+        more = Extras(*wanted) if any(wanted) else None
         found = self.translator.outputs(pairs(), settings, kept, more=more)
         for some in _groups(found, TOGETHER if self.judges else 1):
             read = [waiting.popleft() for _ in some]
@@ -137,12 +137,12 @@ class Translations(Writer):
             if not some:
                 yield None
 
-    def _text(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
+    def _text(self, number: int, asked: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
         if self.given.format == "json":
             return self._json(number, asked, hypotheses) + "\n"
         return self.lines(hypotheses)
 
-    def _json(self, number: int, asked: Asked, hypotheses: list[Hypothesis]) -> str:
+    def _json(self, number: int, asked: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
         fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
         for values, hypothesis in zip(fields, hypotheses, strict=True):
             del values["ids"]

@@ -64,7 +64,7 @@ class DecodingConfig:
     }
 
     @property
-    def kept(self) -> int:
+    def num_hypotheses(self) -> int:
         """How many outputs a search keeps for each input."""
         return 1
 
@@ -95,11 +95,11 @@ class DecodingConfig:
             raise UserError(f"--decoding.forbidden: a phrase has {longest:,} letters, and may have {PHRASE}")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")
-        if self.rows * self.kept * self.buckets[-1] > IDS:
+        if self.rows * self.num_hypotheses * self.buckets[-1] > IDS:
             raise UserError(
-                f"--decoding.rows {self.rows:,} times {self.kept:,} outputs of each (--decoding.beam-size or "
-                f"--decoding.samples) times the longest of --decoding.buckets, {self.buckets[-1]:,}, must be "
-                f"at most {IDS:,}"
+                f"--decoding.rows {self.rows:,} times {self.num_hypotheses:,} outputs of each "
+                "(--decoding.beam-size or --decoding.samples) times the longest of --decoding.buckets, "
+                f"{self.buckets[-1]:,}, must be at most {IDS:,}"
             )
 
     def static(self) -> Self:
@@ -148,7 +148,7 @@ class BeamConfig(DecodingConfig):
     }
 
     @property
-    def kept(self) -> int:
+    def num_hypotheses(self) -> int:
         return self.beam_size
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class SampleConfig(DecodingConfig):
     }
 
     @property
-    def kept(self) -> int:
+    def num_hypotheses(self) -> int:
         return self.samples
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transformer.config import Config, DataConfig, flatten
 from transformer.errors import UserError
-from transformer.files import shown
+from transformer.files import display_path
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,7 +28,8 @@ def locations(config: "DataclassInstance", prefix: str = "") -> dict[str, Path]:
 def as_options(paths: dict[str, Path]) -> str:
     """Paths as options of a command line, quoted for a shell."""
     return "".join(
-        f" --{name.replace('_', '-')} {shlex.quote(shown(path))}" for name, path in sorted(paths.items())
+        f" --{name.replace('_', '-')} {shlex.quote(display_path(path))}"
+        for name, path in sorted(paths.items())
     )
 
 
@@ -43,8 +44,8 @@ def check_given(given: dict[str, Path], stored: dict[str, Path], run_dir: Path) 
     if missing := wanted.keys() - given.keys():
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
         raise UserError(
-            f"{shown(run_dir)}: give {options} again, since paths stored in a run directory are not opened "
-            f"by default. It was started with{as_options(wanted)}"
+            f"{display_path(run_dir)}: give {options} again, since paths stored in a run directory are "
+            f"not opened by default. It was started with{as_options(wanted)}"
         )
 
 

@@ -56,7 +56,7 @@ class ModelConfig:
         "target_vocab_size": (1, LARGEST),
     }
     _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
-    ADAPTABLE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
     """Options without parameters, which may differ from those of the run to initialise from."""
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
@@ -103,12 +103,12 @@ class ModelConfig:
         return None
 
     @property
-    def unpacked(self) -> str:
+    def packing_conflict(self) -> str:
         """The option with which a row holds one sentence only; empty: there is none."""
         return ""
 
     @property
-    def undivided(self) -> str:
+    def needs_whole_batch(self) -> str:
         """The option that needs a whole batch at once; empty: there is none."""
         return ""
 
@@ -166,7 +166,13 @@ class StackConfig(ModelConfig):
         "window": (0, LARGEST),
     }
     _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
-    ADAPTABLE = (*ModelConfig.ADAPTABLE, "attention_dropout", "activation_dropout", "attention", "remat")
+    PARAMETER_FREE = (
+        *ModelConfig.PARAMETER_FREE,
+        "attention_dropout",
+        "activation_dropout",
+        "attention",
+        "remat",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,11 +213,11 @@ class StackConfig(ModelConfig):
         return self.d_v or self.d_model // self.num_heads
 
     @property
-    def unpacked(self) -> str:
+    def packing_conflict(self) -> str:
         return "--model.mechanism linear" if self.mechanism == "linear" else ""
 
     @property
-    def undivided(self) -> str:
+    def needs_whole_batch(self) -> str:
         return "--model.normalization batch" if self.normalization == "batch" else ""
 
     @property
@@ -266,6 +272,8 @@ class TransformerConfig(StackConfig):
         return self.decoder_layers or self.num_layers
 
     @property
-    def unpacked(self) -> str:
+    def packing_conflict(self) -> str:
         sequential = self.cross_mechanism in ("location", "monotonic")
-        return super().unpacked or (f"--model.cross-mechanism {self.cross_mechanism}" if sequential else "")
+        return super().packing_conflict or (
+            f"--model.cross-mechanism {self.cross_mechanism}" if sequential else ""
+        )

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from transformer.data.store import cache_root
 from transformer.errors import UserError
-from transformer.files import MiB, address, open_whole
+from transformer.files import MiB, address, atomic_open
 
 log = logging.getLogger("transformer")
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs"}
@@ -46,7 +46,7 @@ def fetched(path: Path, largest: int | None = None) -> Path:
         if not kept.exists():
             announce(about.get("size") or 0, where)
             kept.parent.mkdir(parents=True, exist_ok=True)
-            with open_whole(kept) as here:
+            with atomic_open(kept) as here:
                 copy(store, name, here, Allowance(where, largest))
     return kept
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding.calls import special_ids
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Extended, Finished, Predicted, Slots, search_all
+from transformer.decoding.slots import Finished, Predicted, Selection, Slots, search_all
 from transformer.model.parameters import Variables
 
 
@@ -33,8 +33,8 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The choice of beam search: the most probable continuations of all beams."""
+class BeamSearch:
+    """The strategy of beam search: the most probable continuations of all beams."""
 
     penalty: LengthPenalty
     beam_size: int = 4
@@ -44,10 +44,10 @@ class Best:
     def first(self) -> Float[Array, " n"]:
         return jnp.full(self.beam_size, NEVER, jnp.float32).at[0].set(0.0)  # all beams are equal at first
 
-    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         return self.chosen(slots, self.candidates(slots, predicted), eos)
 
-    def chosen(self, slots: Slots, found: Candidates, eos: int) -> Extended:
+    def chosen(self, slots: Slots, found: Candidates, eos: int) -> Selection:
         """What becomes of the candidates: the first of them, in their order, go on or end."""
         n = self.beam_size
         ended, length = found.token == eos, (slots.length + 1).astype(jnp.float32)
@@ -61,7 +61,7 @@ class Best:
         parent, token = (jnp.take_along_axis(x, going_on, axis=1) for x in (found.parent, found.token))
         live = jnp.take_along_axis(jnp.where(ended, NEVER, found.log_p), going_on, axis=1)
         wanted = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
-        return Extended(
+        return Selection(
             token, parent, live, finished, self._enough(finished, live, length, slots.limits, wanted)
         )
 
@@ -123,8 +123,8 @@ def beam_search(
       extra_length: maximum length relative to the source, counting <eos>.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    choice = Best(as_penalty(length_penalty), beam_size, stop)
-    return search_all(model, params, {"source": source_ids}, limits, choice)
+    strategy = BeamSearch(as_penalty(length_penalty), beam_size, stop)
+    return search_all(model, params, {"source": source_ids}, limits, strategy)
 
 
 def _merge(kept: Finished, new: Finished) -> Finished:

@@ -17,7 +17,7 @@ Inputs = Mapping[str, Array]
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def begin(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> AnyCache:
+def init_cache(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> AnyCache:
     """Encodes the inputs, and returns a cache for so many beams and steps."""
 
     def run(model: Any) -> AnyCache:  # bound to its variables

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.decoding.beam import Best, Candidates
+from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.scores import LengthPenalty, SearchResult
-from transformer.decoding.slots import Extended, Finished, Predicted, Slots
+from transformer.decoding.slots import Finished, Predicted, Selection, Slots
 
 
 @dataclass(frozen=True)
 class Diverse:
-    """The choice of diverse beam search. At each step the groups choose one after another, each as a beam
+    """The strategy of diverse beam search. At each step the groups choose one after another, each as a beam
     search of its own; a token loses `diversity` for every beam of earlier groups that has just chosen it
-    (Hamming diversity, section 4). Only the choice is affected: scores stay those of the model."""
+    (Hamming diversity, section 4). Only the strategy is affected: scores stay those of the model."""
 
     penalty: LengthPenalty
     beam_size: int
@@ -25,18 +25,18 @@ class Diverse:
     stop: str = "exact"
 
     @property
-    def _group(self) -> Best:
-        return Best(self.penalty, self.beam_size // self.groups, self.stop)
+    def _group(self) -> BeamSearch:
+        return BeamSearch(self.penalty, self.beam_size // self.groups, self.stop)
 
     def first(self) -> Float[Array, " n"]:
         return jnp.tile(self._group.first(), self.groups)
 
-    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         best, size = self._group, self.beam_size // self.groups
         logits, log_normaliser = predicted.logits, predicted.log_normaliser
         rows = jnp.arange(len(slots.live))[:, None]
         taken = jnp.zeros((len(slots.live), logits.shape[-1]), logits.dtype)
-        parts: list[Extended] = []
+        parts: list[Selection] = []
         for start in range(0, self.beam_size, size):
             mine = slice(start, start + size)
             finished = jax.tree.map(lambda x, mine=mine: x[:, mine], slots.finished)
@@ -59,7 +59,7 @@ class Diverse:
         ends = jax.tree.map(lambda *each: jnp.concatenate(each, axis=1), *(part.finished for part in parts))
         kept: Finished = ends
         enough = jnp.stack([part.enough for part in parts]).all(axis=0)
-        return Extended(joined("tokens"), joined("parents"), joined("live"), kept, enough)
+        return Selection(joined("tokens"), joined("parents"), joined("live"), kept, enough)
 
 
 def distinct(found: SearchResult) -> SearchResult:

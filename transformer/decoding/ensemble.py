@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
-from transformer.decoding.calls import Inputs, advance, begin
+from transformer.decoding.calls import Inputs, advance, init_cache
 from transformer.decoding.scores import TokenScores, token_scores
-from transformer.model.cache import Alike, AnyCache, Caches
+from transformer.model.cache import AnyCache, EnsembleCache, StackedCache
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Variables
@@ -106,20 +106,22 @@ class _Bound:
         """The inputs, which each member encodes when it makes its cache."""
         return inputs
 
-    def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
+    def init_cache(self, inputs: Inputs, beams: int, length: int) -> EnsembleCache:
         """The cache of each."""
 
         def one(kind: nn.Module, held: Variables) -> AnyCache:
-            return begin(kind, held, inputs, beams, length)
+            return init_cache(kind, held, inputs, beams, length)
 
         found = []
         for kind, held in zip(self.model.kinds, self.variables, strict=True):
             each = functools.partial(one, kind)
-            axes = Alike.axes(jax.eval_shape(each, jax.tree.map(lambda x: x[0], held)))
-            found.append(Alike(jax.vmap(each, out_axes=axes)(held)))
-        return Caches(tuple(found))
+            axes = StackedCache.axes(jax.eval_shape(each, jax.tree.map(lambda x: x[0], held)))
+            found.append(StackedCache(jax.vmap(each, out_axes=axes)(held)))
+        return EnsembleCache(tuple(found))
 
-    def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Caches]:
+    def decode_step(
+        self, cache: EnsembleCache, tokens: Int[Array, "b n"]
+    ) -> tuple[Float[Array, "b n v"], EnsembleCache]:
         """The mean of what each predicts."""
 
         def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
@@ -127,12 +129,12 @@ class _Bound:
 
         logits, caches = [], []
         for kind, held, own in zip(self.model.kinds, self.variables, cache.members, strict=True):
-            axes = Alike.axes(own.cache)
+            axes = StackedCache.axes(own.cache)
             each = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
             predicted, after = each(held, own.cache)
             logits.append(predicted)
-            caches.append(Alike(after))
-        return self.model.combined(logits), Caches(tuple(caches))
+            caches.append(StackedCache(after))
+        return self.model.combined(logits), EnsembleCache(tuple(caches))
 
 
 def ensemble_scores(

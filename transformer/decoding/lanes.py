@@ -26,13 +26,13 @@ from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import (
     AutoregressiveSearch,
-    Conditions,
+    RowOptions,
     as_found,
-    choice_of,
     noise_of,
     read_of,
+    strategy_of,
 )
-from transformer.decoding.slots import Slots, begun, results, run
+from transformer.decoding.slots import Slots, init_slots, results, run
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 
@@ -43,7 +43,7 @@ FREED = 2  # slots that must be free before they are filled again
 
 
 @dataclass(frozen=True)
-class Job:
+class ProgramKey:
     """What the programs of a search depend on."""
 
     search: AutoregressiveSearch
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Size:
+class LaneShape:
     """The size of a lane."""
 
     inputs: int
@@ -66,7 +66,7 @@ class Size:
     """The numbers of slots that it may have, ascending."""
 
 
-def sizes(job: Job, fields: Fields, rows: int) -> list[Size]:
+def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
     """The sizes of the lanes, from short to long.
 
     Args:
@@ -86,7 +86,7 @@ def sizes(job: Job, fields: Fields, rows: int) -> list[Size]:
         slots = [max(1, rows >> index)]
         while slots[0] > 1:
             slots.insert(0, -(-slots[0] // 4))
-        found.append(Size(length, columns, tuple(slots)))
+        found.append(LaneShape(length, columns, tuple(slots)))
     return found
 
 
@@ -100,7 +100,7 @@ def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> An
 
 
 @struct.dataclass
-class Seen:
+class LaneSnapshot:
     """What the host sees of slots."""
 
     done: Bool[Array, " b"]
@@ -109,16 +109,16 @@ class Seen:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def begin(
-    job: Job, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: Conditions
+def init_lane(
+    job: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: RowOptions
 ) -> Slots:
     """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
     read, noise = read_of(job.options, conditions), noise_of(job.options, conditions)
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
-        choice, given = choice_of(job.options, job.search.hook), as_variables(variables)
-        return begun(job.model, given, inputs, limits, columns, choice, job.search.hook, read, noise)
+        strategy, given = strategy_of(job.options, job.search.hook), as_variables(variables)
+        return init_slots(job.model, given, inputs, limits, columns, strategy, job.search.hook, read, noise)
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
         axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape
@@ -142,13 +142,13 @@ def insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, "
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def advance(
-    job: Job, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
-) -> tuple[Slots, Seen]:
+    job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
+) -> tuple[Slots, LaneSnapshot]:
     """Steps until no more than `running` slots are busy, and at most `steps` times."""
-    choice, given = choice_of(job.options, job.search.hook), as_variables(variables)
-    slots = run(job.model, given, slots, choice, job.search.hook, running, steps)
-    found = results(slots, special_ids(job.model), choice.penalty)
-    return slots, Seen(slots.done, slots.overflowed, found)
+    strategy, given = strategy_of(job.options, job.search.hook), as_variables(variables)
+    slots = run(job.model, given, slots, strategy, job.search.hook, running, steps)
+    found = results(slots, special_ids(job.model), strategy.penalty)
+    return slots, LaneSnapshot(slots.done, slots.overflowed, found)
 
 
 @jax.jit
@@ -189,8 +189,8 @@ class Lane:
     def __init__(
         self,
         index: int,
-        job: Job,
-        size: Size,
+        job: ProgramKey,
+        size: LaneShape,
         fields: Fields,
         variables: Variables,
         queue: Queue,
@@ -238,12 +238,12 @@ class Lane:
         counts, columns = self.size.slots, self.size.columns
         for length in self._lengths:
             for rows in (1, TOGETHER):
-                pool, nowhere = self._begin([], length, 1, rows), np.full(rows, counts[-1], np.int32)
+                pool, nowhere = self._init_slots([], length, 1, rows), np.full(rows, counts[-1], np.int32)
                 for count in counts:
-                    slots = self._begin([], self.size.inputs, columns, count)
+                    slots = self._init_slots([], self.size.inputs, columns, count)
                     insert(slots, nowhere, pool, np.zeros(rows, np.int32))
         for count in counts:
-            slots = self._begin([], self.size.inputs, columns, count)
+            slots = self._init_slots([], self.size.inputs, columns, count)
             slots, seen = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
             jax.block_until_ready(seen)
             for other in counts[count > 1 :]:
@@ -276,7 +276,7 @@ class Lane:
         if self.slots is None:
             count = self._count(self._share)
             taken = self.queue.take(self.index, min(count, self._share))
-            self.slots = self._begun(taken, self.size.inputs, self.size.columns, count)
+            self.slots = self._slots_for(taken, self.size.inputs, self.size.columns, count)
             self.owners = [*taken, *[None] * (count - len(taken))] if self.slots else []
             return
         free = [slot for slot, request in enumerate(self.owners) if request is None]
@@ -298,27 +298,27 @@ class Lane:
         """Encodes requests, which then wait for slots."""
         longest = max((request.length for request in taken), default=0)
         length = next(length for length in self._lengths if length >= longest)
-        self._encoded = self._begun(taken, length, 1, 1 if len(taken) == 1 else TOGETHER)
+        self._encoded = self._slots_for(taken, length, 1, 1 if len(taken) == 1 else TOGETHER)
         self._pool = deque(enumerate(taken) if self._encoded else ())
 
-    def _begun(self, taken: list[Request], length: int, columns: int, rows: int) -> Slots | None:
+    def _slots_for(self, taken: list[Request], length: int, columns: int, rows: int) -> Slots | None:
         """Slots where requests begin. None: there are no requests, or they have failed."""
         if not taken:
             return None
         try:
-            return self._begin(taken, length, columns, rows)
+            return self._init_slots(taken, length, columns, rows)
         except BaseException as error:  # only these fail
             for request in taken:
                 request.fail(error)
             return None
 
     @enough_memory()
-    def _begin(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
+    def _init_slots(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
         inputs = batch([each.example for each in requests], self.fields, length, rows)
         options = [each.options for each in requests] or [self.job.options]
         lines, wanted = [each.line for each in requests] or [0], [each.wanted for each in requests] or [None]
-        conditions = Conditions.of(options, lines, rows, wanted)
-        return begin(self.job, self.size.inputs, columns, self.variables, inputs, conditions)
+        conditions = RowOptions.of(options, lines, rows, wanted)
+        return init_lane(self.job, self.size.inputs, columns, self.variables, inputs, conditions)
 
     @property
     def _share(self) -> int:
@@ -326,7 +326,7 @@ class Lane:
         waiting = self.queue.waiting(self.index)
         return min(waiting, max(TOGETHER, -(-waiting // self.workers)))
 
-    def _deliver(self, seen: Seen) -> None:
+    def _deliver(self, seen: LaneSnapshot) -> None:
         overflowed = []
         for slot, request in enumerate(self.owners):
             if request is None or not seen.done[slot]:
@@ -346,7 +346,7 @@ class Lane:
             self.queue.put(overflowed)
 
 
-class Batches:
+class BatchSearch:
     """What takes the place of lanes if a system has a search of its own: batches of similar length.
 
     Args:

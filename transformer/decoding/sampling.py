@@ -13,7 +13,7 @@ from transformer.decoding.calls import special_ids
 from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Extended, Finished, Predicted, Slots, search_all
+from transformer.decoding.slots import Finished, Predicted, Selection, Slots, search_all
 from transformer.model.parameters import Variables
 
 
@@ -67,20 +67,20 @@ class Randomness:
 
 @dataclass(frozen=True)
 class Greedy:
-    """The choice of the most probable token."""
+    """The strategy of the most probable token."""
 
     penalty: LengthPenalty
 
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(1)
 
-    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         return _extended(slots, predicted.logits.argmax(axis=-1), predicted, self.penalty, eos)
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """The choice of a random token for each beam."""
+    """The strategy of a random token for each beam."""
 
     penalty: LengthPenalty
     samples: int = 1
@@ -90,7 +90,7 @@ class Sampled:
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(self.samples)
 
-    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         random: Randomness = slots.read
         keys = jax.random.wrap_key_data(random.keys, impl=random.generator)
         restricted = restrict(predicted.logits, random.temperature[:, None, None], self.top_k, self.top_p)
@@ -104,7 +104,7 @@ def _extended(
     predicted: Predicted,
     penalty: LengthPenalty,
     eos: int,
-) -> Extended:
+) -> Selection:
     """Every beam goes on by itself, until it ends."""
     log_p = predicted.logits - predicted.log_normaliser
     total = slots.live + jnp.take_along_axis(log_p, tokens[:, :, None], axis=-1)[:, :, 0]
@@ -116,7 +116,7 @@ def _extended(
         lambda new, old: jnp.where(ended, new, old), Finished(score, step, itself), slots.finished
     )
     live = jnp.where(ended, NEVER, total)
-    return Extended(tokens, itself, live, finished, ~(live > NEVER).any(axis=1))
+    return Selection(tokens, itself, live, finished, ~(live > NEVER).any(axis=1))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
@@ -134,8 +134,8 @@ def greedy_search(
     Arguments as in `beam_search`. The beam axis is 1, and the penalty only divides the score.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    choice = Greedy(as_penalty(length_penalty))
-    return search_all(model, params, {"source": source_ids}, limits, choice)
+    strategy = Greedy(as_penalty(length_penalty))
+    return search_all(model, params, {"source": source_ids}, limits, strategy)
 
 
 @functools.partial(
@@ -179,6 +179,6 @@ def sample(
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
     lines = jnp.arange(len(source_ids)) if lines is None else lines
-    choice = Sampled(as_penalty(length_penalty), samples, top_k, top_p)
+    strategy = Sampled(as_penalty(length_penalty), samples, top_k, top_p)
     random = Randomness.of(key, lines, temperature)
-    return search_all(model, params, {"source": source_ids}, limits, choice, read=random)
+    return search_all(model, params, {"source": source_ids}, limits, strategy, read=random)

@@ -13,15 +13,15 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from transformer.config import BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
-from transformer.decoding.beam import Best
+from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.diverse import Diverse
 from transformer.decoding.hooks import NO_HOOK, SearchHook
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
-from transformer.decoding.slots import Choice, search_all
-from transformer.decoding.terms import Allotted, Terms
+from transformer.decoding.slots import Strategy, search_all
+from transformer.decoding.terms import ConstrainedBeam, Terms
 from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
 
@@ -31,29 +31,29 @@ def length_penalty(options: DecodingConfig) -> LengthPenalty:
     return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
 
 
-def choice_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Choice:
-    """The choice of the options: beam search, greedy search or sampling. With terms among the hooks, beams
+def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy:
+    """The strategy of the options: beam search, greedy search or sampling. With terms among the hooks, beams
     are allotted by them."""
     penalty = length_penalty(options)
     terms = {place: each for place, each in enumerate(getattr(hook, "each", ())) if isinstance(each, Terms)}
     match options:
         case BeamConfig() if terms:
             ((place, each),) = terms.items()
-            return Allotted(penalty, options.beam_size, options.stop, each, place)
+            return ConstrainedBeam(penalty, options.beam_size, options.stop, each, place)
         case MbrConfig(candidates="beam"):
-            return Best(penalty, options.samples)
+            return BeamSearch(penalty, options.samples)
         case SampleConfig():
             return Sampled(penalty, options.samples, options.top_k, options.top_p)
         case BeamConfig() if options.groups > 1:
             return Diverse(penalty, options.beam_size, options.groups, options.diversity, options.stop)
         case BeamConfig():
-            return Best(penalty, options.beam_size, options.stop)
+            return BeamSearch(penalty, options.beam_size, options.stop)
         case _:
             return Greedy(penalty)
 
 
 @struct.dataclass
-class Conditions:
+class RowOptions:
     """What searches depend on, besides the program and the inputs: arrays of the host, with rows first."""
 
     lines: Any
@@ -70,9 +70,9 @@ class Conditions:
         lines: Sequence[int],
         rows: int,
         wanted: Sequence[int | None] = (None,),
-    ) -> "Conditions":
+    ) -> "RowOptions":
         """Those of the first rows; the others repeat them. None is wanted: all."""
-        kept = options[0].kept
+        kept = options[0].num_hypotheses
         many = np.array([min(number or kept, kept) for number in wanted], np.int32)
         seeds = np.array([getattr(each, "seed", 0) for each in options], np.int64).astype(np.int32)
         temperatures = np.array([getattr(each, "temperature", 1.0) for each in options], np.float32)
@@ -80,20 +80,20 @@ class Conditions:
         return cls(*(np.resize(x, rows) for x in each))
 
 
-def read_of(options: DecodingConfig, conditions: Conditions) -> Any:
-    """What the choice reads for each row."""
-    match choice_of(options):
+def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
+    """What the strategy reads for each row."""
+    match strategy_of(options):
         case Sampled():
             return Randomness.of(
                 jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, conditions.temperatures
             )
-        case Best():
+        case BeamSearch():
             return conditions.wanted
         case _:
             return ()
 
 
-def noise_of(options: DecodingConfig, conditions: Conditions) -> Noise | None:
+def noise_of(options: DecodingConfig, conditions: RowOptions) -> Noise | None:
     """The noise on the decoder's inputs. None: there is none."""
     if not options.noisy:
         return None
@@ -150,7 +150,7 @@ class AutoregressiveSearch:
           options: of the search.
         """
         rows = len(lines)
-        conditions = Conditions.of([options] * rows, np.asarray(lines).tolist(), rows)
+        conditions = RowOptions.of([options] * rows, np.asarray(lines).tolist(), rows)
         return _searched(self, model, options.static(), variables, inputs, conditions)
 
 
@@ -161,12 +161,12 @@ def _searched(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    conditions: Conditions,
+    conditions: RowOptions,
 ) -> SearchResult:
     read = read_of(options, conditions)
     limits = search.limits(inputs, special_ids(model), options)
-    noise, choice = noise_of(options, conditions), choice_of(options, search.hook)
-    found = search_all(model, variables, inputs, limits, choice, search.hook, read, noise)
+    noise, strategy = noise_of(options, conditions), strategy_of(options, search.hook)
+    found = search_all(model, variables, inputs, limits, strategy, search.hook, read, noise)
     return search.named(model, found, inputs)
 
 

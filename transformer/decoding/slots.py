@@ -2,7 +2,7 @@
 
 A state has a slot for each of `b` sentences, with `n` beams each. All slots step together and write the same
 column of a ring, and each has its own first column, length and limit. So a slot whose sentence is done can be
-given another one while the others go on. What a step chooses is up to a `Choice`: beam search or sampling.
+given another one while the others go on. What a step chooses is up to a `Strategy`: beam search or sampling.
 """
 
 from dataclasses import fields, replace
@@ -15,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.decoding.calls import Inputs, advance, as_variables, begin, special_ids
+from transformer.decoding.calls import Inputs, advance, as_variables, init_cache, special_ids
 from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, allowed, first_states
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
@@ -53,8 +53,8 @@ class LogP(ByRows):
 
     def put_rows(self, rows: Int[Array, " r"], new: "LogP") -> "LogP":
         """These rows begin anew. The ring is kept."""
-        begun: Any = new.cache
-        cache = self.cache and self.cache.put_rows(rows, begun)
+        init_slots: Any = new.cache
+        cache = self.cache and self.cache.put_rows(rows, init_slots)
         return replace(self, live=put_rows(self.live, rows, new.live), cache=cache)
 
 
@@ -87,7 +87,7 @@ class Slots(ByRows):
     overflowed: Bool[Array, " b"]
     """Its rings were full before its limit: it must be searched again in longer ones."""
     read: Any
-    """What the choice reads for each slot, such as random keys: arrays with rows first."""
+    """What the strategy reads for each slot, such as random keys: arrays with rows first."""
     noise: Noise | None = None
     """On the decoder's inputs."""
     log_p: LogP | None = None
@@ -103,13 +103,13 @@ class Slots(ByRows):
             if field.name not in kept
         }
         start = self.start.at[rows].set(self.column, mode="drop")
-        begun: Any = new.cache
+        init_slots: Any = new.cache
         log_p = None if self.log_p is None or new.log_p is None else self.log_p.put_rows(rows, new.log_p)
-        return replace(self, **changed, cache=self.cache.put_rows(rows, begun), start=start, log_p=log_p)
+        return replace(self, **changed, cache=self.cache.put_rows(rows, init_slots), start=start, log_p=log_p)
 
 
 @struct.dataclass
-class Extended:
+class Selection:
     """What a step chose."""
 
     tokens: Int[Array, "b n"]
@@ -146,7 +146,7 @@ class Predicted:
 
 
 @runtime_checkable
-class Choice(Protocol):
+class Strategy(Protocol):
     """Chooses how the beams of all slots go on. It is hashable: compiled programs depend on it."""
 
     @property
@@ -159,15 +159,15 @@ class Choice(Protocol):
         another."""
         ...
 
-    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Extended:
+    def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         """The next step. Slots that are done must keep what they have finished."""
         ...
 
 
-def step(model: nn.Module, variables: Variables, slots: Slots, choice: Choice, hook: SearchHook) -> Slots:
+def step(model: nn.Module, variables: Variables, slots: Slots, strategy: Strategy, hook: SearchHook) -> Slots:
     """One more token in every slot."""
     eos, predicted = special_ids(model).eos, predict(model, variables, slots, hook)
-    return extend(slots, predicted, choice(slots, predicted, eos), hook, eos)
+    return extend(slots, predicted, strategy(slots, predicted, eos), hook, eos)
 
 
 def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook) -> Predicted:
@@ -189,7 +189,7 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     return Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted)
 
 
-def extend(slots: Slots, predicted: Predicted, chosen: Extended, hook: SearchHook, eos: int) -> Slots:
+def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHook, eos: int) -> Slots:
     """The slots after a step."""
     column, columns = slots.column, slots.tokens.shape[1]
 
@@ -223,7 +223,7 @@ def extend(slots: Slots, predicted: Predicted, chosen: Extended, hook: SearchHoo
     )
 
 
-def of_chosen(values: Float[Array, "b n v"], chosen: Extended) -> Float[Array, "b n"]:
+def of_chosen(values: Float[Array, "b n v"], chosen: Selection) -> Float[Array, "b n"]:
     """The values of the tokens that a step chose, for the beams that they continue."""
     of_parents = jnp.take_along_axis(values, chosen.parents[:, :, None], axis=1)
     return jnp.take_along_axis(of_parents, chosen.tokens[:, :, None], axis=2)[:, :, 0]
@@ -233,7 +233,7 @@ def run(
     model: nn.Module,
     variables: Variables,
     slots: Slots,
-    choice: Choice,
+    strategy: Strategy,
     hook: SearchHook,
     running: int | Int[Array, ""] = 0,
     steps: int | Int[Array, ""] | None = None,
@@ -245,7 +245,7 @@ def run(
         return busy if steps is None else busy & (carry[1] < steps)
 
     def body(carry: tuple[Slots, Array]) -> tuple[Slots, Array]:
-        return step(model, variables, carry[0], choice, hook), carry[1] + 1
+        return step(model, variables, carry[0], strategy, hook), carry[1] + 1
 
     found, _ = jax.lax.while_loop(going_on, body, (slots, jnp.zeros((), jnp.int32)))
     return found
@@ -281,7 +281,7 @@ def search_all(
     params: Variables,
     inputs: Inputs,
     limits: Limits,
-    choice: Choice,
+    strategy: Strategy,
     hook: SearchHook = NO_HOOK,
     read: Any = (),
     noise: Noise | None = None,
@@ -293,32 +293,32 @@ def search_all(
       params: its parameters, or its variables.
       inputs: the arguments of `encode`.
       limits: the maximum length of each output. Rows with limit 0 are skipped.
-      choice: of a step.
+      strategy: of a step.
       hook: restricts the tokens, see `transformer.decoding.hooks`.
-      read: what the choice reads for each row.
+      read: what the strategy reads for each row.
       noise: on the decoder's inputs.
     """
     variables = as_variables(params)
-    slots = begun(model, variables, inputs, limits, limits.longest, choice, hook, read, noise)
-    return results(run(model, variables, slots, choice, hook), special_ids(model), choice.penalty)
+    slots = init_slots(model, variables, inputs, limits, limits.longest, strategy, hook, read, noise)
+    return results(run(model, variables, slots, strategy, hook), special_ids(model), strategy.penalty)
 
 
-def begun(
+def init_slots(
     model: nn.Module,
     variables: Variables,
     inputs: Inputs,
     limits: Limits,
     columns: int,
-    choice: Choice,
+    strategy: Strategy,
     hook: SearchHook,
     read: Any,
     noise: Noise | None = None,
 ) -> Slots:
     """Slots for the rows of the inputs before their first step, with rings of so many columns."""
-    live, rows = choice.first(), len(limits.each)
+    live, rows = strategy.first(), len(limits.each)
     shape = (rows, len(live))
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
-    cache, log_p = begin(model, variables, inputs, len(live), columns), None
+    cache, log_p = init_cache(model, variables, inputs, len(live), columns), None
     if noise is not None or getattr(hook, "penalises", False):
         log_p = LogP(jnp.zeros(shape), jnp.zeros(rings.shape), None if noise is None else cache)
     return Slots(

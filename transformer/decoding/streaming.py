@@ -54,7 +54,7 @@ def streamed(
       begun: how many tokens were generated before the prompt, for the key.
     """
     token = jnp.full((1, 1), special_ids(model).bos, jnp.int32)
-    cache = _begin(model, variables, prompt, columns)
+    cache = _init_cache(model, variables, prompt, columns)
     while True:
         cache, token, log_p = _next(model, draw, variables, cache, token, key, begun, temperature)
         begun += 1
@@ -62,7 +62,7 @@ def streamed(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def _begin(model: nn.Module, variables: Variables, prompt: Int[Array, "1 s"], columns: int) -> Cache:
+def _init_cache(model: nn.Module, variables: Variables, prompt: Int[Array, "1 s"], columns: int) -> Cache:
     memory = model.apply(variables, prompt, method="encode")
     found: Cache = model.apply(variables, memory, 1, columns, method="init_cache")  # type: ignore[assignment]
     return jax.tree.map(jnp.copy, found)

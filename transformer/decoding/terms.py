@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config import SpecialIds
 from transformer.data.sequences import Field, Fields
-from transformer.decoding.beam import Best, Candidates
+from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.scores import NEVER
 from transformer.decoding.slots import Predicted, Slots
 
@@ -99,7 +99,7 @@ class Progress:
 
 class Terms:
     """A hook that lets an output end only when all its phrases are there. The search allots its beams by it
-    (`Allotted`).
+    (`ConstrainedBeam`).
 
     Args:
       size: how many different phrases a sentence may have.
@@ -175,8 +175,8 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Allotted(Best):
-    """The choice of a beam search with terms.
+class ConstrainedBeam(BeamSearch):
+    """The strategy of a beam search with terms.
 
     Args:
       terms: the hook.

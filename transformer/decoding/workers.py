@@ -17,8 +17,8 @@ LOOK = 0.05  # seconds between two looks whether the program is ending
 
 
 @runtime_checkable
-class Station(Protocol):
-    """Where a worker searches requests: a `Lane` of slots, or `Batches`."""
+class Worker(Protocol):
+    """Where a worker searches requests: a `Lane` of slots, or `BatchSearch`."""
 
     index: int
     """Of its lane in the queue."""
@@ -62,7 +62,7 @@ class Workers:
     """
 
     def __init__(
-        self, queue: Queue, stations: Callable[[int], Sequence[Station]], devices: Sequence[jax.Device]
+        self, queue: Queue, stations: Callable[[int], Sequence[Worker]], devices: Sequence[jax.Device]
     ) -> None:
         self.queue, self._stations, self._devices = queue, stations, devices
         self._running: set[int] = set()
@@ -89,7 +89,7 @@ class Workers:
                         station.prepare()
 
     def _work(self, worker: int) -> None:
-        stations = list[Station]()
+        stations = list[Worker]()
         with jax.default_device(self._devices[worker]):
             while self._has_work(worker, stations):
                 try:
@@ -106,7 +106,7 @@ class Workers:
                             for request in held:
                                 request.fail(error)
 
-    def _has_work(self, worker: int, stations: Sequence[Station]) -> bool:
+    def _has_work(self, worker: int, stations: Sequence[Worker]) -> bool:
         """Waits for requests. False: there are none any more, and the thread must end."""
         if any(station.busy for station in stations):
             return True

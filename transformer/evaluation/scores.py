@@ -9,13 +9,13 @@ from transformer.errors import UserError
 from transformer.files import Json
 
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric as SacreBleuMetric
 
 LONGEST_NAME, MOST_DIGITS = 100, 12
 
 
 @dataclass(frozen=True)
-class Measure:
+class Metric:
     """A kind of score."""
 
     name: str
@@ -36,7 +36,7 @@ class Measure:
             raise ValueError(f"a score has 0 to {MOST_DIGITS} digits after the point")
 
     @classmethod
-    def of(cls, record: Json) -> "Measure":
+    def of(cls, record: Json) -> "Metric":
         """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU.
 
         Raises:
@@ -65,15 +65,15 @@ class Measure:
         return value if self.higher_is_better else -value
 
 
-BLEU, CHRF = Measure("bleu", "BLEU"), Measure("chrf", "chrF")
-EXACT = Measure("exact", "exact match")
-PERPLEXITY = Measure("perplexity", "perplexity", higher_is_better=False)
-BITS = Measure("bits_per_character", "bits per character", higher_is_better=False, digits=3)
-WORDS = Measure("word_error_rate", "word error rate", higher_is_better=False)
-CHARACTERS = Measure("character_error_rate", "character error rate", higher_is_better=False)
-SENTENCES = Measure("sentence_error_rate", "sentence error rate", higher_is_better=False)
-MEL = Measure("mel_error", "mel error", higher_is_better=False, digits=4)
-WORD_PERPLEXITY = Measure("word_perplexity", "perplexity per word", higher_is_better=False)
+BLEU, CHRF = Metric("bleu", "BLEU"), Metric("chrf", "chrF")
+EXACT = Metric("exact", "exact match")
+PERPLEXITY = Metric("perplexity", "perplexity", higher_is_better=False)
+BITS = Metric("bits_per_character", "bits per character", higher_is_better=False, digits=3)
+WORDS = Metric("word_error_rate", "word error rate", higher_is_better=False)
+CHARACTERS = Metric("character_error_rate", "character error rate", higher_is_better=False)
+SENTENCES = Metric("sentence_error_rate", "sentence error rate", higher_is_better=False)
+MEL = Metric("mel_error", "mel error", higher_is_better=False, digits=4)
+WORD_PERPLEXITY = Metric("word_perplexity", "perplexity per word", higher_is_better=False)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
     return _scored(bleu_metric(tokenize), hypotheses, references)
 
 
-def bleu_metric(tokenize: str, **options: Any) -> "Metric":
+def bleu_metric(tokenize: str, **options: Any) -> "SacreBleuMetric":
     """sacreBLEU's BLEU. Raises UserError as `bleu`."""
     from sacrebleu.metrics.bleu import BLEU
 
@@ -138,6 +138,6 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     )
 
 
-def _scored(metric: "Metric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def _scored(metric: "SacreBleuMetric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(result.score, str(metric.get_signature()), str(result))

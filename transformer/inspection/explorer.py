@@ -15,7 +15,7 @@ from transformer.files import Json
 from transformer.inspection.attention import Attention, attention_of, check_inspectable
 from transformer.inspection.tree import SearchTree, search_tree
 from transformer.runs.report.markup import source_of
-from transformer.tasks.asked import asked
+from transformer.tasks.requests import make_requests
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 
@@ -72,7 +72,7 @@ def explore(
     settings = translator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
-    for each, hypotheses in zip(asked(sources, prefixes, terms), found, strict=True):
+    for each, hypotheses in zip(make_requests(sources, prefixes, terms), found, strict=True):
         source = each.source
         attentions = attention_of(translator, source, hypotheses, **options)
         sentences.append(

@@ -12,17 +12,17 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import DecodingConfig, Option
-from transformer.decoding.beam import Best, Candidates
+from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
-from transformer.decoding.search import AutoregressiveSearch, Conditions, choice_of, noise_of
-from transformer.decoding.slots import Extended, Slots, begun, extend, predict
-from transformer.decoding.terms import Allotted
+from transformer.decoding.search import AutoregressiveSearch, RowOptions, noise_of, strategy_of
+from transformer.decoding.slots import Selection, Slots, extend, init_slots, predict
+from transformer.decoding.terms import ConstrainedBeam
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
-from transformer.tasks.asked import Asked
+from transformer.tasks.requests import TranslationRequest
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 
@@ -100,28 +100,30 @@ def search_tree(
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
-    asked: Any = Asked(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
+    asked: Any = (
+        TranslationRequest(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
+    )
     search, inputs = translator.steered_inputs(asked, settings)
-    choice: Any = choice_of(settings, getattr(search, "hook", NO_HOOK))
-    if not isinstance(choice, Best):
+    strategy: Any = strategy_of(settings, getattr(search, "hook", NO_HOOK))
+    if not isinstance(strategy, BeamSearch):
         raise UserError(
             f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
         )
-    penalty: Any = choice.penalty  # numpy in, numpy out
+    penalty: Any = strategy.penalty  # numpy in, numpy out
     phrases, forced = dict[str, tuple[int, ...]](), 0
     if isinstance(translator, Translator):
         phrases = {term: translator.task.term(term) for term in terms}
-        forced = len(translator.task.begun(prefix)[0])
+        forced = len(translator.task.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.static(), translator.variables
-    conditions = jax.tree.map(jnp.asarray, Conditions.of([settings], [1], 1))  # as the first line
-    slots, eos = _begun(*job, inputs, conditions), translator.task.special.eos
+    conditions = jax.tree.map(jnp.asarray, RowOptions.of([settings], [1], 1))  # as the first line
+    slots, eos = _first_slot(*job, inputs, conditions), translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
-    above: list[int | None] = [None] * choice.beam_size  # the candidate that each beam is
+    above: list[int | None] = [None] * strategy.beam_size  # the candidate that each beam is
     ends: dict[tuple[int, int], int] = {}  # the candidate that ends a beam at a step
-    ids: list[tuple[int, ...]] = [()] * choice.beam_size  # of each beam
+    ids: list[tuple[int, ...]] = [()] * strategy.beam_size  # of each beam
     while not slots.done[0]:
         step, before = int(slots.length[0]), np.asarray((slots.log_p or slots).live[0])
         slots, found, log_p_of, met, chosen = _step(*job, slots)
@@ -130,17 +132,17 @@ def search_tree(
             for beam, (parent, token) in enumerate(zip(chosen.parents[0], chosen.tokens[0], strict=True))
             if chosen.live[0, beam] > NEVER
         }
-        beams: list[int | None] = [None] * choice.beam_size
+        beams: list[int | None] = [None] * strategy.beam_size
         said = list(ids)
         columns = found.log_p, found.parent, found.token, met
         each = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
-        reasons = Reasons(choice.beam_size, step < forced, bool(phrases), each, going_on)
+        reasons = Reasons(strategy.beam_size, step < forced, bool(phrases), each, going_on)
         for rank, (total, parent, token, bank) in enumerate(each):
             if total == NEVER:
                 break
             fate: Fate = "pruned"
             score = None
-            if token == eos and rank < choice.beam_size:
+            if token == eos and rank < strategy.beam_size:
                 fate, score = "finished", float(total / penalty(np.float32(step + 1)))
                 ends[step, int(parent)] = len(candidates)
             elif (int(parent), int(token)) in going_on:
@@ -165,7 +167,7 @@ def search_tree(
             replace(candidate, token=piece, place=places.get(index))
             for index, (candidate, piece) in enumerate(zip(candidates, pieces, strict=True))
         ),
-        choice.beam_size,
+        strategy.beam_size,
     )
 
 
@@ -175,7 +177,7 @@ class Reasons:
     Args:
       n: beam size.
       forced: whether the prefix decides about this step.
-      divided: whether the beam is divided by the tokens of terms that hypotheses have (`Allotted`).
+      divided: whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`).
       candidates: log P, parent, token and tokens of terms of each.
       going_on: parent and token of those that the search continues.
     """
@@ -211,23 +213,23 @@ class Reasons:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _begun(
+def _first_slot(
     model: nn.Module,
     search: AutoregressiveSearch,
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    conditions: Conditions,
+    conditions: RowOptions,
 ) -> Slots:
     """One slot before its first step."""
     limits, given = search.limits(inputs, special_ids(model), options), as_variables(variables)
-    return begun(
+    return init_slots(
         model,
         given,
         inputs,
         limits,
         limits.longest,
-        choice_of(options, search.hook),
+        strategy_of(options, search.hook),
         search.hook,
         (),
         noise_of(options, conditions),
@@ -241,19 +243,19 @@ def _step(
     options: DecodingConfig,
     variables: Variables,
     slots: Slots,
-) -> tuple[Slots, Candidates, Array, Array, Extended]:
+) -> tuple[Slots, Candidates, Array, Array, Selection]:
     """`transformer.decoding.slots.step`, with its candidates, their log P, their banks, and what it chose of
     them."""
-    choice: Any = choice_of(options, search.hook)
+    strategy: Any = strategy_of(options, search.hook)
     eos, predicted = special_ids(model).eos, predict(model, as_variables(variables), slots, search.hook)
-    chosen, found = choice(slots, predicted, eos), choice.candidates(slots, predicted)
+    chosen, found = strategy(slots, predicted, eos), strategy.candidates(slots, predicted)
     log_p = found.log_p
     if slots.log_p is not None and predicted.log_p is not None:
         row = jnp.arange(len(log_p))[:, None]
         log_p = slots.log_p.live[row, found.parent] + predicted.log_p[row, found.parent, found.token]
     met = jnp.zeros_like(found.token)
-    if isinstance(choice, Allotted):
-        met = choice.met(choice.state(slots), found.parent, found.token)
+    if isinstance(strategy, ConstrainedBeam):
+        met = strategy.met(strategy.state(slots), found.parent, found.token)
     return extend(slots, predicted, chosen, search.hook, eos), found, log_p, met, chosen
 
 

@@ -258,4 +258,4 @@ def _draws(search: DecodingConfig) -> bool:
 
 
 def _beams(search: DecodingConfig) -> int:
-    return 1 if isinstance(search, GreedyConfig) or _draws(search) else search.kept
+    return 1 if isinstance(search, GreedyConfig) or _draws(search) else search.num_hypotheses

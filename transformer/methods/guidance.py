@@ -76,7 +76,7 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
     if side not in batch:
         raise UserError(f"--guidance.weight: this task has no {side} of tokens; leave it out")
     assert isinstance(model, EncoderDecoder)
-    there = model.words(batch[side]) if side == "source" else model.written(batch[side])
+    there = model.source_mask(batch[side]) if side == "source" else model.target_mask(batch[side])
     return there.astype(jnp.int32)
 
 

@@ -29,7 +29,7 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
         targets = batch["target"]
         words = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
         first, second = jnp.split(hidden, 2)
-        judged = functools.partial(judge, plain.smoothing, config.rdrop.weight)
+        judged = functools.partial(loss_and_grad, plain.smoothing, config.rdrop.weight)
         sums = sums_in_slices(judged, table, (first, second), targets, words)
         total, weight = sums.pop("loss"), words.sum()
         metrics = {name: (jax.lax.stop_gradient(value), weight) for name, value in sums.items()}
@@ -38,7 +38,7 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
     return objective
 
 
-def judge(
+def loss_and_grad(
     smoothing: float,
     alpha: float,
     platform: str,

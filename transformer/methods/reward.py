@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
 from transformer.config.methods import RewardConfig
-from transformer.decoding.beam import Best
+from transformer.decoding.beam import BeamSearch
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import wu_penalty
-from transformer.decoding.slots import Choice, search_all
+from transformer.decoding.slots import Strategy, search_all
 from transformer.errors import UserError
 from transformer.methods.rewards import Spell, reward_of
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
@@ -82,10 +82,10 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
     return objective
 
 
-def choice_of(options: RewardConfig) -> Choice:
+def choice_of(options: RewardConfig) -> Strategy:
     """How candidates are searched."""
     if options.candidates == "beam":
-        return Best(wu_penalty(0.6), options.samples)
+        return BeamSearch(wu_penalty(0.6), options.samples)
     return Sampled(wu_penalty(0.0), options.samples)
 
 
@@ -94,7 +94,7 @@ def _searched(
     variables: Variables,
     source: Int[Array, "b s"],
     limits: Limits,
-    choice: Choice,
+    choice: Strategy,
     key: Array,
 ) -> Int[Array, "b n t"]:
     """Candidates for each source."""

@@ -213,7 +213,7 @@ class Cache(ByRows):
 
 
 @struct.dataclass
-class Alike(ByRows):
+class StackedCache(ByRows):
     """The caches of decoders of one architecture that generate the same tokens, as one: the decoders are the
     second axis of its arrays, and share its scalars."""
 
@@ -224,35 +224,35 @@ class Alike(ByRows):
         """The axis of the decoders for `jax.vmap`, of every array of a cache of one or of all."""
         return jax.tree.map(lambda x: 1 if x.ndim else None, cache)
 
-    def _each(self, method: Callable[..., Any], *given: Any, axes: tuple[Any, ...] = ()) -> "Alike":
-        own = Alike.axes(self.cache)
-        return Alike(jax.vmap(method, in_axes=(own, *axes), out_axes=own)(self.cache, *given))
+    def _each(self, method: Callable[..., Any], *given: Any, axes: tuple[Any, ...] = ()) -> "StackedCache":
+        own = StackedCache.axes(self.cache)
+        return StackedCache(jax.vmap(method, in_axes=(own, *axes), out_axes=own)(self.cache, *given))
 
-    def select(self, parents: Int[Array, "b n"]) -> "Alike":
+    def select(self, parents: Int[Array, "b n"]) -> "StackedCache":
         """As `Cache.select`."""
         return self._each(lambda cache: cache.select(parents))
 
-    def put_rows(self, rows: Int[Array, " r"], new: "Alike") -> "Alike":
+    def put_rows(self, rows: Int[Array, " r"], new: "StackedCache") -> "StackedCache":
         """As `Cache.put_rows`."""
-        axes = (Alike.axes(new.cache),)
+        axes = (StackedCache.axes(new.cache),)
         return self._each(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
 
 
 @struct.dataclass
-class Caches(ByRows):
+class EnsembleCache(ByRows):
     """The caches of several decoders that generate the same tokens."""
 
-    members: tuple[Alike, ...]
+    members: tuple[StackedCache, ...]
 
-    def select(self, parents: Int[Array, "b n"]) -> "Caches":
+    def select(self, parents: Int[Array, "b n"]) -> "EnsembleCache":
         """As `Cache.select`."""
-        return Caches(tuple(cache.select(parents) for cache in self.members))
+        return EnsembleCache(tuple(cache.select(parents) for cache in self.members))
 
-    def put_rows(self, rows: Int[Array, " r"], new: "Caches") -> "Caches":
+    def put_rows(self, rows: Int[Array, " r"], new: "EnsembleCache") -> "EnsembleCache":
         """As `Cache.put_rows`."""
         pairs = zip(self.members, new.members, strict=True)
-        return Caches(tuple(cache.put_rows(rows, other) for cache, other in pairs))
+        return EnsembleCache(tuple(cache.put_rows(rows, other) for cache, other in pairs))
 
 
-AnyCache = Cache | Caches
+AnyCache = Cache | EnsembleCache
 """What a search sees."""

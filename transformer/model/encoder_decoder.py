@@ -85,12 +85,12 @@ class EncoderDecoder(Module):
         raise NotImplementedError
 
     @nn.nowrap
-    def words(self, source: Array) -> Bool[Array, "b s"]:
+    def source_mask(self, source: Array) -> Bool[Array, "b s"]:
         """Which positions of the memory are there, and no padding."""
         return source != self.config.special.pad
 
     @nn.nowrap
-    def written(self, target: Array) -> Bool[Array, "b t"]:
+    def target_mask(self, target: Array) -> Bool[Array, "b t"]:
         """Which steps of the decoder are there, and no padding."""
         return target != self.config.special.pad
 

@@ -121,7 +121,7 @@ class DecoderLayer(Module):
         positions: Positions,
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
-        """Training: all positions at once. `words` is False for padding."""
+        """Training: all positions at once. `source_mask` is False for padding."""
         sources = self.source_keys_values(views)
 
         def attend(x: Array) -> Array:
@@ -239,7 +239,7 @@ class Transformer(EncoderDecoder):
         every_layer: bool = False,
     ) -> Memory:
         """The encoder stack. With `every_layer` the memory has the output of each layer."""
-        words = self.words(source)
+        words = self.source_mask(source)
         mask = Mask(keys=words, window=self.config.window)
         if segments is not None:
             mask = Mask(segments=(segments, segments), window=self.config.window)
@@ -261,7 +261,7 @@ class Transformer(EncoderDecoder):
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Memory:
-        """The encoder stack on embedded inputs of any kind. `words` is False for padding."""
+        """The encoder stack on embedded inputs of any kind. `source_mask` is False for padding."""
         x = self.source_positions(embedded, positions, deterministic)
         outputs = []
         for layer in self.encoder:

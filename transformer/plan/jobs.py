@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Config
 from transformer.data.sequences import stacked
-from transformer.decoding.lanes import STEPS, Job, Size, advance, batch, begin, sizes
-from transformer.decoding.search import AutoregressiveSearch, Conditions
+from transformer.decoding.lanes import STEPS, LaneShape, ProgramKey, advance, batch, init_lane, sizes
+from transformer.decoding.search import AutoregressiveSearch, RowOptions
 from transformer.methods.registry import objective_of
 from transformer.model.placement import tracing_for
 from transformer.runtime.sharding import layout_of
@@ -60,13 +60,13 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
         )
     )
     step = configured_step(t, model, objective, optimizer, layout.gather)
-    given = layout.described(state, global_batch(task), t.accumulate)
+    given = layout.abstract_inputs(state, global_batch(task), t.accumulate)
     with tracing_for(platform):
-        spread: Any = layout.spread(step, donate_state=True)
+        spread: Any = layout.compile_step(step, donate_state=True)
         return spread.lower(*given)
 
 
-def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Size | None]:
+def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, LaneShape | None]:
     """The search of one device, as a `jax.stages.Lowered`, and the size of its longest lane: `None` for a
     system that searches without lanes, in one program for a whole batch."""
     config, task = prepared(config)
@@ -86,13 +86,13 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Siz
             lines = there(np.zeros(options.rows, np.int32))
             search = functools.partial(found, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        job = Job(found, model, options.static(), tuple(n for n, f in fields.items() if f.padded))
+        job = ProgramKey(found, model, options.static(), tuple(n for n, f in fields.items() if f.padded))
         size = sizes(job, fields, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
-        conditions = Conditions.of([options], [0], rows)
+        conditions = RowOptions.of([options], [0], rows)
         slots = jax.eval_shape(
-            lambda v, i, a: begin(job, size.inputs, size.columns, v, i, a), variables, inputs, conditions
+            lambda v, i, a: init_lane(job, size.inputs, size.columns, v, i, a), variables, inputs, conditions
         )
         numbers = there((np.int32(0), np.int32(STEPS)))
         return advance.lower(job, variables, there(slots), *numbers), size

@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.errors import UserError
-from transformer.files import Json, MiB, beside, check_plain, parse_object, read_text
+from transformer.files import Json, MiB, forbid_links, parse_object, read_text, temp_sibling
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import allowed
 from transformer.runs.log import LOSSES, Log, standing
@@ -358,9 +358,9 @@ class Checkpoints:
         Raises:
           UserError: it cannot be written; an existing one is unchanged.
         """
-        check_plain(self.path, "a run directory may contain")
+        forbid_links(self.path, "a run directory may contain")
         place = self.path / "average"
-        partial = beside(place)
+        partial = temp_sibling(place)
         try:
             partial.mkdir()  # where it cannot be created, Orbax's threads warn, and wait for minutes
             partial.rmdir()

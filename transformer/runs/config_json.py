@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
 from transformer.errors import UserError
-from transformer.files import parse_object, shown
+from transformer.files import display_path, parse_object
 from transformer.systems.registry import options_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def to_json(config: "DataclassInstance") -> str:
     """A config dataclass as indented JSON text; `from_json` is its inverse."""
-    return json.dumps(dataclasses.asdict(config), indent=2, default=shown) + "\n"
+    return json.dumps(dataclasses.asdict(config), indent=2, default=display_path) + "\n"
 
 
 def from_json(text: str) -> Config:

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.files import Json, MiB, parse_object, read_text, write_whole
 from transformer.runs.media import png_of, wav_of
-from transformer.tasks.exhibit import Exhibit
+from transformer.tasks.exhibit import ReportSample
 
 EXHIBITS = "exhibits.json"
 LARGEST = 32 * MiB
@@ -21,7 +21,7 @@ MOST_PIXELS = 2**26
 LONGEST_AXIS = 10**9
 
 
-def exhibit_as_json(exhibit: Exhibit) -> Json:
+def exhibit_as_json(exhibit: ReportSample) -> Json:
     """An exhibit, with its sounds as WAV and its pictures as PNG, in base64."""
     return {
         "title": exhibit.title,

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer.config import COUNTS
 from transformer.errors import UserError
-from transformer.evaluation.scores import Measure
+from transformer.evaluation.scores import Metric
 from transformer.files import Json, append_flags, read_log
 
 LOSSES = ("nll", "loss")
@@ -120,7 +120,7 @@ def _is_record(record: Json) -> bool:
     if kind in ("start", "training", "test"):
         return True
     try:
-        Measure.of(record).value(record)
+        Metric.of(record).value(record)
         return kind == "evaluation" and math.isfinite(merit(record))
     except (KeyError, TypeError, ValueError):
         return False

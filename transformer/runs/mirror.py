@@ -34,7 +34,7 @@ from transformer.data.remote import (
 )
 from transformer.data.store import cache_root
 from transformer.errors import UserError
-from transformer.files import LARGEST_FILE, MiB, append_flags, open_whole, write_whole
+from transformer.files import LARGEST_FILE, MiB, append_flags, atomic_open, write_whole
 from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
 
@@ -124,7 +124,7 @@ class Mirror:
         allowance.take(sum(sizes[name] for name in set(names) - set(old)))
         for name in old:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with open_whole(self.folder / name) as file:
+            with atomic_open(self.folder / name) as file:
                 copy(self._store, f"{self._root}/{name}", file, allowance)
             known[name] = version(there[name])
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}

@@ -32,10 +32,10 @@ from transformer.files import (
     address,
     append_flags,
     check_name,
-    check_plain,
+    display_path,
     folder_whole,
+    forbid_links,
     read_text,
-    shown,
     write_whole,
 )
 from transformer.model.parameters import Variables
@@ -68,7 +68,7 @@ class Run:
         if not os.fspath(path):
             raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
-        self.name, where = shown(path), address(path)
+        self.name, where = display_path(path), address(path)
         self.mirror = Mirror(where, jax.process_index() if writes else None) if where else None
         if self.mirror:
             self.mirror.refresh(is_light)
@@ -128,7 +128,7 @@ class Run:
                 if mirror:
                     mirror.push()
         except OSError as error:
-            raise UserError(f"cannot create {shown(path)}: {error.strerror}") from error
+            raise UserError(f"cannot create {display_path(path)}: {error.strerror}") from error
         return cls(path)
 
     @staticmethod
@@ -165,7 +165,7 @@ class Run:
           UserError: another process trains here; the directory contains a link, which could lead outside, or
             cannot be written.
         """
-        check_plain(self.path, "a run directory may contain")
+        forbid_links(self.path, "a run directory may contain")
         with contextlib.ExitStack() as held:
             try:
                 if is_main_process():

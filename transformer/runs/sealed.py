@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
 from transformer.errors import UserError
-from transformer.files import check_plain, parse_object, read_text, write_whole
+from transformer.files import forbid_links, parse_object, read_text, write_whole
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import check_arrays, check_sizes
 
@@ -86,7 +86,7 @@ def read(place: Path, like: Variables, item: str = "") -> Variables:
         raise UserError(f"{folder}: no such checkpoint")
     if place.is_symlink():
         raise UserError(f"{place} is a link: put the checkpoint itself in its place")
-    check_plain(place, "a checkpoint may contain")
+    forbid_links(place, "a checkpoint may contain")
     try:
         check_sizes(folder, like)
     except ValueError as error:

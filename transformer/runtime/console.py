@@ -28,7 +28,7 @@ class SteadyConsole(Console):
             discard_further(self.file)
 
 
-class Watch:
+class ProgressReporter:
     """Writes to a console: a live bar on a terminal, occasional lines otherwise.
 
     Args:

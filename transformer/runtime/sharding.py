@@ -53,7 +53,7 @@ class Layout(ABC):
         """The state on the devices."""
 
     @abstractmethod
-    def spread(self, step: Step, donate_state: bool = False) -> Step:
+    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
         """`step(state, batch)` on all devices, with the same results on each."""
 
     def gather(self, params: S) -> S:
@@ -61,12 +61,12 @@ class Layout(ABC):
         return params
 
     @abstractmethod
-    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+    def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         """What to lower a step with instead of a state and the whole batch: their shapes and places. Rows are
-        appended as by `deal`."""
+        appended as by `shard_batch`."""
 
     @abstractmethod
-    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
+    def shard_batch(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         """Splits this process's rows of a batch over its devices. Rows of the fill value, which have no
         weight, are appended up to a multiple of the number of shards times `multiple` (the slices of gradient
         accumulation)."""
@@ -84,13 +84,13 @@ class Layout(ABC):
         Args:
           batches: arrays by name.
           fill: the value of padding by name. Default: 0.
-          multiple: see `deal`.
+          multiple: see `shard_batch`.
           ahead: number of batches.
         """
         waiting: list[dict[str, jax.Array]] = []
         for batch in batches:
             waiting.append(
-                {name: self.deal(rows, fill.get(name, 0), multiple) for name, rows in batch.items()}
+                {name: self.shard_batch(rows, fill.get(name, 0), multiple) for name, rows in batch.items()}
             )
             if len(waiting) > ahead:
                 yield waiting.pop(0)
@@ -116,7 +116,7 @@ class Replicas(Layout):
         check_rows(carry, self.shards)
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
-    def spread(self, step: Step, donate_state: bool = False) -> Step:
+    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
         axis = None if self.shards == 1 else AXIS  # an all-reduce over one device would copy all gradients
 
         def split_step(rest: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
@@ -125,14 +125,14 @@ class Replicas(Layout):
 
         return _Spread(replicated(split_step, self._given, donate_state), self._rows)
 
-    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+    def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
             rows = -(-x.shape[0] // (self.shards * multiple)) * multiple
             return jax.ShapeDtypeStruct((self.shards, rows, *x.shape[1:]), x.dtype)
 
         return state, {name: share(x) for name, x in batch.items()}
 
-    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
+    def shard_batch(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         devices = _number_here(self._devices)
         rows = _padded(rows, fill, devices * multiple)
         split = rows.reshape(devices, -1, *rows.shape[1:])
@@ -268,7 +268,7 @@ class Shards(Layout):
             *(axis if size % n == 0 else None for axis, size, n in zip(axes, shape, shards, strict=True))
         )
 
-    def spread(self, step: Step, donate_state: bool = False) -> Step:
+    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
         def sharded(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             axes: list[tuple[str, str | tuple[str, ...]]] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
             axes.append(("heads", TENSOR))
@@ -282,7 +282,7 @@ class Shards(Layout):
             sharded, donate_argnums=(0,) if donate_state else (), compiler_options=COMPILER.get(platform)
         )
 
-    def described(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+    def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def placed(x: Any, sharding: NamedSharding, rows: int | None = None) -> jax.ShapeDtypeStruct:
             shape = x.shape if rows is None else (rows, *x.shape[1:])
             return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
@@ -291,7 +291,7 @@ class Shards(Layout):
         rows = {name: placed(x, sharding, -(-x.shape[0] // each) * each) for name, x in batch.items()}
         return jax.tree.map(placed, state, self.shardings(state)), rows
 
-    def deal(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
+    def shard_batch(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         shards = _number_here(self._devices) // self.mesh.shape[TENSOR]
         sharding = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
         return jax.make_array_from_process_local_data(sharding, _padded(rows, fill, shards * multiple))

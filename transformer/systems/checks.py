@@ -11,7 +11,7 @@ from transformer.systems.registry import find_system, options_of
 
 def packs(config: Config) -> bool:
     """Whether a row may have several sentences."""
-    return find_system(config.system).packs and not config.model.unpacked and not config.reward.share
+    return find_system(config.system).packs and not config.model.packing_conflict and not config.reward.share
 
 
 def decided_for(config: Config, platform: str) -> Config:
@@ -40,11 +40,11 @@ def check_system(config: Config) -> None:
         raise UserError(
             f"--data.tokenizer open-word: {config.system} cannot output out-of-vocabulary words; use word"
         )
-    if config.data.batching == "packed" and (config.model.unpacked or not system.packs):
-        what = config.model.unpacked or config.system
+    if config.data.batching == "packed" and (config.model.packing_conflict or not system.packs):
+        what = config.model.packing_conflict or config.system
         raise UserError(f"--data.batching packed: {what} reads one sentence per row; use buckets")
-    if config.training.accumulate > 1 and config.model.undivided:
+    if config.training.accumulate > 1 and config.model.needs_whole_batch:
         raise UserError(
-            f"--training.accumulate {config.training.accumulate}: {config.model.undivided} needs the "
+            f"--training.accumulate {config.training.accumulate}: {config.model.needs_whole_batch} needs the "
             "statistics of the whole batch; leave one of them out"
         )

@@ -39,7 +39,7 @@ class Sound:
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class ReportSample:
     """What a model makes of one record."""
 
     title: str

@@ -11,7 +11,7 @@ import regex
 
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError
-from transformer.files import brief, shown
+from transformer.files import brief, display_path
 from transformer.text import has_text, without_formatting
 
 LONGEST = 100  # words and signs of a term, and of its translation
@@ -75,7 +75,7 @@ class Glossary:
         for number, line in enumerate(read_lines(Path(path)), start=1):
             if not has_text(line):
                 continue
-            where = f"{shown(path)}, line {number}"
+            where = f"{display_path(path)}, line {number}"
             columns = [column.strip() for column in without_formatting(line).split("\t")]
             if len(columns) != 2 or not all(map(has_text, columns)):
                 raise UserError(f"{where}: must be a term, a tab and its translation")

@@ -47,7 +47,7 @@ class TextSteering:
         begun = []
         for line, text in zip(lines, texts, strict=True):
             try:
-                begun.append(self.begun(text))
+                begun.append(self.split_prefix(text))
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
         examples = [prefix.example(*each) for each in begun]
@@ -72,7 +72,7 @@ class TextSteering:
     def _prefix_hook(self) -> Prefix:
         return Prefix(self._pieces, self.special, self._joined, SPACE if self._joined else "")
 
-    def begun(self, text: str) -> tuple[list[int], str]:
+    def split_prefix(self, text: str) -> tuple[list[int], str]:
         """The ids of the whole words of a prefix, and the letters of a last one that may go on.
 
         Raises:

@@ -23,9 +23,9 @@ from transformer.data.plans import Batching, Plan, plan_of
 from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides
 from transformer.decoding.hooks import SearchHook
 from transformer.errors import UserError
-from transformer.evaluation.scores import Measure, Score
+from transformer.evaluation.scores import Metric, Score
 from transformer.model.parameters import Arguments
-from transformer.tasks.exhibit import Exhibit
+from transformer.tasks.exhibit import ReportSample
 
 Output = Any
 
@@ -41,7 +41,7 @@ class Steering:
     hook: SearchHook
     fields: Fields
     examples: Sequence[Example]
-    least: list[int]
+    min_lengths: list[int]
     """The fewest tokens of each output, without <eos>."""
     by_beam: bool = False
     """Whether only a beam search can do it."""
@@ -65,7 +65,7 @@ class Task(ABC):
       config: of the run.
     """
 
-    criterion: Measure
+    criterion: Metric
     """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
     unit: ClassVar[str] = "examples"
     """What a corpus consists of, for messages."""
@@ -319,7 +319,7 @@ class Task(ABC):
         return output
 
     @abstractmethod
-    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """The scores, the criterion first. Validation computes only that, the test all."""
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -348,7 +348,9 @@ class Task(ABC):
         """
         return []
 
-    def exhibit(self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None) -> Exhibit:
+    def exhibit(
+        self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None
+    ) -> ReportSample:
         """Sounds and pictures of an exhibited record and its best output.
 
         Args:

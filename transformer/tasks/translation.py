@@ -30,7 +30,7 @@ from transformer.evaluation.scores import (
     BLEU,
     CHRF,
     EXACT,
-    Measure,
+    Metric,
     Score,
     bleu,
     bleu_metric,
@@ -40,8 +40,8 @@ from transformer.evaluation.scores import (
 from transformer.evaluation.segmentation import bleu_tokenizer, warning_of
 from transformer.files import brief
 from transformer.model.parameters import Arguments
-from transformer.tasks.asked import Asked
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses
+from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation, Steering, Task
 from transformer.text import has_text
@@ -198,15 +198,18 @@ class Translation(Task):
     # From decoding
 
     def input_examples(
-        self, records: Sequence[Pair | Asked], longest: int, lines: Sequence[int] = ()
+        self, records: Sequence[Pair | TranslationRequest], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [record[0] for record in records]
         return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
 
-    def steering(self, records: Sequence[Pair | Asked], lines: Sequence[int]) -> list[Steering]:
+    def steering(self, records: Sequence[Pair | TranslationRequest], lines: Sequence[int]) -> list[Steering]:
         """Prefixes and terms."""
-        asked = [record if isinstance(record, Asked) else Asked(*record) for record in records]
+        asked = [
+            record if isinstance(record, TranslationRequest) else TranslationRequest(*record)
+            for record in records
+        ]
         found = []
         if any(each.prefix for each in asked):
             found.append(self._steering.prefixes([each.prefix for each in asked], lines))
@@ -222,16 +225,16 @@ class Translation(Task):
         """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
         return self._steering.term(text)
 
-    def begun(self, text: str) -> tuple[list[int], str]:
+    def split_prefix(self, text: str) -> tuple[list[int], str]:
         """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
         the vocabulary cannot spell it."""
-        return self._steering.begun(text)
+        return self._steering.split_prefix(text)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
         return self._steering.phrases(text)
 
-    def pieces(self, ids: Sequence[int], record: Pair | Asked) -> list[str]:
+    def pieces(self, ids: Sequence[int], record: Pair | TranslationRequest) -> list[str]:
         """The subword of each id."""
         return self.tokenizers[1].for_source(record[0]).pieces(ids)
 
@@ -279,7 +282,7 @@ class Translation(Task):
             "--decoding.buckets"
         )
 
-    def is_empty(self, record: Pair | Asked) -> bool:
+    def is_empty(self, record: Pair | TranslationRequest) -> bool:
         """Whether there is no source to translate."""
         return not has_text(record[0])
 
@@ -287,7 +290,9 @@ class Translation(Task):
         """The translation of an empty source."""
         return Hypothesis("", (), 0.0, 0.0)
 
-    def outputs(self, found: SearchResult, record: Pair | Asked, n_best: int | None) -> list[Hypothesis]:
+    def outputs(
+        self, found: SearchResult, record: Pair | TranslationRequest, n_best: int | None
+    ) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:
@@ -298,9 +303,9 @@ class Translation(Task):
             raise UserError(self._impossible(record))
         return found_texts
 
-    def _impossible(self, record: Pair | Asked) -> str:
+    def _impossible(self, record: Pair | TranslationRequest) -> str:
         """What an output was asked to have, if none has it."""
-        if not isinstance(record, Asked) or not (record.prefix or record.terms):
+        if not isinstance(record, TranslationRequest) or not (record.prefix or record.terms):
             return NO_OUTPUT
         wanted = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
         wanted += [f"the term {brief(term)}" for term in record.terms]
@@ -320,7 +325,7 @@ class Translation(Task):
         """The translation."""
         return output.text
 
-    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match."""
 
         def bleu_of(given: Evaluation) -> Score:

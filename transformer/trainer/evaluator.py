@@ -11,7 +11,7 @@ import jax
 
 from transformer.config import Config
 from transformer.data.corpus import Record, Records
-from transformer.evaluation.scores import Measure, Score
+from transformer.evaluation.scores import Metric, Score
 from transformer.files import Json
 from transformer.model.parameters import Variables
 from transformer.runs.exhibits import exhibit_as_json
@@ -41,7 +41,7 @@ class Evaluator:
         self.config, self.data, self.task, self.layout = config, data, data.task, layout
         self.system = find_system(config.system)
         self._warned: set[str] = set()
-        self._step = layout.spread(make_eval_step(self.system.model(config.model), objective))
+        self._step = layout.compile_step(make_eval_step(self.system.model(config.model), objective))
 
     def validate(self, variables: Variables, request: StopRequest) -> tuple[Json, list[Sample]] | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None
@@ -90,7 +90,7 @@ class Evaluator:
                 totals[name] = before[0] + float(total), before[1] + float(weight)
         return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
 
-    def test(self, variables: Variables) -> tuple[str, list[Record], dict[Measure, Score]]:
+    def test(self, variables: Variables) -> tuple[str, list[Record], dict[Metric, Score]]:
         """The name of the test split (without one, the validation split), its records and its scores."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from transformer.data.sequences import side_lengths, sides
-from transformer.files import Json, open_whole
+from transformer.files import Json, atomic_open
 from transformer.runs.log import spent_of
 from transformer.runs.run import Run
 from transformer.runtime.hosts import gathered, is_main_process
@@ -52,7 +52,7 @@ class Journal:
 
     def _earlier(self, step: int) -> tuple[list[Json], dict[str, float]]:
         """The evaluations, and the seconds spent."""
-        with open_whole(self._run.path / "metrics.jsonl") as file:
+        with atomic_open(self._run.path / "metrics.jsonl") as file:
             for record in self._run.log.stream():
                 if record["step"] <= step:
                     file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())

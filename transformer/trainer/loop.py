@@ -21,7 +21,7 @@ from transformer.runs.log import LOSSES, standing
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.parameters import declared_parameters, model_shapes
@@ -51,7 +51,7 @@ class Loop:
         objective: Objective,
         run: Run,
         data: TrainingData,
-        watch: Watch,
+        watch: ProgressReporter,
         parent: Run | None = None,
         track: Track = untracked,
         profile: int = 0,
@@ -62,7 +62,7 @@ class Loop:
         t = config.training
         self.layout = layout_of(config.mesh, declared_parameters(config))
         step = configured_step(t, model, objective, optimizer, self.layout.gather)
-        self.train_step = self.layout.spread(step, donate_state=True)
+        self.train_step = self.layout.compile_step(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
         self.state = self._first_state(model, optimizer, parent)

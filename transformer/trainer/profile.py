@@ -8,7 +8,7 @@ from types import TracebackType
 import jax
 
 from transformer.errors import UserError
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.hosts import is_main_process
 
 SKIPPED = 3  # steps after the start, of which the first compiles
@@ -24,7 +24,7 @@ class Profile:
       watch: says where the trace is.
     """
 
-    def __init__(self, folder: Path, step: int, steps: int, watch: Watch) -> None:
+    def __init__(self, folder: Path, step: int, steps: int, watch: ProgressReporter) -> None:
         self._folder, self._watch, self._tracing = folder, watch, False
         self._first, self._last = step + SKIPPED, step + SKIPPED + steps
 

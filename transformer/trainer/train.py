@@ -16,7 +16,7 @@ from transformer.methods.registry import check_methods, objective_of
 from transformer.model.placement import platform
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
-from transformer.runtime.console import Watch
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
@@ -35,7 +35,7 @@ def train(
     config: Config,
     run_dir: Path | str | None = None,
     *,
-    watch: Watch | None = None,
+    watch: ProgressReporter | None = None,
     about: str = "",
     track: Track = untracked,
     profile: int = 0,
@@ -61,7 +61,7 @@ def train(
     """
     refuse_forked()
     clock = Clock()
-    watch = watch or Watch(quiet=not is_main_process())
+    watch = watch or ProgressReporter(quiet=not is_main_process())
     keep_programs()
     check_system(config)
     check_libraries(find_system(config.system).task.libraries(config), f"system {config.system}")
@@ -115,7 +115,7 @@ def train(
     return Path(run.name)
 
 
-def open_corpus_shown(config: Config, watch: Watch) -> Corpus:
+def open_corpus_shown(config: Config, watch: ProgressReporter) -> Corpus:
     """Opens the corpus with messages, since the first time takes a while."""
     watch.message("Preparing the corpus ...")
     start, task = time.monotonic(), find_system(config.system).task
@@ -156,7 +156,7 @@ def _sized_like_parent(config: Config, parent: Run) -> Config:
     kind = type(parent.config.model)
     common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
     wanted = dataclasses.replace(parent.config, model=kind(**common))
-    free = {f"model.{name}" for name in kind.ADAPTABLE}
+    free = {f"model.{name}" for name in kind.PARAMETER_FREE}
     changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
     if changed:
         raise UserError(

@@ -40,13 +40,13 @@ def output_cross_entropy(
 
     Only the first has a gradient, with respect to `hidden` and `table`.
     """
-    judge = functools.partial(_judge, smoothing)
+    loss_and_grad = functools.partial(_loss_and_grad, smoothing)
     chosen = (hidden * table[targets].astype(hidden.dtype)).sum(axis=-1, dtype=jnp.float32)
-    sums = sums_in_slices(judge, table, (hidden,), targets, weights, jax.lax.stop_gradient(chosen))
+    sums = sums_in_slices(loss_and_grad, table, (hidden,), targets, weights, jax.lax.stop_gradient(chosen))
     return sums["loss"], sums["nll"], sums["correct"]
 
 
-def _judge(
+def _loss_and_grad(
     smoothing: float,
     platform: str,
     logits: tuple[Float[Array, "*time v"]],

@@ -24,33 +24,38 @@ TILE = 128  # tokens; accelerators multiply whole tiles
 T = TypeVar("T")
 Sums = dict[str, Float[Array, ""]]
 """Sums over the tokens of a batch, by name, with `loss` among them."""
-Judge = Callable[..., tuple[Sums, tuple[Float[Array, "*time v"], ...]]]
+LossAndGrad = Callable[..., tuple[Sums, tuple[Float[Array, "*time v"], ...]]]
 """(platform, logits `[*time, v]` of each state, arrays `[*time, ...]`) -> the sums, and the gradients of
 `loss` with respect to the logits. The platform is one of `SLICE`."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def sums_in_slices(
-    judge: Judge, table: Float[Array, "v m"], states: tuple[Float[Array, "b t m"], ...], *arrays: Array
+    loss_and_grad: LossAndGrad,
+    table: Float[Array, "v m"],
+    states: tuple[Float[Array, "b t m"], ...],
+    *arrays: Array,
 ) -> Sums:
-    """The sums over slices of `judge(platform, logits, *arrays)`.
+    """The sums over slices of `loss_and_grad(platform, logits, *arrays)`.
 
     The gradient of a slice is computed together with its logits, so nothing is computed twice. Only `loss`
     has a gradient, with respect to the table and the states.
 
     Args:
-      judge: of the logits and arrays of a slice, token by token. Tokens that fill up the last slice are
-        zeros.
+      loss_and_grad: of the logits and arrays of a slice, token by token. Tokens that fill up the last
+        slice are zeros.
       table: the output embeddings.
       states: hidden states whose products with the table are logits.
       arrays: `[b, t, ...]`, without gradients.
     """
 
     def on(platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]) -> Sums:
-        near = _at_hand(table, states[0])
-        slices = _cut(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
+        cast_table = _cast_table(table, states[0])
+        slices = _split_time(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
         _, sums = jax.lax.scan(
-            lambda none, given: (none, _judged(judge, platform, near, len(states), given)[0]), None, slices
+            lambda none, given: (none, _judged(loss_and_grad, platform, cast_table, len(states), given)[0]),
+            None,
+            slices,
         )
         return jax.tree.map(jnp.sum, sums)
 
@@ -65,30 +70,37 @@ def _by_platform(on: Callable[..., T], *arrays: Any) -> T:
 
 
 def _forward(
-    judge: Judge, table: Array, states: tuple[Array, ...], *arrays: Array
+    loss_and_grad: LossAndGrad, table: Array, states: tuple[Array, ...], *arrays: Array
 ) -> tuple[Sums, tuple[Array, tuple[Array, ...], int]]:
-    on = functools.partial(_sums_and_gradients, judge)
+    on = functools.partial(_sums_and_gradients, loss_and_grad)
     sums, (of_table, of_states) = _by_platform(on, table, states, arrays)
     return sums, (of_table, of_states, len(arrays))
 
 
 def _sums_and_gradients(
-    judge: Judge, platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]
+    loss_and_grad: LossAndGrad,
+    platform: str,
+    table: Array,
+    states: tuple[Array, ...],
+    arrays: tuple[Array, ...],
 ) -> tuple[Sums, tuple[Array, tuple[Array, ...]]]:
-    near, on_cpu = _at_hand(table, states[0]), platform == "cpu"
+    cast_table, on_cpu = _cast_table(table, states[0]), platform == "cpu"
 
     def add(of_table: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
-        sums, gradients = _judged(judge, platform, near, len(states), given)
-        gradients = tuple(gradient.astype(near.dtype) for gradient in gradients)
+        sums, gradients = _judged(loss_and_grad, platform, cast_table, len(states), given)
+        gradients = tuple(gradient.astype(cast_table.dtype) for gradient in gradients)
         for state, gradient in zip(given[: len(states)], gradients, strict=True):
             # on a CPU the longer axis last, so that it has to transpose the smaller operand
             if on_cpu:
                 of_table += _exact("pbtm,pbtv->pmv", state, gradient)
             else:
                 of_table += _exact("pbtv,pbtm->pvm", gradient, state)
-        return of_table, (sums, tuple(_exact("pbtv,vm->pbtm", gradient, near) for gradient in gradients))
+        return of_table, (
+            sums,
+            tuple(_exact("pbtv,vm->pbtm", gradient, cast_table) for gradient in gradients),
+        )
 
-    slices = _cut(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
+    slices = _split_time(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
     shape, axes = ((*table.T.shape,), (None, "vocabulary")) if on_cpu else (table.shape, ("vocabulary", None))
     zeros = jnp.zeros((shards_of_rows(), *shape), jnp.float32)
     zeros = nn.with_logical_constraint(zeros, ("rows", *axes))
@@ -103,7 +115,9 @@ def _sums_and_gradients(
     return jax.tree.map(jnp.sum, sums), (of_table, gradients)
 
 
-def _backward(judge: Judge, found: tuple[Array, tuple[Array, ...], int], cotangents: Sums) -> tuple[Any, ...]:
+def _backward(
+    loss_and_grad: LossAndGrad, found: tuple[Array, tuple[Array, ...], int], cotangents: Sums
+) -> tuple[Any, ...]:
     of_table, of_states, others = found
     scale = cotangents["loss"]
     return of_table * scale, tuple((x * scale).astype(x.dtype) for x in of_states), *(None,) * others
@@ -115,16 +129,16 @@ _exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def _judged(
-    judge: Judge, platform: str, near: Array, states: int, given: tuple[Array, ...]
+    loss_and_grad: LossAndGrad, platform: str, cast_table: Array, states: int, given: tuple[Array, ...]
 ) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
     """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`."""
-    each = tuple(_exact("pbtm,vm->pbtv", state, near) for state in given[:states])
+    each = tuple(_exact("pbtm,vm->pbtv", state, cast_table) for state in given[:states])
     rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*each, *given[states:]))
-    sums, gradients = judge(platform, rows[:states], *rows[states:])
+    sums, gradients = loss_and_grad(platform, rows[:states], *rows[states:])
     return sums, tuple(x.reshape(each[0].shape) for x in gradients)
 
 
-def _at_hand(table: Float[Array, "v m"], state: Array) -> Float[Array, "v m"]:
+def _cast_table(table: Float[Array, "v m"], state: Array) -> Float[Array, "v m"]:
     """The table in the dtype of the states, gathered once instead of for every slice."""
     return nn.with_logical_constraint(table.astype(state.dtype), ("vocabulary", None))
 
@@ -136,7 +150,7 @@ def _lined_up(arrays: tuple[Array, ...], platform: str) -> tuple[Array, ...]:
     return tuple(x.reshape(shards_of_rows(), -1, *x.shape[2:]) for x in arrays)
 
 
-def _cut(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
+def _split_time(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
     """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one filled up with
     zeros. A token has so many logits."""
     (rows, time), places = arrays[0].shape[:2], shards_of_rows()
@@ -196,7 +210,7 @@ def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> 
         return function(*(_merged(x, 0) for x in given))
 
     def on(platform: str, *arrays: Array) -> Any:
-        slices = jax.lax.map(jax.checkpoint(of_slice), _cut(arrays, vocabulary, platform))
+        slices = jax.lax.map(jax.checkpoint(of_slice), _split_time(arrays, vocabulary, platform))
         return jax.tree.map(lambda x: _join(x, arrays[0].shape[:2]), slices)
 
     return _by_platform(on, *arrays)

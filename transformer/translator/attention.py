@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer.data.sequences import Example, sides, stacked
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.translator.decoder import Decoder
-from transformer.translator.given import aligned
+from transformer.translator.scoring import aligned
 
 MULTIPLE = 32
 """Of which lengths are, so that few programs are compiled."""
@@ -30,5 +30,5 @@ def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarra
     batch = stacked([example], fields, lengths, 1)
     source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
     weights = np.asarray(aligned(system, model, decoder.variables, source, target))[0]
-    rows, columns = np.asarray(model.written(target))[0], np.asarray(model.words(source))[0]
+    rows, columns = np.asarray(model.target_mask(target))[0], np.asarray(model.source_mask(source))[0]
     return weights[rows][:, columns]

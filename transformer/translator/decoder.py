@@ -30,11 +30,11 @@ from transformer.data.sequences import Example, Fields
 from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct
 from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
-from transformer.decoding.lanes import Batches, Job, Lane, batch, sizes
+from transformer.decoding.lanes import BatchSearch, Lane, ProgramKey, batch, sizes
 from transformer.decoding.queue import Answer, Queue, Request
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.decoding.workers import Station, Workers, places
+from transformer.decoding.workers import Worker, Workers, places
 from transformer.errors import UserError
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
@@ -87,7 +87,7 @@ class Decoder(Generic[TaskT]):
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
-        self._searches: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], Search] = {}
+        self._searches: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchService] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -221,7 +221,7 @@ class Decoder(Generic[TaskT]):
                     else:
                         some.append((numbered[0], as_read(numbered[1], longest)))
                 if some:
-                    begun += self._begin(some, settings, n_best, **then)
+                    begun += self._submit_all(some, settings, n_best, **then)
                 if pause and not begun:
                     yield None
                 while begun and (begun[0].done() or not going_on or len(begun) >= AHEAD):
@@ -246,7 +246,7 @@ class Decoder(Generic[TaskT]):
           searches: they must be short, and cannot wait for other records.
         """
         numbered = whole_number("line", line), record
-        (future,) = self._begin([numbered], self.settings(n_best, options), n_best)
+        (future,) = self._submit_all([numbered], self.settings(n_best, options), n_best)
         return future
 
     def warm_up(self, **options: Option) -> None:
@@ -262,7 +262,7 @@ class Decoder(Generic[TaskT]):
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
         for this model."""
         settings = changed_search(self.config.decoding, options)
-        kept = settings.kept
+        kept = settings.num_hypotheses
         if n_best is not None and not 1 <= whole_number("n_best", n_best) <= kept:
             raise UserError(
                 f"--n-best {n_best}: must be at least 1 and at most {kept}, which this search keeps; see "
@@ -284,7 +284,7 @@ class Decoder(Generic[TaskT]):
             return self.task.consensus(self.task.outputs(found, record, None))[:n_best]
         return self.task.outputs(found, record, n_best)
 
-    def _begin(
+    def _submit_all(
         self,
         records: Sequence[tuple[int, Record]],
         settings: DecodingConfig,
@@ -355,7 +355,7 @@ class Decoder(Generic[TaskT]):
                 raise UserError(
                     f"{each.name}: only --decoding.method beam, without --decoding.groups, can find them"
                 )
-        for line, example, *least in zip(lines, examples, *(each.least for each in asked), strict=True):
+        for line, example, *least in zip(lines, examples, *(each.min_lengths for each in asked), strict=True):
             most = self._room(example, settings)
             if sum(least) > most:
                 limits = "extra-length", "max-length", "buckets"
@@ -375,7 +375,7 @@ class Decoder(Generic[TaskT]):
 
     def _search(
         self, settings: DecodingConfig, hooks: Sequence[SearchHook] = (), fields: Fields | None = None
-    ) -> "Search":
+    ) -> "SearchService":
         """The search with these options, which goes on as long as there are requests."""
         key = settings.static(), tuple(hooks)
         with self._lock:
@@ -383,7 +383,9 @@ class Decoder(Generic[TaskT]):
                 self._searches[key] = self._new_search(settings, hooks, fields or self._fields)
             return self._searches[key]
 
-    def _new_search(self, settings: DecodingConfig, more: Sequence[SearchHook], fields: Fields) -> "Search":
+    def _new_search(
+        self, settings: DecodingConfig, more: Sequence[SearchHook], fields: Fields
+    ) -> "SearchService":
         whole = all(x.is_fully_replicated for x in jax.tree.leaves(self.variables))
         devices = places() if whole else [None]  # a model may be too large for one device
         rows, method = -(-settings.rows // len(devices)), self.steered(settings, more)
@@ -391,23 +393,23 @@ class Decoder(Generic[TaskT]):
         if not isinstance(method, AutoregressiveSearch):
             queue = Queue(1)
 
-            def batches(worker: int) -> list[Station]:
+            def batches(worker: int) -> list[Worker]:
                 search = functools.partial(method, self.model, variables[worker])
-                return [Batches(search, settings, fields, queue, rows)]
+                return [BatchSearch(search, settings, fields, queue, rows)]
 
-            return Search(Workers(queue, batches, devices), [settings.buckets[-1]])
+            return SearchService(Workers(queue, batches, devices), [settings.buckets[-1]])
         padded = tuple(name for name, field in fields.items() if field.padded)
-        job = Job(method, self.model, settings.static(), padded)
+        job = ProgramKey(method, self.model, settings.static(), padded)
         each = sizes(job, fields, rows)
         queue = Queue(len(each))
 
-        def lanes(worker: int) -> list[Station]:
+        def lanes(worker: int) -> list[Worker]:
             return [
                 Lane(index, job, size, fields, variables[worker], queue, len(devices))
                 for index, size in enumerate(each)
             ]
 
-        return Search(Workers(queue, lanes, devices), [size.inputs for size in each])
+        return SearchService(Workers(queue, lanes, devices), [size.inputs for size in each])
 
     def steered(self, settings: DecodingConfig, more: Sequence[SearchHook] = ()) -> Any:
         """The system's search, with the rules of the options and other hooks.
@@ -436,7 +438,7 @@ class Decoder(Generic[TaskT]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class SearchService:
     """A search with fixed options."""
 
     workers: Workers

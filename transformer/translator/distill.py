@@ -24,7 +24,7 @@ from transformer.commands import command
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
 from transformer.errors import UserError
-from transformer.files import Json, MiB, append_flags, open_regular, open_whole, parse_object, write_whole
+from transformer.files import Json, MiB, append_flags, atomic_open, open_regular, parse_object, write_whole
 
 if TYPE_CHECKING:
     from transformer.runs.run import Run
@@ -74,9 +74,9 @@ def _write(
 ) -> None:
     """Writes what is missing of the corpus."""
     from transformer.data.sources.corpora import one_line, open_corpus
-    from transformer.runtime.console import Watch
+    from transformer.runtime.console import ProgressReporter
 
-    watch = Watch()
+    watch = ProgressReporter()
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
     languages = suffixes(text_data(run.config))
@@ -154,7 +154,7 @@ def _write_side(path: Path, lines: Iterator[str]) -> None:
     from transformer.data.sources.corpora import one_line
 
     if not path.exists():
-        with open_whole(path) as file:
+        with atomic_open(path) as file:
             file.writelines(f"{one_line(line)}\n".encode() for line in lines)
 
 

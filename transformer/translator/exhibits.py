@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer.data.corpus import Record
-from transformer.tasks.exhibit import Exhibit
+from transformer.tasks.exhibit import ReportSample
 from transformer.translator.attention import forced_attention
 from transformer.translator.decoder import Decoder
 
 
-def exhibits_of(decoder: Decoder[Any], records: Sequence[Record]) -> Iterator[Exhibit]:
+def exhibits_of(decoder: Decoder[Any], records: Sequence[Record]) -> Iterator[ReportSample]:
     """The exhibits of records: their best outputs, and the attention given their references.
 
     Args:

@@ -21,12 +21,12 @@ from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.forks import refuse_forked
-from transformer.tasks.asked import Asked, asked, sentence
+from transformer.tasks.requests import TranslationRequest, make_requests, sentence
 from transformer.tasks.translation import Hypothesis, Pair, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
-from transformer.translator.given import More, aligned, covered, scored
 from transformer.translator.lengths import of_any_length, of_like_length, padded, within_positions
+from transformer.translator.scoring import Extras, aligned, covered, scored
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 
@@ -217,10 +217,10 @@ class Translator(Decoder[Translation]):
         """
         records = any_number("sources", records, "sentences")
         settings = self.settings(n_best, options)
-        pairs = enumerate(asked(records, prefixes, terms), whole_number("first_line", first_line))
+        pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
         alignments = true_or_false("alignments", alignments)
         token_scores = true_or_false("token_scores", token_scores)
-        more = More(alignments, token_scores) if alignments or token_scores else None
+        more = Extras(alignments, token_scores) if alignments or token_scores else None
         return self.outputs(pairs, settings, n_best, more=more)
 
     def submit(  # type: ignore[override]
@@ -247,18 +247,20 @@ class Translator(Decoder[Translation]):
           A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
           run in the thread that searches: they must be short, and cannot wait for other sentences.
         """
-        return super().submit(next(asked([record], [prefix], [terms])), n_best=n_best, line=line, **options)
+        return super().submit(
+            next(make_requests([record], [prefix], [terms])), n_best=n_best, line=line, **options
+        )
 
     def finished(
         self,
         found: SearchResult,
-        record: Pair | Asked,
+        record: Pair | TranslationRequest,
         settings: DecodingConfig,
         n_best: int | None,
-        more: More | None = None,
+        more: Extras | None = None,
     ) -> list[Hypothesis]:
         """The hypotheses of a sentence, with what else is wanted of each."""
-        more, coverage = more or More(), getattr(settings, "coverage_penalty", 0.0)
+        more, coverage = more or Extras(), getattr(settings, "coverage_penalty", 0.0)
         several = super().finished(found, record, settings, None if coverage else n_best)
         if not (coverage or more.alignments or more.token_scores):
             return several

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from transformer.data.features.audio import RATE
 from transformer.errors import UserError
 from transformer.extras import library
-from transformer.files import open_regular, open_whole
+from transformer.files import atomic_open, open_regular
 
 LONGEST = 3600
 """The most seconds of a file."""
@@ -183,7 +183,7 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
             sound.comment = comment
         sound.write(samples)
     try:
-        with open_whole(path) as file:
+        with atomic_open(path) as file:
             file.write(written.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error

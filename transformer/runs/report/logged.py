@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from transformer.config import DataConfig, Option, as_decided, changed
-from transformer.evaluation.scores import LONGEST_NAME, Measure
+from transformer.evaluation.scores import LONGEST_NAME, Metric
 from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.log import spent_of, standing
 from transformer.runs.report.charts import Points
@@ -38,9 +38,9 @@ class Logged:
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> Metric:
         """The score that decides which checkpoint is best."""
-        return Measure.of(self.evaluations[-1] if self.evaluations else {})
+        return Metric.of(self.evaluations[-1] if self.evaluations else {})
 
     def __bool__(self) -> bool:
         return bool(self.starts or self.training or self.evaluations)
@@ -109,7 +109,7 @@ class Logged:
 
 def _score(evaluation: Json) -> str:
     """The score that decides, with its title."""
-    measure = Measure.of(evaluation)
+    measure = Metric.of(evaluation)
     return f"{measure.title} {measure.shown(measure.value(evaluation))}"
 
 
@@ -161,6 +161,6 @@ def _scores(path: Path) -> tuple[str, str, Json]:
 def _valid(name: str, score: Json) -> Json:
     """A test score, complete. Raises ValueError if it cannot be shown."""
     title = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)  # not in version 0.1
-    measure = Measure(name, score.get("title", title), digits=score.get("digits", 2))
+    measure = Metric(name, score.get("title", title), digits=score.get("digits", 2))
     value = measure.value({name: score.get("value")})
     return score | {"title": measure.title, "digits": measure.digits, "value": value}

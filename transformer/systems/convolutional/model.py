@@ -111,7 +111,7 @@ class Convolutional(EncoderDecoder):
         deterministic: bool = True,
     ) -> Source:
         """The encoder stack, with symmetric kernels."""
-        words = self.words(source)
+        words = self.source_mask(source)
         embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
         x = embedded
         for layer, convolution in enumerate(self.encoder):

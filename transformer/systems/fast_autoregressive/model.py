@@ -167,7 +167,7 @@ class FastAutoregressive(EncoderDecoder):
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        words = self.words(source)
+        words = self.source_mask(source)
         states = self.encoder(self.source_embedding(source), words, deterministic)
         mean = (states * words[..., None]).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1)[:, None]
         start = jnp.tanh(self.start(mean))[:, None, :]

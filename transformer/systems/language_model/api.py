@@ -126,7 +126,7 @@ class Generator(Decoder[LanguageModelling]):
                 if (ended := before(held, until)) != held:
                     yield ended
                     return
-                certain = len(held) - _begun(held, until)
+                certain = len(held) - _partial_match(held, until)
                 if certain:
                     yield held[:certain]
                 held = held[certain:]
@@ -221,7 +221,7 @@ def before(text: str, until: Sequence[str]) -> str:
     return text[: min(places, default=len(text))]
 
 
-def _begun(text: str, until: Sequence[str]) -> int:
+def _partial_match(text: str, until: Sequence[str]) -> int:
     """The length of the longest end of the text that begins one of these strings."""
     sizes = [size for each in until for size in range(1, len(each)) if text.endswith(each[:size])]
     return max(sizes, default=0)

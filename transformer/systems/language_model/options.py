@@ -31,7 +31,7 @@ class LanguageModelConfig(StackConfig):
         **dict.fromkeys(("memory", "evaluation_memory"), (0, LONGEST)),
     }
 
-    ADAPTABLE = (*StackConfig.ADAPTABLE, "memory", "evaluation_memory")
+    PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "memory", "evaluation_memory")
 
     def __post_init__(self) -> None:
         super().__post_init__()

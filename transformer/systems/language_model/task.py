@@ -32,7 +32,7 @@ from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Measure, Score
+from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.systems.language_model.options import LanguageModelConfig
@@ -286,7 +286,7 @@ class LanguageModelling(Task):
         """The text."""
         return output.text
 
-    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Bits per character, and perplexity per token and per word."""
 
         def perplexity(name: str) -> Callable[[Evaluation], Score]:

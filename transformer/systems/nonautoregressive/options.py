@@ -84,7 +84,7 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     }
 
     @property
-    def kept(self) -> int:
+    def num_hypotheses(self) -> int:
         return 1 if self.method == "greedy" else self.beam_size
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ class NonAutoregressiveSynthesiser(Voice):
         predicted = self.predict_durations(memory, deterministic)
         if durations is None:
             durations = steps_of(predicted, memory.mask)
-        steps = self.written(target)
+        steps = self.target_mask(target)
         frames = self.speak(memory, durations, steps, deterministic)[:, : target.shape[1]]
         return Spoken(frames, self.refine(frames, jnp.isfinite(target[..., 0])), predicted)
 

@@ -27,7 +27,7 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     """Weight of the duration predictor's loss, which is added once per token."""
 
     _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "duration_kernel": (1, 99)}
-    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "teacher", "duration_weight")
+    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "teacher", "duration_weight")
 
     @property
     def untaught(self) -> str:

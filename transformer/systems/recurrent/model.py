@@ -170,7 +170,7 @@ class Recurrent(EncoderDecoder):
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        words = self.words(source)
+        words = self.source_mask(source)
         values, last = self.encoder(self.source_embedding(source), words.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
         return Memory(

@@ -23,8 +23,8 @@ from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
-from transformer.translator.given import aligned
 from transformer.translator.lengths import of_like_length, padded
+from transformer.translator.scoring import aligned
 
 Heard = Path | str | np.ndarray | jax.Array
 """A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
@@ -138,7 +138,7 @@ class Transcriber(Decoder[SpeechToText]):
         target = padded([each.ids for each in several], columns, rows, self.task.special.pad)
         weights = np.asarray(aligned(self.system, self.model, self.variables, source, jnp.asarray(target)))
         model: Any = self.model
-        there = int(np.asarray(model.words(source))[0].sum())
+        there = int(np.asarray(model.source_mask(source))[0].sum())
         return [each[: len(x.ids), :there] for each, x in zip(weights, several, strict=False)]
 
 

@@ -54,7 +54,7 @@ class SpeechTransformer(Transformer):
         self.front = Affine(c.d_model, ("hidden", "model"))
 
     @nn.nowrap
-    def words(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
+    def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
         """Which of the shortened frames are there."""
         return self.there(source)[:, :: 2**self.config.convolutions]
 
@@ -72,7 +72,7 @@ class SpeechTransformer(Transformer):
         every_layer: bool = False,
     ) -> Memory:
         """The encoder stack on shortened frames; in training, with masks over parts of the input."""
-        there, words = self.there(source), self.words(source)
+        there, words = self.there(source), self.source_mask(source)
         x = jnp.where(there[..., None], source, 0)
         if self.config.masks and not deterministic:
             x = self.hidden_in_part(x, there.sum(axis=1))

@@ -41,7 +41,7 @@ class SpeechConfig(TransformerConfig):
         "kernel_width": (1, 99),
         **dict.fromkeys(("masks", "mask_bands", "mask_frames"), (0, LARGEST)),
     }
-    ADAPTABLE = (*TransformerConfig.ADAPTABLE, "masks", "mask_bands", "mask_frames", "mask_share")
+    PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "masks", "mask_bands", "mask_frames", "mask_share")
 
     def __post_init__(self) -> None:
         super().__post_init__()

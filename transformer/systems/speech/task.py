@@ -19,11 +19,11 @@ from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
-from transformer.evaluation.scores import CHARACTERS, SENTENCES, WORDS, Measure, Score
+from transformer.evaluation.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
 from transformer.evaluation.segmentation import is_unspaced
 from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.model.parameters import Arguments
-from transformer.tasks.exhibit import Exhibit
+from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
@@ -55,7 +55,7 @@ class SpeechToText(Recordings):
     writer = "transformer.systems.speech.writer"
 
     @property
-    def criterion(self) -> Measure:  # type: ignore[override]
+    def criterion(self) -> Metric:  # type: ignore[override]
         """Word error rate, or character error rate if that is chosen."""
         return CHARACTERS if self.config.training.error_rate == "characters" else WORDS
 
@@ -130,7 +130,7 @@ class SpeechToText(Recordings):
         """The text."""
         return output.text
 
-    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """The error rates of the outputs."""
 
         def of(rate: ErrorsOf) -> Callable[[Evaluation], Score]:
@@ -138,7 +138,7 @@ class SpeechToText(Recordings):
 
         return {measure: of(rate) for measure, rate in self.error_rates().items()}
 
-    def error_rates(self) -> Mapping[Measure, ErrorsOf]:
+    def error_rates(self) -> Mapping[Metric, ErrorsOf]:
         """Word, character and sentence error rate; the criterion first."""
         found = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
         return {self.criterion: found[self.criterion]} | found
@@ -158,9 +158,9 @@ class SpeechToText(Recordings):
 
     def exhibit(
         self, record: Recording, output: Hypothesis, attention: Float[np.ndarray, "t s"] | None
-    ) -> Exhibit:
+    ) -> ReportSample:
         """The recording, what is said in it and what is heard."""
-        return Exhibit(
+        return ReportSample(
             title=record.name,
             texts={"said": record.text, "heard": output.text},
             sounds=(resynthesised(record),),

@@ -94,7 +94,7 @@ class Synthesiser(Voice):
         embedded: Float[Array, "b s m"] | None = None,
     ) -> Float[Array, "b s m"]:
         """The decoder's last states: a step reads the frame before its own, zeros at the beginning."""
-        c, there = self.config, self.written(target)
+        c, there = self.config, self.target_mask(target)
         x = jnp.where(jnp.isfinite(target), target, 0)
         last = x[:, c.reduction - 1 :: c.reduction]
         before = jnp.pad(last, ((0, 0), (1, 0), (0, 0)))[:, : there.shape[1]]

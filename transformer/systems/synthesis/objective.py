@@ -27,7 +27,7 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
         # not by `apply_training`: this pass does not count in running statistics
         dropout = {"dropout": rngs["before"]}
         before: Any = model.apply(variables, batch["source"], target, deterministic=False, rngs=dropout)
-        own = jax.random.uniform(rngs["where"], model.written(target).shape) < c.own_frames
+        own = jax.random.uniform(rngs["where"], model.target_mask(target).shape) < c.own_frames
         own = jnp.repeat(own, c.reduction, axis=1)[:, : target.shape[1], None] & jnp.isfinite(target)
         read = jnp.where(own, jax.lax.stop_gradient(before.frames), target)
     found, sown = apply_training(
@@ -40,7 +40,7 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
         rngs=context.rngs("dropout"),
     )
     spoken = Spoken(*found)
-    steps = model.written(target)
+    steps = model.target_mask(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
     weights = steps * jnp.where(last, c.stop_weight, 1.0)

@@ -68,7 +68,7 @@ class SynthesisConfig(VoiceConfig):
 
     _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "prenet_width": (1, LARGEST)}
     _RATES = (*VoiceConfig._RATES, "prenet_dropout")
-    ADAPTABLE = (*VoiceConfig.ADAPTABLE, "prenet_dropout", "own_frames", "stop_weight")
+    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "prenet_dropout", "own_frames", "stop_weight")
 
     def __post_init__(self) -> None:
         super().__post_init__()

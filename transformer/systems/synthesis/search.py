@@ -66,10 +66,10 @@ def _spoken(
     steps, rows = most_steps(model, options, source.shape[1]), source.shape[0]
     keys = jax.vmap(lambda seed, line: jax.random.fold_in(jax.random.key(seed), line))(seeds, lines)
 
-    def begin(model: Synthesiser) -> Cache:
+    def init_cache(model: Synthesiser) -> Cache:
         return model.init_cache(model.encode(source), 1, steps)
 
-    cache: Cache = model.apply(given, method=begin)  # type: ignore[assignment]
+    cache: Cache = model.apply(given, method=init_cache)  # type: ignore[assignment]
     frames = jnp.zeros((rows, steps, c.reduction, c.bands))
     empty = (source == c.special.pad).all(axis=1)
     state = jnp.int32(0), cache, jnp.zeros((rows, 1, c.bands)), frames, jnp.where(empty, 0, steps), empty

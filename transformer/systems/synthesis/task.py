@@ -18,11 +18,11 @@ from transformer.data.sequences import Example
 from transformer.data.sources.corpora import one_line
 from transformer.data.sources.recordings import Recording
 from transformer.errors import UserError
-from transformer.evaluation.scores import MEL, Measure, Score
+from transformer.evaluation.scores import MEL, Metric, Score
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.systems.synthesis.options import VoiceConfig
-from transformer.tasks.exhibit import Exhibit, Sound
+from transformer.tasks.exhibit import ReportSample, Sound
 from transformer.tasks.plain import Plain
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
@@ -149,7 +149,7 @@ class TextToSpeech(Recordings):
         features = found.frames[: int(found.lengths)] * self.scale.deviation + self.scale.mean
         return [Utterance(record.text, features, bool(found.stopped))]
 
-    def measures(self) -> Mapping[Measure, Callable[[Evaluation], Score]]:
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """The mean absolute error of the normalised features, given all frames of the recording before, or
         the durations in it."""
 
@@ -178,10 +178,10 @@ class TextToSpeech(Recordings):
 
     def exhibit(
         self, record: Recording, output: Utterance, attention: Float[np.ndarray, "t s"] | None
-    ) -> Exhibit:
+    ) -> ReportSample:
         """The synthetic speech beside the recording."""
         end = "" if output.stopped else ", cut at the limit of the search"
-        return Exhibit(
+        return ReportSample(
             title=record.text,
             texts={},
             sounds=(Sound(f"synthetic, {output.seconds:.1f} s{end}", output.wave), resynthesised(record)),

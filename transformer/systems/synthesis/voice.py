@@ -59,6 +59,6 @@ class Voice(Transformer):
         return frames + x if self.postnet else frames
 
     @nn.nowrap
-    def written(self, target: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
+    def target_mask(self, target: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
         """Which steps of the decoder are there."""
         return jnp.isfinite(target[..., 0])[:, :: self.config.reduction]

@@ -8,7 +8,7 @@ from transformer.errors import UserError, counted
 from transformer.text import without_formatting
 
 
-class Asked(NamedTuple):
+class TranslationRequest(NamedTuple):
     """A sentence to be translated, and what is asked of its translation."""
 
     source: str
@@ -20,9 +20,9 @@ class Asked(NamedTuple):
     """Words and phrases that must occur in it."""
 
 
-def asked(
+def make_requests(
     sources: Iterable[object], prefixes: Iterable[object] = (), terms: Iterable[object] = ()
-) -> Iterator[Asked]:
+) -> Iterator[TranslationRequest]:
     """Records of sentences with their prefixes and terms.
 
     Args:
@@ -45,7 +45,9 @@ def asked(
         if isinstance(own, str) or not isinstance(own, Iterable):
             raise UserError("the terms of a sentence must be a list of words and phrases")
         texts = (without_formatting(sentence(text, "terms must be words and phrases")) for text in own)
-        yield Asked(sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts))
+        yield TranslationRequest(
+            sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts)
+        )
 
 
 def _none(given: Iterable[object]) -> bool:

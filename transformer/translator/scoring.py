@@ -18,7 +18,7 @@ UNPAID = 1e-6  # the least attention of a source token, of which the coverage pe
 
 
 @dataclasses.dataclass(frozen=True)
-class More:
+class Extras:
     """What else is wanted of every hypothesis; each takes another pass of the model."""
 
     alignments: bool = False
