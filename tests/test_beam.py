@@ -1,5 +1,6 @@
 """Beam search agrees with exhaustive and slow searches, independently of the rest of the batch."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -109,6 +110,21 @@ def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
                 assert_same(hypotheses(result, row, special), sorted(ranked, reverse=True))
                 best.add(max(ranked)[1])
     assert len({len(tokens) for tokens in best}) > 1
+
+
+def test_a_model_that_begins_with_eos_can_end() -> None:
+    """Its first decoder input is predicted, at the end; padding still is not."""
+    special = SpecialIds(pad=5, bos=3, eos=3, unk=0)
+    model = Transformer(dataclasses.replace(TINY.config, special=special))
+    variables = random_variables(model, 0)
+    result = beam_search(model, variables, TINY_SOURCES, beam_size=100, max_length=4, extra_length=9)
+    for row, source in enumerate(TINY_SOURCES):
+        everything = enumerate_all(next_log_p(model, variables, source), [0, 1, 2, 4], special.eos, limit=4)
+        expected = sorted(((p / wu_penalty(0.6)(len(y)), y) for p, y in everything), reverse=True)
+        found = zip(np.asarray(result.tokens)[row], np.asarray(result.scores)[row], strict=True)
+        ended = [(float(score), ids.tolist()) for ids, score in found if np.isfinite(score)]
+        sentences = [(score, tuple(ids[: ids.index(special.eos) + 1])) for score, ids in ended]
+        assert_same(sentences, expected)
 
 
 @pytest.mark.parametrize("beam_size", LIMITS)

@@ -14,7 +14,7 @@ class SpecialIds:
     pad: int = 0
     """<pad>, which pads rows. It is never generated."""
     bos: int = 1
-    """<s>, the first decoder input."""
+    """<s>, the first decoder input. It may be the same as eos."""
     eos: int = 2
     """</s>, the end of every sentence."""
     unk: int = 3
@@ -22,6 +22,11 @@ class SpecialIds:
 
     def __post_init__(self) -> None:
         check_types("model.special", self)
+
+    @property
+    def never_predicted(self) -> tuple[int, ...]:
+        """The ids that a search leaves out: <pad>, and the first decoder input unless it ends sentences."""
+        return tuple(sorted({self.pad, self.bos} - {self.eos}))
 
 
 @dataclass(frozen=True)

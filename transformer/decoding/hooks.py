@@ -110,7 +110,7 @@ def allowed(
     """The logits to choose from: without <pad>, <bos> and what the hook forbids. Where it is the last step,
     only <eos> is left, even if the hook forbids it."""
     vocabulary = jnp.arange(logits.shape[-1])
-    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
     going_on = jnp.where(never, -jnp.inf, filtered(hook, logits, state))
     ending = jnp.where(vocabulary == special.eos, logits, -jnp.inf)
     return jnp.where(last[:, None, None], ending, going_on)

@@ -84,7 +84,7 @@ def _next(
     found: tuple[Array, Cache] = model.apply(variables, cache, token, method="decode_step")  # type: ignore[assignment]
     logits, cache = found
     log_p = jax.nn.log_softmax(logits[0])
-    possible = logits[0].at[:, jnp.asarray([special.pad, special.bos])].set(NEVER)
+    possible = logits[0].at[:, jnp.asarray(special.never_predicted)].set(NEVER)
     if draw.greedy:
         chosen = possible.argmax(axis=-1)
     else:

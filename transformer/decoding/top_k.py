@@ -81,7 +81,7 @@ def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
     """`best_of` for TPUs: one pass over the logits finds the maxima of strides and their sums of
     exponentials, which are relative to these maxima (Milakov and Gimelshein 2018)."""
     x, special = unrestricted.logits, unrestricted.special
-    lowest, parts, never = jnp.finfo(x.dtype).min, _parts(x), (special.pad, special.bos)
+    lowest, parts, never = jnp.finfo(x.dtype).min, _parts(x), special.never_predicted
     maxima = functools.reduce(jnp.maximum, parts)
     finite = jnp.maximum(maxima, lowest)
     sums = functools.reduce(jnp.add, [jnp.exp(part - finite) for part in parts])
@@ -95,9 +95,9 @@ def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
 
 def best_of_whole(unrestricted: Unrestricted, k: int) -> TopK:
     """The k best tokens that are allowed, with `lax.top_k`, which is a kernel on GPUs."""
-    special = unrestricted.special
-    values, tokens = _whole(k + 2, unrestricted.logits)
-    values = jnp.where((tokens == special.pad) | (tokens == special.bos), NEVER, values)
+    never = unrestricted.special.never_predicted
+    values, tokens = _whole(k + len(never), unrestricted.logits)
+    values = jnp.where(jnp.isin(tokens, jnp.array(never)), NEVER, values)
     values, chosen = jax.lax.top_k(values, k)
     return _or_eos(unrestricted, values, jnp.take_along_axis(tokens, chosen, axis=-1))
 

@@ -120,7 +120,7 @@ def log_probabilities(
 
     factors: Any = model.apply(variables, method=run)
     hidden, table = factors
-    never = jnp.zeros(table.shape[0], bool).at[jnp.asarray([special.pad, special.bos])].set(True)
+    never = jnp.zeros(table.shape[0], bool).at[jnp.asarray(special.never_predicted)].set(True)
 
     def chosen(hidden: Array, targets: Array) -> Array:
         log_p = jax.nn.log_softmax(jnp.where(never, -jnp.inf, logits(hidden, table)))

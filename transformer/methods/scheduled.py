@@ -107,7 +107,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
 def _possible(model: EncoderDecoder, scores: Float[Array, "*b v"]) -> Float[Array, "*b v"]:
     """Logits of tokens that may be predicted."""
     special = model.config.special
-    never = jnp.zeros(scores.shape[-1], bool).at[jnp.asarray([special.pad, special.bos])].set(True)
+    never = jnp.zeros(scores.shape[-1], bool).at[jnp.asarray(special.never_predicted)].set(True)
     return jnp.where(never, -jnp.inf, scores)
 
 

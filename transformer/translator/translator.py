@@ -366,7 +366,7 @@ class Translator(Decoder[Translation]):
             except TypeError as error:
                 what = f"line {line}: the target {reprlib.repr(given)}"
                 raise UserError(f"{what} must be a text or a list of ids") from error
-            if ids[-1:] != [special.eos] or {special.pad, special.bos, special.eos} & set(ids[:-1]):
+            if ids[-1:] != [special.eos] or {*special.never_predicted, special.eos} & set(ids[:-1]):
                 raise UserError(
                     f"line {line}: the target must be ids of tokens, then <eos>, which is {special.eos} (as "
                     f"Hypothesis.ids is), and not {reprlib.repr(ids)}"

@@ -144,7 +144,7 @@ def predict_tokens(
     position, another token before it, <pad> after it."""
     logits = apply(memory, draft, method="logits")
     vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
-    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
     last = (position == lengths[:, None] - 1)[..., None]
     allowed = jnp.where(last, vocabulary == special.eos, ~never & (vocabulary != special.eos))
     tokens = jnp.where(allowed, logits, NEVER).argmax(axis=-1)
@@ -200,7 +200,7 @@ def truncate_at_eos(
 ) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
     """The most likely token at every position up to the first <eos>, and their total log-probability."""
     vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
-    never = (vocabulary == special.pad) | (vocabulary == special.bos)
+    never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
     tokens = jnp.where(never, NEVER, logits).argmax(axis=-1)
     tokens = jnp.where(position >= jnp.minimum(limits, position.size)[:, None] - 1, special.eos, tokens)
     lengths = (tokens == special.eos).argmax(axis=1) + 1
