@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.__main__ import sentences
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
-from transformer.decoding.lanes import Lane, ProgramKey, Seen, sizes
+from transformer.decoding.lanes import Lane, LaneSnapshot, ProgramKey, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
@@ -40,7 +40,7 @@ class WatchedLane(Lane):
         self.steps = 0
         self._lengths_before: dict[int, int] = {}
 
-    def _deliver(self, seen: Seen) -> None:
+    def _deliver(self, seen: LaneSnapshot) -> None:
         assert self.slots is not None
         end = self.steps + (int(self.slots.column) - self.steps) % self.size.columns
         for slot, request in enumerate(self.owners):

@@ -14,7 +14,7 @@ from small_run import WORDS
 from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli import output as output_module
+from transformer.cli import output_file
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.cli.output_file import LongOutput
@@ -133,11 +133,11 @@ def test_a_lock_that_was_waited_for_is_compared_with_the_file(
     ordinary = fcntl.flock
 
     def flock(*arguments: object) -> None:
-        monkeypatch.setattr(output_module.fcntl, "flock", ordinary)
+        monkeypatch.setattr(output_file.fcntl, "flock", ordinary)
         first.__exit__(None, None, None)
         ordinary(*arguments)
 
-    monkeypatch.setattr(output_module.fcntl, "flock", flock)
+    monkeypatch.setattr(output_file.fcntl, "flock", flock)
     second = LongOutput(path, "job", resume=False)
     other = second.__enter__()
     assert path.read_text() == "finished\n"
@@ -157,7 +157,7 @@ def test_the_lock_is_held_until_the_output_has_its_name(
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ordinary(partial, path)
 
-    monkeypatch.setattr(output_module.os, "replace", replaced)
+    monkeypatch.setattr(output_file.os, "replace", replaced)
     with LongOutput(tmp_path / "out", "job", resume=False) as file:
         file.write("line\n")
     assert (tmp_path / "out").read_text() == "line\n"

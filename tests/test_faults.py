@@ -94,7 +94,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
 
 FULL_DISK = """
 import resource, signal, sys
-from transformer.config.json import from_json
+from transformer.runs.config_json import from_json
 from transformer.errors import UserError
 from transformer.trainer import loop
 from transformer.trainer.train import train
@@ -237,7 +237,7 @@ ROOT = Path(__file__).parent.parent
 KILLS = 50
 TRAIN = """
 import sys
-from transformer.config.json import from_json
+from transformer.runs.config_json import from_json
 from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
 from transformer.config import HostsConfig, MeshConfig
-from transformer.config.json import from_json
+from transformer.runs.config_json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import run_command
 from transformer.trainer.train import train

@@ -144,7 +144,7 @@ def test_shard_map_can_take_the_place_of_pmap(found: Callable[[str], Found]) -> 
 
 TRAIN = """
 import sys
-from transformer.config.json import from_json
+from transformer.runs.config_json import from_json
 from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """

@@ -18,10 +18,10 @@ from transformer.config import (
     MbrConfig,
     SampleConfig,
     SpecialIds,
-    baselines,
 )
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
+from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.nonautoregressive.options import (
@@ -33,6 +33,7 @@ from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisDecodingConfig,
 )
 from transformer.systems.presets import PRESETS
+from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.speech.options import SpeechConfig
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
 
@@ -59,8 +60,9 @@ CONFIGS = [
         NonAutoregressiveSynthesisDecodingConfig,
         NonAutoregressiveConfig,
         NonAutoregressiveDecodingConfig,
+        RecurrentConfig,
+        ConvolutionalConfig,
     ),
-    *(baselines.RecurrentConfig, baselines.ConvolutionalConfig),
 ]
 
 

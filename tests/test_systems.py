@@ -110,7 +110,7 @@ def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
     (tmp_path / "config.json").write_text(to_json(config_of(name, base, teacher)))
     program = (
         "import jax; from pathlib import Path; from transformer import train\n"
-        "from transformer.config.json import from_json\n"
+        "from transformer.runs.config_json import from_json\n"
         "assert jax.device_count() == 2\n"
         f"train(from_json(Path({str(tmp_path / 'config.json')!r}).read_text()), {str(tmp_path / 'run')!r})"
     )
