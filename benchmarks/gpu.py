@@ -228,6 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--part", nargs="+", choices=PARTS, default=tuple(PARTS), help="what to measure (all)"
     )
+    cases = tuple(dict.fromkeys(case for several in PARTS.values() for case in several))
+    parser.add_argument("--case", nargs="+", choices=cases, default=cases, help="which of them (all)")
     parser.add_argument("--output", type=new_file, default=Path("gpu.jsonl"), help="a line for each case")
     parser.add_argument("--table", action="store_true", help="print the table of OUTPUT, measure nothing")
     parser.add_argument("--minutes", type=positive, default=9, help="of this call, at most (9)")
@@ -284,7 +286,8 @@ def measure(given: Namespace) -> list[str]:
         for part in given.part
         if cards[part]  # without an estimate for a card that `--plan` does not know
         for case in PARTS[part]
-        if (part, case, cards[part]) not in done
+        if case in given.case
+        and (part, case, cards[part]) not in done
         and not (given.quick and case.startswith("big"))  # which would be the same small sizes
     ]
     longest = 0.0

@@ -65,7 +65,10 @@ def as_on(platform, monkeypatch):
     monkeypatch.setattr(slices, "_by_platform", lambda on, *arrays: on(platform, *arrays))
 
 
-@pytest.mark.parametrize(("platform", "sharded"), [("cpu", False), ("default", False), ("default", True)])
+@pytest.mark.parametrize(
+    ("platform", "sharded"),
+    [("cpu", False), ("default", False), ("default", True), ("cuda", False), ("cuda", True)],
+)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logits_at_once", [1, 11 * 3 * 2, 10**6])
@@ -73,7 +76,8 @@ def test_sliced_loss_and_gradients_are_those_of_the_whole(
     platform, sharded, shape, smoothing, logits_at_once, monkeypatch
 ):
     as_on(platform, monkeypatch)
-    monkeypatch.setattr(slices, "shards_of_rows", lambda: shape[0] if sharded else 1)
+    shards = {"rows": shape[0]} if sharded else {}
+    monkeypatch.setattr(slices, "shards_of", lambda name="rows": shards.get(name, 1))
     monkeypatch.setitem(slices.SLICE, platform, logits_at_once)
     hidden, table, targets, weights = problem(*shape)
 
@@ -115,9 +119,10 @@ def targets_that_are(far):
     return hidden, table, jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2))
 
 
+@pytest.mark.parametrize("platform", ["default", "cuda"])
 @pytest.mark.parametrize("far", [-1e4, -50, 0, 30, 69, 1e6])
-def test_accelerators_compute_the_loss_of_surprising_targets_too(far, monkeypatch):
-    as_on("default", monkeypatch)
+def test_accelerators_compute_the_loss_of_surprising_targets_too(far, platform, monkeypatch):
+    as_on(platform, monkeypatch)
     hidden, table, *given = targets_that_are(far)
     logits = np.asarray([0.0, far, 1.0])
     expected = np.log(np.exp(logits - logits.max()).sum()) + logits.max()
@@ -126,8 +131,9 @@ def test_accelerators_compute_the_loss_of_surprising_targets_too(far, monkeypatc
     assert (float(nll), float(correct)) == (float(loss), 0)
 
 
-def test_an_impossible_target_has_a_finite_gradient_towards_it(monkeypatch):
-    as_on("default", monkeypatch)
+@pytest.mark.parametrize("platform", ["default", "cuda"])
+def test_an_impossible_target_has_a_finite_gradient_towards_it(platform, monkeypatch):
+    as_on(platform, monkeypatch)
     hidden, table, *given = targets_that_are(1e6)
     of_table = jax.grad(lambda table: output_cross_entropy(hidden, table, *given, 0.1)[0])(table)
     assert np.isfinite(of_table).all()

@@ -16,10 +16,11 @@ def by_rows(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
     return nn.with_logical_constraint(x, ("rows", None, None))
 
 
-def shards_of_rows() -> int:
-    """The number of shards of a batch's rows under the current mesh; 1 without a mesh."""
-    mesh, rules = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
-    return math.prod(mesh.shape[axis] for axis in rules.get("rows") or ())
+def shards_of(name: str = "rows") -> int:
+    """The number of shards of a batch's rows, or of another logical axis, under the current mesh; 1 without a
+    mesh."""
+    mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules()).get(name) or ()
+    return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
 _PLATFORM: ContextVar[str | None] = ContextVar("platform", default=None)

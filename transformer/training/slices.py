@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.model.placement import shards_of_rows
+from transformer.model.placement import shards_of
 
-SLICE = {"cpu": 2**21, "default": 2**26}
+SLICE = {"cpu": 2**21, "cuda": 2**26, "default": 2**26}
 """Number of logits in memory at a time: on a CPU a few caches full; elsewhere enough to use the device."""
-TILE = 128  # tokens; accelerators multiply whole tiles
+TILE = 128  # tokens, or logits; accelerators multiply whole tiles
 T = TypeVar("T")
 Sums = dict[str, Float[Array, ""]]
 """Sums over the tokens of a batch, by name, with `loss` among them."""
@@ -50,13 +50,10 @@ def sums_in_slices(
     """
 
     def on(platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]) -> Sums:
-        cast_table = _cast_table(table, states[0])
+        cast_table = _cast_table(table, states[0], platform)
+        judged = functools.partial(_judged, loss_and_grad, platform, cast_table, len(table), len(states))
         slices = _split_time(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
-        _, sums = jax.lax.scan(
-            lambda none, given: (none, _judged(loss_and_grad, platform, cast_table, len(states), given)[0]),
-            None,
-            slices,
-        )
+        _, sums = jax.lax.scan(lambda none, given: (none, judged(given)[0]), None, slices)
         return jax.tree.map(jnp.sum, sums)
 
     return _by_platform(on, table, states, arrays)
@@ -84,10 +81,11 @@ def _sums_and_gradients(
     states: tuple[Array, ...],
     arrays: tuple[Array, ...],
 ) -> tuple[Sums, tuple[Array, tuple[Array, ...]]]:
-    cast_table, on_cpu = _cast_table(table, states[0]), platform == "cpu"
+    cast_table, on_cpu = _cast_table(table, states[0], platform), platform == "cpu"
+    judged = functools.partial(_judged, loss_and_grad, platform, cast_table, len(table), len(states))
 
     def add(of_table: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
-        sums, gradients = _judged(loss_and_grad, platform, cast_table, len(states), given)
+        sums, gradients = judged(given)
         gradients = tuple(gradient.astype(cast_table.dtype) for gradient in gradients)
         for state, gradient in zip(given[: len(states)], gradients, strict=True):
             # on a CPU the longer axis last, so that it has to transpose the smaller operand
@@ -101,9 +99,9 @@ def _sums_and_gradients(
         )
 
     slices = _split_time(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
-    shape, axes = ((*table.T.shape,), (None, "vocabulary")) if on_cpu else (table.shape, ("vocabulary", None))
-    zeros = jnp.zeros((shards_of_rows(), *shape), jnp.float32)
-    zeros = nn.with_logical_constraint(zeros, ("rows", *axes))
+    order = -1 if on_cpu else 1
+    zeros = jnp.zeros((shards_of(), *cast_table.shape[::order]), jnp.float32)
+    zeros = nn.with_logical_constraint(zeros, ("rows", *("vocabulary", None)[::order]))
     of_table, (sums, of_states) = jax.lax.scan(add, zeros, slices)
     gradients = tuple(
         _join(_merged(x, 1), state.shape[:2]).astype(state.dtype)
@@ -112,7 +110,7 @@ def _sums_and_gradients(
     of_table = of_table.sum(axis=0)
     if on_cpu:  # fused with this transpose, CPUs do not support the product in bfloat16 (JAX 0.12)
         of_table = jax.lax.optimization_barrier(of_table).T
-    return jax.tree.map(jnp.sum, sums), (of_table, gradients)
+    return jax.tree.map(jnp.sum, sums), (of_table[: len(table)], gradients)
 
 
 def _backward(
@@ -129,31 +127,47 @@ _exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def _judged(
-    loss_and_grad: LossAndGrad, platform: str, cast_table: Array, states: int, given: tuple[Array, ...]
+    loss_and_grad: LossAndGrad,
+    platform: str,
+    cast_table: Array,
+    vocabulary: int,
+    states: int,
+    given: tuple[Array, ...],
 ) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
-    """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`."""
-    each = tuple(_exact("pbtm,vm->pbtv", state, cast_table) for state in given[:states])
+    """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`. Rows
+    of the table after those of the vocabulary get none."""
+    each = tuple(_exact("pbtm,vm->pbtv", state, cast_table)[..., :vocabulary] for state in given[:states])
     rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*each, *given[states:]))
     sums, gradients = loss_and_grad(platform, rows[:states], *rows[states:])
-    return sums, tuple(x.reshape(each[0].shape) for x in gradients)
+    return sums, tuple(_more(x.reshape(each[0].shape), -1, len(cast_table)) for x in gradients)
 
 
-def _cast_table(table: Float[Array, "v m"], state: Array) -> Float[Array, "v m"]:
-    """The table in the dtype of the states, gathered once instead of for every slice."""
-    return nn.with_logical_constraint(table.astype(state.dtype), ("vocabulary", None))
+def _cast_table(table: Float[Array, "v m"], state: Array, platform: str) -> Float[Array, "v_or_more m"]:
+    """The table in the dtype of the states, gathered once instead of for every slice. On NVIDIA GPUs with as
+    many rows as their products need: the compiler would copy it, and the gradients, for every slice."""
+    cast = nn.with_logical_constraint(table.astype(state.dtype), ("vocabulary", None))
+    whole = platform == "cuda" and shards_of("vocabulary") == 1
+    return _more(cast, 0, math.ceil(len(table) / TILE) * TILE) if whole else cast
+
+
+def _more(x: Array, axis: int, size: int) -> Array:
+    """The array with zeros up to a size of the axis."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, widths) if size > x.shape[axis] else x
 
 
 def _lined_up(arrays: tuple[Array, ...], platform: str) -> tuple[Array, ...]:
     """Arrays `[rows, time, ...]` with all tokens of a shard in one row, on accelerators."""
     if platform == "cpu":
         return arrays
-    return tuple(x.reshape(shards_of_rows(), -1, *x.shape[2:]) for x in arrays)
+    return tuple(x.reshape(shards_of(), -1, *x.shape[2:]) for x in arrays)
 
 
 def _split_time(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
     """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one filled up with
     zeros. A token has so many logits."""
-    (rows, time), places = arrays[0].shape[:2], shards_of_rows()
+    (rows, time), places = arrays[0].shape[:2], shards_of()
     width = _width(time, max(1, SLICE[platform] // (rows // places * logits)), platform)
     slices = math.ceil(time / width)
 
