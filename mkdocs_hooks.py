@@ -38,11 +38,13 @@ def _presets() -> str:
 
 
 def _commands() -> str:
-    from transformer.commands import COMMANDS, called
+    from transformer.commands import COMMANDS, command_for
 
     parts = []
     for name, (_, _, what) in COMMANDS.items():
-        parts.append(f"## {name}\n\n`{called(name)}`: {what}.\n\n```text\n{_help(name, '--help')}\n```\n")
+        parts.append(
+            f"## {name}\n\n`{command_for(name)}`: {what}.\n\n```text\n{_help(name, '--help')}\n```\n"
+        )
         if name == "train":
             parts.append(f"### Every option of train\n\n```text\n{_help(name, '--help-all')}\n```\n")
     return "\n".join(parts)

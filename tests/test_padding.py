@@ -102,7 +102,9 @@ def teacher_of(config: Config):
         place = jnp.minimum(jnp.arange(target.shape[1]), last)
         return jax.nn.one_hot(place, source.shape[1])
 
-    teacher = SimpleNamespace(variables={}, model=None, system=SimpleNamespace(alignment=alignment))
+    teacher = SimpleNamespace(
+        variables={}, model=None, system=SimpleNamespace(required=lambda ability: alignment)
+    )
     return lambda _: teacher
 
 
