@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.command import needs, new_file, positive, run, work_folder
-from benchmarks.gpu_table import markdown, place_of
+from benchmarks.gpu_table import CARDS, markdown, place_of
 from benchmarks.measure import Contestant, Measurement, gpu, machine, side_by_side
 from transformer.errors import UserError
 from transformer.files import write_whole
@@ -231,6 +231,12 @@ def main(arguments: list[str] | None = None) -> None:
     cases = tuple(dict.fromkeys(case for several in PARTS.values() for case in several))
     parser.add_argument("--case", nargs="+", choices=cases, default=cases, help="which of them (all)")
     parser.add_argument("--output", type=new_file, default=Path("gpu.jsonl"), help="a line for each case")
+    parser.add_argument(
+        "--machine",
+        choices=tuple(CARDS.values()),
+        default="h100:1",
+        help="of the estimates, where no GPU is (h100:1)",
+    )
     parser.add_argument("--table", action="store_true", help="print the table of OUTPUT, measure nothing")
     parser.add_argument("--minutes", type=positive, default=9, help="of this call, at most (9)")
     parser.add_argument("--rounds", type=positive, help="timed runs of each program (9; quick: 2)")
@@ -257,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     given.rounds = given.rounds or (2 if given.quick else 9)
     check(given)
     given.card = SIMULATED if given.quick else gpu()
-    given.place = SIMULATED if given.quick else place_of(given.card)
+    given.place = SIMULATED if given.quick else place_of(given.card) if given.card else given.machine
     if given.place is None:
         print(f"--plan does not know this card, {given.card}: no estimates")
     given.work.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 from transformer.plan.machines import machine
 
-CARDS = {"H100 80GB HBM3": "h100:1"}
-"""Names of cards, in part, and the machine of `--plan`. (An H100 PCIe or NVL has another peak.)"""
+CARDS = {"H100 80GB HBM3": "h100:1", "H200": "h200:1"}
+"""How names of cards end, and the machine of `--plan`. (PCIe and NVL cards have another peak.)"""
 TRAINING = (
     "model, batch",
     "program",
@@ -23,9 +23,9 @@ Line = dict[str, Any]
 """A case, as `benchmarks.gpu` writes it."""
 
 
-def place_of(card: str | None) -> str | None:
-    """The machine of `--plan` that a card is; without a card, an H100. None: it is not known there."""
-    return "h100:1" if card is None else next((place for name, place in CARDS.items() if name in card), None)
+def place_of(card: str) -> str | None:
+    """The machine of `--plan` that a card is. None: it is not known there."""
+    return next((place for name, place in CARDS.items() if card.endswith(name)), None)
 
 
 def markdown(lines: Iterable[Line]) -> str:

@@ -48,6 +48,7 @@ CHIPS = {
         Chip("cpu", "cpu", math.nan, math.nan, 0, math.nan, math.nan, example="8"),
         # NVLink 4: 900 GB/s in both directions together; one 400 Gb/s InfiniBand port a GPU
         Chip("h100", "gpu", 989e12, 3352e9, 80 * 10**9, 450e9, 50e9, near_devices=8, example="8"),
+        Chip("h200", "gpu", 989e12, 4800e9, 141 * 10**9, 450e9, 50e9, near_devices=8, example="8"),
     )
 }
 
