@@ -354,5 +354,5 @@ def test_the_attention_of_every_system_can_be_chosen(system):
 
 def test_weights_have_a_limit():
     for method in (GuidanceConfig, RDropConfig):
-        with pytest.raises(UserError, match="weight must be at least 0 and at most 1,000"):
+        with pytest.raises(UserError, match="weight must be from 0 to 1,000"):
             method(weight=1e300)

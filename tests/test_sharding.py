@@ -243,5 +243,5 @@ def test_the_type_of_sums_is_for_replicas() -> None:
 def test_meshes_that_cannot_be() -> None:
     with pytest.raises(UserError, match=r"--mesh.fsdp 3 .* does not divide the 1 device"):
         layout_of(MeshConfig(fsdp=3))
-    with pytest.raises(UserError, match="--mesh.tensor must be at least 1"):
+    with pytest.raises(UserError, match="--mesh.tensor must be from 1"):
         MeshConfig(tensor=0)

@@ -17,6 +17,7 @@ from tyro.constructors import ConstructorRegistry, StructConstructorSpec, Struct
 from transformer.cli.guard import printable_help
 from transformer.commands import program
 from transformer.config.names import Here, hint
+from transformer.config.ranges import LONGEST, ranges_of
 from transformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
     text = texts(kind).get(name)
     if text is None and dataclasses.is_dataclass(value):
         return paragraphs(value.__doc__ or "")
+    limits = ranges_of(kind).get(name)
+    if text and limits and limits.most < LONGEST:
+        first, *more = text.split("\n\n")
+        return "\n\n".join([f"{first} {limits.bounds.capitalize()}.", *more])
     return text
 
 

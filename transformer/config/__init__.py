@@ -13,7 +13,7 @@ from transformer.config.decoding import (
 from transformer.config.devices import HostsConfig, MeshConfig
 from transformer.config.model import ModelConfig, SpecialIds, StackConfig, TransformerConfig
 from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
-from transformer.config.ranges import COUNTS, LONGEST, Option, Ranges
+from transformer.config.ranges import COUNTS, LONGEST, Option, Range
 from transformer.config.training import BleuTokenizer, ErrorRate, OptimizerConfig, TrainingConfig
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "Option",
-    "Ranges",
+    "Range",
     "SampleConfig",
     "SpecialIds",
     "StackConfig",

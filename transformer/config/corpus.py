@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from transformer.config.languages import CODE, language_of
-from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, Ranges, check_ranges
+from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, Range, check_ranges
 from transformer.errors import UserError
 from transformer.files import check_local
 
@@ -16,29 +16,37 @@ class CorpusConfig:
 
     cache_dir: Path | None = None
     """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
-    max_length: int = 128
+    max_length: Annotated[int, Range(2, LONGEST)] = 128
     """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
-    batch_tokens: int = 25_000
+    batch_tokens: Annotated[int, Range(1, IDS)] = 25_000
     """Global batch size in tokens: rows times padded length, for source and target each."""
     batching: Literal["auto", "buckets", "packed"] = "auto"
     """buckets: examples of similar length; packed: several examples per row, separated by masks; auto: packed
     on TPUs and GPUs if the system supports it, else buckets; decided when a run begins."""
-    buckets: tuple[int, ...] = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
+    buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (
+        8,
+        12,
+        16,
+        20,
+        24,
+        28,
+        32,
+        40,
+        48,
+        64,
+        80,
+        96,
+        128,
+    )
     """Padded lengths, ascending, up to max_length. Each is one compiled program."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, COUNTS)] = 0
     """Seed of the data order and of subword sampling."""
 
     counted: ClassVar[str] = "tokens"
     """What lengths, the size of a batch and the speed of training are counted in."""
-    _RANGES: ClassVar[Ranges] = {
-        "max_length": (2, LONGEST),  # one subword and <eos>
-        "batch_tokens": (1, IDS),
-        "buckets": (1, LONGEST),
-        "seed": (0, COUNTS),
-    }
 
     def __post_init__(self) -> None:
-        check_ranges("data", self, self._RANGES)
+        check_ranges("data", self)
         if self.cache_dir:
             check_local(self.cache_dir, "--data.cache-dir")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
@@ -96,13 +104,13 @@ class DataConfig(CorpusConfig):
     """The same for validation."""
     test_tsv: Path | None = None
     """The same for the test."""
-    built_in_size: int = 200_000
+    built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
     """whitespace: for text that is already split into subwords; `@@ ` markers are removed from the output.
     word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
     out-of-vocabulary words can be copied (pointer models only)."""
-    vocab_size: int = 16_000
+    vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train (for char and word: an upper bound)."""
     joint_vocabulary: bool = True
     """Use one vocabulary for both languages. False requires --model.share-embeddings target or none."""
@@ -110,7 +118,7 @@ class DataConfig(CorpusConfig):
     """Tokenizer file to use instead of training one (with a joint vocabulary: for both languages)."""
     target_tokenizer: Path | None = None
     """The same for the target, if vocabularies are separate."""
-    subword_sampling: float = 0.0
+    subword_sampling: Annotated[float, NOT_NEGATIVE] = 0.0
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
     segmentations (unigram, e.g. 0.2 to 0.5). 0: always the best segmentation."""
     sampling_by: Literal["word", "sentence"] | None = None
@@ -118,20 +126,12 @@ class DataConfig(CorpusConfig):
     sentence: whole sentences, with unigram among their 64 best segmentations (slow; if pieces of the
     vocabulary cross spaces, and for runs of earlier versions). None: decided when a run begins."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **CorpusConfig._RANGES,
-        "built_in_size": (1, COUNTS),
-        "vocab_size": (1, LARGEST),
-    }
-
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("source_language", "target_language"):
             language = getattr(self, name)
             if language is not None and not CODE.fullmatch(language):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
-        if self.subword_sampling < 0:
-            raise UserError("--data.subword-sampling must not be negative")
         if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
             raise UserError(
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
-from transformer.config.ranges import COUNTS, IDS, LONGEST, Option, Ranges, check_ranges, check_types
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, Option, Range, check_ranges, check_types
 from transformer.errors import UserError, nearest
 from transformer.text import has_text, without_formatting
 
@@ -21,47 +21,40 @@ class DecodingConfig:
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
     """Beam search, greedy search, sampling, or minimum Bayes risk. Each has options of its own: see
     decode.py RUN --method METHOD --help."""
-    length_penalty: float = 0.6
+    length_penalty: Annotated[float, Range(-10, 10, note="0 for no penalty")] = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
     """wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as Marian and Hugging
     Face have it. |Y| counts <eos>."""
-    extra_length: int = 50
+    extra_length: Annotated[int, Range(0, LONGEST)] = 50
     """Maximum length of a translation relative to its source, in tokens including <eos>."""
-    max_length: int | None = None
+    max_length: Annotated[int, Range(1, LONGEST)] | None = None
     """Absolute maximum length. None: no limit."""
-    min_length: int = 0
+    min_length: Annotated[int, Range(0, LONGEST)] = 0
     """Minimum length in tokens, without <eos>."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, Range(0.01, 100, note="1 for none")] = 1.0
     """Factor on the log-probability of tokens that the output has already: more than 1 makes them less likely
     (Keskar et al. 2019)."""
-    no_repeat_ngram: int = 0
+    no_repeat_ngram: Annotated[int, Range(0, LONGEST)] = 0
     """No sequence of so many tokens occurs twice in an output. 0: they may."""
     forbidden: tuple[str, ...] = ()
     """Words and phrases that must not occur, in any division into subwords."""
-    suppress: tuple[int, ...] = ()
+    suppress: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that never occur."""
-    suppress_first: tuple[int, ...] = ()
+    suppress_first: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that do not begin an output."""
-    noise: float = 0.0
+    noise: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
-    those of a beam search, which ranks them under the noise. 0: none; at most 100."""
-    input_dropout: float = 0.0
+    those of a beam search, which ranks them under the noise. 0: none."""
+    input_dropout: Annotated[float, RATE] = 0.0
     """Dropout that is kept on for the decoder's inputs, to the same end: the share of their features that are
     zero, below 1."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, COUNTS)] = 0
     """Of samples and of noise, combined with the line number."""
-    rows: int = 32
+    rows: Annotated[int, Range(1, LONGEST)] = 32
     """Sentences searched at once. When one is done, the next takes its place."""
-    buckets: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **dict.fromkeys(("rows", "max_length", "buckets"), (1, LONGEST)),
-        **dict.fromkeys(("extra_length", "min_length", "no_repeat_ngram"), (0, LONGEST)),
-        **dict.fromkeys(("suppress", "suppress_first"), (0, IDS)),
-        "seed": (0, COUNTS),
-    }
 
     @property
     def num_hypotheses(self) -> int:
@@ -70,24 +63,16 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         check_types("decoding", self)  # also so that it is hashable: programs depend on it
-        check_ranges("decoding", self, self._RANGES)
+        check_ranges("decoding", self)
         methods = methods_of(type(self))
         if methods[self.method] is not type(self):
             kind = methods[self.method].__name__
             raise UserError(f"--decoding.method {self.method}: its options are a {kind}")
-        if not abs(self.length_penalty) <= 10:
-            raise UserError("--decoding.length-penalty must be from -10 to 10; 0 for no penalty")
-        if not 0.01 <= self.repetition_penalty <= 100:
-            raise UserError("--decoding.repetition-penalty must be from 0.01 to 100; 1 for none")
         if self.max_length is not None and self.min_length >= self.max_length:
             raise UserError(
                 f"--decoding.min-length {self.min_length} leaves no room below --decoding.max-length "
                 f"{self.max_length}, which counts <eos>"
             )
-        if not 0 <= self.noise <= 100:
-            raise UserError("--decoding.noise must be from 0 to 100; 0 for none")
-        if not 0 <= self.input_dropout < 1:
-            raise UserError("--decoding.input-dropout must be in [0, 1)")
         object.__setattr__(self, "forbidden", tuple(map(without_formatting, self.forbidden)))
         if any(not has_text(phrase) for phrase in self.forbidden):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
@@ -128,24 +113,19 @@ RULES = (
 class BeamConfig(DecodingConfig):
     """Beam search."""
 
-    beam_size: int = 4
+    beam_size: Annotated[int, Range(1, LONGEST)] = 4
     """Number of hypotheses in the beam."""
     stop: Literal["exact", "present", "full"] = "exact"
     """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
     present: none beats it at its current length (Hugging Face's default); full: there are beam_size
     finished hypotheses (early_stopping=True there)."""
-    coverage_penalty: float = 0.0
+    coverage_penalty: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """beta of the coverage penalty (Wu et al. 2016, Eq. 15): finished hypotheses that pay little attention to
     a source token score less. 0: none."""
-    groups: int = 1
+    groups: Annotated[int, Range(1, LONGEST)] = 1
     """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
-    diversity: float = 0.5
+    diversity: Annotated[float, Range(0, 100)] = 0.5
     """groups: what a token loses in log-probability for each earlier group that chose it at the same step."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **DecodingConfig._RANGES,
-        **dict.fromkeys(("beam_size", "groups"), (1, LONGEST)),
-    }
 
     @property
     def num_hypotheses(self) -> int:
@@ -157,10 +137,6 @@ class BeamConfig(DecodingConfig):
             raise UserError(
                 f"--decoding.groups {self.groups} must divide --decoding.beam-size {self.beam_size}"
             )
-        if not 0 <= self.coverage_penalty <= 100:
-            raise UserError("--decoding.coverage-penalty must be from 0 to 100; 0 for none")
-        if not 0 <= self.diversity <= 100:
-            raise UserError("--decoding.diversity must be from 0 to 100")
         if self.groups == 1 and self.diversity != BeamConfig.diversity:
             raise UserError("--decoding.diversity needs --decoding.groups: how groups differ from each other")
 
@@ -177,33 +153,18 @@ class SampleConfig(DecodingConfig):
     """Sampling."""
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "sample"
-    samples: int = 4
+    samples: Annotated[int, Range(1, LONGEST)] = 4
     """Number of samples of each sentence."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(1e-3, 1000, note="for none, use method greedy")] = 1.0
     """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
-    top_k: int = 0
+    top_k: Annotated[int, Range(0, LONGEST)] = 0
     """Restrict to the k most likely tokens. 0: all."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range(1e-6, 1)] = 1.0
     """Restrict to the most likely tokens with this total probability."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **DecodingConfig._RANGES,
-        "samples": (1, LONGEST),
-        "top_k": (0, LONGEST),
-    }
 
     @property
     def num_hypotheses(self) -> int:
         return self.samples
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1e-3 <= self.temperature <= 1e3:
-            raise UserError(
-                "--decoding.temperature must be positive, from 0.001 to 1000; for none, use method greedy"
-            )
-        if not 1e-6 <= self.top_p <= 1:
-            raise UserError("--decoding.top-p must be in (0, 1], and no less than 0.000001")
 
     def static(self) -> Self:
         return replace(super().static(), temperature=1.0)

@@ -1,8 +1,9 @@
 """Options of devices and processes."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from transformer.config.ranges import check_ranges
+from transformer.config.ranges import Range, check_ranges
 from transformer.errors import UserError
 
 
@@ -10,15 +11,15 @@ from transformer.errors import UserError
 class MeshConfig:
     """Sharding. With fsdp = tensor = 1, every device holds the whole model (`jax.pmap`)."""
 
-    fsdp: int = 1
+    fsdp: Annotated[int, Range(1, 2**16)] = 1
     """Number of shards of parameters and optimizer state. Parameters are gathered when needed; each shard
     processes a part of the batch."""
-    tensor: int = 1
+    tensor: Annotated[int, Range(1, 2**16)] = 1
     """Number of shards of heads, feed-forward layers and vocabulary, which process the same rows. The
     remaining devices split the batch."""
 
     def __post_init__(self) -> None:
-        check_ranges("mesh", self, dict.fromkeys(("fsdp", "tensor"), (1, 2**16)))
+        check_ranges("mesh", self)
 
 
 @dataclass(frozen=True)

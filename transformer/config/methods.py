@@ -2,12 +2,12 @@
 share is above 0."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, check_ranges
+from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Range, check_ranges
 from transformer.errors import UserError
 
-HEAVIEST = (0, 1000)  # weights of losses that are added
+HEAVIEST = 1000  # weights of losses that are added
 
 
 @dataclass(frozen=True)
@@ -15,30 +15,28 @@ class GuidanceConfig:
     """Guided attention: attention to the source should follow the diagonal (Tachibana et al. 2018, section
     4)."""
 
-    weight: float = 0.0
+    weight: Annotated[float, Range(0, HEAVIEST)] = 0.0
     """Weight of the guidance loss. 0: none."""
-    width: float = 0.2
+    width: Annotated[float, POSITIVE] = 0.2
     """g: how far from the diagonal attention may be, as a share of the sentence."""
-    layers: tuple[int, ...] = ()
+    layers: tuple[Annotated[int, Range(1, DEEPEST)], ...] = ()
     """Decoder layers to guide, from 1. None given: all."""
-    heads: tuple[int, ...] = ()
+    heads: tuple[Annotated[int, Range(1, LARGEST)], ...] = ()
     """Heads to guide in each of them, from 1. None given: all."""
 
     def __post_init__(self) -> None:
-        check_ranges("guidance", self, {"weight": HEAVIEST, "layers": (1, DEEPEST), "heads": (1, LARGEST)})
-        if self.width <= 0:
-            raise UserError("--guidance.width must be positive")
+        check_ranges("guidance", self)
 
 
 @dataclass(frozen=True)
 class RDropConfig:
     """R-Drop: two passes with other dropout masks should predict the same (Liang et al. 2021)."""
 
-    weight: float = 0.0
+    weight: Annotated[float, Range(0, HEAVIEST)] = 0.0
     """alpha: weight of the divergence between the two predictions, such as 3. 0: none."""
 
     def __post_init__(self) -> None:
-        check_ranges("rdrop", self, {"weight": HEAVIEST})
+        check_ranges("rdrop", self)
 
 
 @dataclass(frozen=True)
@@ -46,11 +44,11 @@ class ScheduledConfig:
     """Scheduled sampling: the decoder reads some of its own predictions in place of the target's tokens
     (Bengio et al. 2015)."""
 
-    share: float = 0.0
+    share: Annotated[float, SHARE] = 0.0
     """Share of tokens to replace in the end. 0: none."""
     decay: Literal["linear", "exponential", "inverse-sigmoid"] = "linear"
     """How the share of the target's tokens falls with the updates (Bengio et al. 2015, section 2.4)."""
-    updates: int = 1000
+    updates: Annotated[int, Range(1, COUNTS)] = 1000
     """linear: updates until the share is reached; otherwise the constant of the decay: exponential, the
     updates after which the target's share has fallen to 1/e; inverse-sigmoid, k."""
     predictions: Literal["passes", "steps"] = "passes"
@@ -59,18 +57,15 @@ class ScheduledConfig:
     tokens: Literal["argmax", "sample", "mixture"] = "argmax"
     """What replaces a token: the most probable one, a sampled one, or the mean embedding of the most probable
     ones, by their probabilities."""
-    top_k: int = 5
+    top_k: Annotated[int, Range(1, COUNTS)] = 5
     """mixture: how many tokens it is of."""
-    passes: int = 1
+    passes: Annotated[int, Range(1, 100)] = 1
     """Passes whose predictions are read, one after the other (Duckworth et al. 2019)."""
     gradient: Literal["last", "all"] = "last"
     """mixture: whether the gradient goes through the last pass only, or also through those before."""
 
     def __post_init__(self) -> None:
-        ranges = {"updates": (1, COUNTS), "top_k": (1, COUNTS), "passes": (1, 100)}
-        check_ranges("scheduled", self, ranges)
-        if not 0 <= self.share <= 1:
-            raise UserError("--scheduled.share must be in [0, 1]")
+        check_ranges("scheduled", self)
         if self.predictions == "steps" and (self.tokens == "mixture" or self.passes > 1):
             option = "tokens mixture" if self.tokens == "mixture" else f"passes {self.passes}"
             raise UserError(f"--scheduled.{option}: it is for --scheduled.predictions passes")
@@ -84,14 +79,14 @@ class ScheduledConfig:
 class RewardConfig:
     """Training on a score of the model's own outputs, mixed with cross-entropy."""
 
-    share: float = 0.0
+    share: Annotated[float, SHARE] = 0.0
     """Weight of this loss; cross-entropy has the rest. 0: none."""
     loss: Literal["risk", "reinforce"] = "risk"
     """risk: the expected cost over the candidates of a sentence, by their renormalised probabilities (Shen et
     al. 2016); reinforce: the gradient of the expected reward, by samples (Ranzato et al. 2016)."""
     candidates: Literal["sample", "beam"] = "sample"
     """risk: sampled outputs, or those of beam search."""
-    samples: int = 4
+    samples: Annotated[int, Range(1, 1000)] = 4
     """Candidates of each sentence."""
     reward: Literal["gleu", "bleu", "text-bleu", "text-chrf"] = "gleu"
     """gleu (Wu et al. 2016), bleu: of n-grams of subwords, computed on the accelerator; text-bleu, text-chrf:
@@ -99,21 +94,16 @@ class RewardConfig:
     baseline: Literal["mean", "greedy", "none"] = "mean"
     """reinforce: what rewards are compared with. mean: the mean reward of the sentence's other samples;
     greedy: the reward of greedy search (Rennie et al. 2017)."""
-    sharpness: float = 0.1
+    sharpness: Annotated[float, POSITIVE] = 0.1
     """risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016. (Theirs,
     0.005, is for risk alone: the gradient grows with it, and beside cross-entropy it is too small.)"""
-    anneal: int = 0
+    anneal: Annotated[int, Range(0, COUNTS)] = 0
     """Updates over which the weight rises from 0 to its share (Ranzato et al. 2016). 0: none."""
-    extra_length: int = 10
+    extra_length: Annotated[int, Range(1, COUNTS)] = 10
     """Candidates have at most this many tokens more than the source."""
 
     def __post_init__(self) -> None:
-        ranges = {"samples": (1, 1000), "anneal": (0, COUNTS), "extra_length": (1, COUNTS)}
-        check_ranges("reward", self, ranges)
-        if not 0 <= self.share <= 1:
-            raise UserError("--reward.share must be in [0, 1]")
-        if self.sharpness <= 0:
-            raise UserError("--reward.sharpness must be positive")
+        check_ranges("reward", self)
         if self.samples == 1 and (self.loss == "risk" or self.baseline == "mean") and self.share:
             raise UserError("--reward.samples 1: nothing to compare a candidate with; give at least 2")
         if self.loss == "reinforce" and self.candidates == "beam":

@@ -1,9 +1,9 @@
 """Options of networks."""
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
-from transformer.config.ranges import DEEPEST, LARGEST, Ranges, check_ranges, check_types
+from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, check_ranges, check_types
 from transformer.errors import UserError
 
 
@@ -11,17 +11,18 @@ from transformer.errors import UserError
 class SpecialIds:
     """The four ids that are not text. Imported models bring others."""
 
-    pad: int = 0
+    pad: Annotated[int, Range(0, LARGEST)] = 0
     """<pad>, which pads rows. It is never generated."""
-    bos: int = 1
+    bos: Annotated[int, Range(0, LARGEST)] = 1
     """<s>, the first decoder input. It may be the same as eos."""
-    eos: int = 2
+    eos: Annotated[int, Range(0, LARGEST)] = 2
     """</s>, the end of every sentence."""
-    unk: int = 3
+    unk: Annotated[int, Range(0, LARGEST)] = 3
     """<unk>, which replaces out-of-vocabulary tokens."""
 
     def __post_init__(self) -> None:
         check_types("model.special", self)
+        check_ranges("model.special", self)
 
     @property
     def never_predicted(self) -> tuple[int, ...]:
@@ -33,18 +34,18 @@ class SpecialIds:
 class ModelConfig:
     """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
 
-    vocab_size: int = 0
+    vocab_size: Annotated[int, Range(0, LARGEST)] = 0
     """Rows of the (source) embedding. 0: the size of the vocabulary."""
-    num_layers: int = 6
+    num_layers: Annotated[int, Range(1, DEEPEST)] = 6
     """N, in the encoder and in the decoder."""
-    d_model: int = 512
+    d_model: Annotated[int, Range(1, LARGEST)] = 512
     """Width of the embeddings and of every layer's output."""
-    dropout: float = 0.1
+    dropout: Annotated[float, RATE] = 0.1
     """P_drop, applied to the output of every sublayer and to embedding + position (section 5.4)."""
     share_embeddings: Literal["all", "target", "none"] = "all"
     """Tied embeddings. all: source, target and pre-softmax (section 3.4); target: target and
     pre-softmax only; none: three matrices."""
-    target_vocab_size: int | None = None
+    target_vocab_size: Annotated[int, Range(1, LARGEST)] | None = None
     """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; imported models have one)."""
@@ -54,13 +55,6 @@ class ModelConfig:
     special: SpecialIds = SpecialIds()
     """Ids of the special tokens."""
 
-    _RANGES: ClassVar[Ranges] = {
-        "vocab_size": (0, LARGEST),
-        "num_layers": (1, DEEPEST),
-        "d_model": (1, LARGEST),
-        "target_vocab_size": (1, LARGEST),
-    }
-    _RATES: ClassVar[tuple[str, ...]] = ("dropout",)
     PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
     """Options without parameters, which may differ from those of the run to initialise from."""
 
@@ -70,13 +64,9 @@ class ModelConfig:
     """Precisions that the network supports. The last one is that of accelerators."""
 
     def __post_init__(self) -> None:
-        check_ranges("model", self, self._RANGES)
-        check_ranges("model.special", self.special, dict.fromkeys(asdict(self.special), (0, LARGEST)))
+        check_ranges("model", self)
         if self.dtype not in ("auto", *self.DTYPES):
             raise UserError(f"--model.dtype {self.dtype}: this model supports {self.DTYPES[0]} only")
-        for name in self._RATES:
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"--model.{name.replace('_', '-')} must be in [0, 1)")
         if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
             raise UserError(
                 "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
@@ -123,21 +113,21 @@ class StackConfig(ModelConfig):
     """A stack of attention and feed-forward layers (Vaswani et al. 2017, section 3). Defaults are the paper's
     base model."""
 
-    d_ff: int = 2048
+    d_ff: Annotated[int, Range(1, LARGEST)] = 2048
     """Inner width of the feed-forward networks (section 3.3)."""
-    num_heads: int = 8
+    num_heads: Annotated[int, Range(1, LARGEST)] = 8
     """h, the number of attention heads (section 3.2.2)."""
-    d_k: int | None = None
+    d_k: Annotated[int, Range(1, LARGEST)] | None = None
     """Width of a query and a key in one head. None: d_model / num_heads."""
-    d_v: int | None = None
+    d_v: Annotated[int, Range(1, LARGEST)] | None = None
     """Width of a value in one head. None: d_model / num_heads."""
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, RATE] = 0.0
     """Dropout on the attention weights (not in the paper)."""
-    activation_dropout: float = 0.0
+    activation_dropout: Annotated[float, RATE] = 0.0
     """Dropout after the activation of the feed-forward networks (not in the paper)."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
-    norm_epsilon: float = 1e-6
+    norm_epsilon: Annotated[float, Range(0, 1, above=True)] = 1e-6
     """Epsilon of layer normalisation."""
     activation: Literal["relu", "gelu", "swish"] = "relu"
     """Activation of the feed-forward networks; relu in the paper."""
@@ -147,9 +137,9 @@ class StackConfig(ModelConfig):
     """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
     are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022); relative: a
     second score of query and distance, as in Transformer-XL (Dai et al. 2019)."""
-    max_positions: int = 1024
+    max_positions: Annotated[int, Range(1, LARGEST)] = 1024
     """Rows of the learned position table. Sinusoids have no limit."""
-    window: int | None = None
+    window: Annotated[int, Range(0, LARGEST)] | None = None
     """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
     mechanism: Literal["dot-product", "linear", "additive"] = "dot-product"
     """Mechanism of self-attention. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1); linear: time linear in
@@ -165,12 +155,6 @@ class StackConfig(ModelConfig):
     remat: bool = False
     """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **ModelConfig._RANGES,
-        **dict.fromkeys(("d_ff", "num_heads", "d_k", "d_v", "max_positions"), (1, LARGEST)),
-        "window": (0, LARGEST),
-    }
-    _RATES = (*ModelConfig._RATES, "attention_dropout", "activation_dropout")
     PARAMETER_FREE = (
         *ModelConfig.PARAMETER_FREE,
         "attention_dropout",
@@ -181,8 +165,6 @@ class StackConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.norm_epsilon <= 1:
-            raise UserError("--model.norm-epsilon must be above 0 and at most 1")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise UserError(
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
@@ -234,21 +216,21 @@ class StackConfig(ModelConfig):
 class TransformerConfig(StackConfig):
     """The encoder-decoder (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
 
-    decoder_layers: int | None = None
+    decoder_layers: Annotated[int, Range(1, DEEPEST)] | None = None
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: num_layers."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
     attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
     (Raffel et al. 2017)."""
-    location_filters: int = 8
+    location_filters: Annotated[int, Range(1, LARGEST)] = 8
     """location: filters over the weights of the last step."""
-    location_width: int = 15
+    location_width: Annotated[int, Range(1, 1023)] = 15
     """location: width of these filters, in source positions."""
-    monotonic_scale: float = 16.0
+    monotonic_scale: Annotated[float, NOT_NEGATIVE] = 16.0
     """monotonic: initial bound of the energies. It must exceed the noise, or attention stays soft in training
     and fails when decoding decides."""
-    monotonic_noise: float = 4.0
+    monotonic_noise: Annotated[float, NOT_NEGATIVE] = 4.0
     """monotonic: deviation of the noise on the energies in training."""
     monotonic_offset: float = 0.0
     """monotonic: initial offset of the energies; the lower, the further a step goes at first."""
@@ -257,20 +239,10 @@ class TransformerConfig(StackConfig):
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
     layers from the last, for the first decoder layer, to the first."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **StackConfig._RANGES,
-        "location_filters": (1, LARGEST),
-        "location_width": (1, 1023),
-        "decoder_layers": (1, DEEPEST),
-    }
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
-        for name in ("noise", "scale"):
-            if getattr(self, f"monotonic_{name}") < 0:
-                raise UserError(f"--model.monotonic-{name} must not be negative")
 
     @property
     def decoder_depth(self) -> int:

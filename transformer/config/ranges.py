@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import math
 import numbers
 import reprlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.errors import UserError
@@ -18,19 +19,79 @@ IDS = 10 * LARGEST  # limit of ids in a batch: 400 MB
 
 Option = Any
 """A value of an option."""
-Ranges = dict[str, tuple[int, int]]
-"""Minimum and maximum of fields; for a tuple, of each item."""
 
 
-def check_ranges(section: str, config: object, ranges: Ranges) -> None:
-    """Raises UserError if a field of a config's section is outside its range. None is always valid."""
-    for name, (least, most) in ranges.items():
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that an option may be, as in `Annotated[int, Range(1, 100)]`. None is always valid."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+    """Whether `least` itself is too small."""
+    below: bool = False
+    """Whether `most` itself is too large."""
+    note: str = ""
+    """What to give for something that is out of range."""
+
+    def __contains__(self, number: float) -> bool:
+        return (self.least < number if self.above else self.least <= number) and (
+            number < self.most if self.below else number <= self.most
+        )
+
+    @property
+    def bounds(self) -> str:
+        """The two numbers, for people."""
+        least, most = map(_written, (self.least, self.most))
+        if self.above or self.below or (self.least, self.most) == (0, 1):
+            return f"in {'(' if self.above else '['}{least}, {most}{')' if self.below else ']'}"
+        return f"from {least} to {most}"
+
+    def __str__(self) -> str:
+        text = f"must be {self.bounds}"
+        if math.isinf(self.most):
+            text = "must be positive" if self.above else "must not be negative"
+        return f"{text}; {self.note}" if self.note else text
+
+
+SHARE = Range(0, 1)
+RATE = Range(0, 1, below=True)
+POSITIVE = Range(0, above=True)
+NOT_NEGATIVE = Range(0)
+
+
+def _written(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.6f}".rstrip("0").rstrip(".")
+
+
+@functools.cache
+def ranges_of(kind: Hashable) -> dict[str, Range]:
+    """The ranges of a dataclass's fields, by name. A field that a subclass repeats without one keeps it."""
+    classes: Any = kind
+    return {
+        name: limits
+        for each in reversed(classes.__mro__)
+        for name, hint in get_type_hints(each, include_extras=True).items()
+        for limits in _ranges_in(hint)
+    }
+
+
+def _ranges_in(hint: Any) -> Iterator[Range]:
+    """The ranges of a hint and of its parts."""
+    if isinstance(hint, Range):
+        yield hint
+    for part in get_args(hint):
+        yield from _ranges_in(part)
+
+
+def check_ranges(section: str, config: Any) -> None:
+    """Raises UserError if a field of a config's section is outside its range."""
+    kind: Any = type(config)
+    for name, limits in ranges_of(kind).items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not least <= number <= most:
-                raise UserError(
-                    f"--{section}.{name.replace('_', '-')} must be at least {least:,} and at most {most:,}"
-                )
+            if number is not None and number not in limits:
+                raise UserError(f"--{section}.{name.replace('_', '-')} {limits}")
 
 
 @functools.cache

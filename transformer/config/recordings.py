@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Ranges
+from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Range
 from transformer.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3")
@@ -27,7 +27,7 @@ class RecordingsConfig(CorpusConfig):
     """Frames of a batch: rows times padded length."""
     buckets: tuple[int, ...] = (100, 180, 270, 400)
     """Padded lengths in frames, ascending, up to max_length. Each is one compiled program."""
-    max_text: int = 32
+    max_text: Annotated[int, Range(2, LONGEST)] = 32
     """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
     fewer, in proportion."""
     dataset: str = "spoken-digits"
@@ -37,7 +37,7 @@ class RecordingsConfig(CorpusConfig):
     """TFDS datasets: the name of the waveform; speech in librispeech."""
     text_feature: str = "text"
     """TFDS datasets: the name of what is said, a text or a label."""
-    sample_rate: int = 16_000
+    sample_rate: Annotated[int, Range(1000, 1000000)] = 16_000
     """TFDS datasets: samples a second, if the dataset does not say."""
     speaker: Literal["any", "one"] = "any"
     """Built-in recordings: another speaker in each, or one in all, as for synthesis."""
@@ -45,9 +45,9 @@ class RecordingsConfig(CorpusConfig):
     """Built-in recordings: language of the texts. They are spoken in English; de: to be translated."""
     writing: Literal["words", "digits", "phonemes"] = "words"
     """Built-in recordings: how texts are written. phonemes: as `dataset pronunciation` writes them."""
-    built_in_size: int = 2_000
+    built_in_size: Annotated[int, Range(20, COUNTS)] = 2_000
     """Built-in recordings: number of training recordings to generate."""
-    most_digits: int = 5
+    most_digits: Annotated[int, Range(1, 100)] = 5
     """Built-in recordings: most digits of each. A number has at most 4."""
     train: Path | None = None
     """Manifest of the training recordings: a file name, a tab and the text on each line, which is empty for
@@ -56,7 +56,7 @@ class RecordingsConfig(CorpusConfig):
     """The same for validation. Default: a part of the training recordings."""
     test: Path | None = None
     """The same for the test. Default: the validation recordings."""
-    bands: int = 80
+    bands: Annotated[int, Range(1, 200)] = 80
     """Mel bands of a frame."""
     normalisation: Literal["recording", "corpus"] = "recording"
     """Each band gets mean 0 and deviation 1: over each recording, or over all training recordings."""
@@ -68,19 +68,10 @@ class RecordingsConfig(CorpusConfig):
     them, and its pitch stays (Ko et al. 2015). Such as 0.5 2.0."""
     tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
     """Of the texts."""
-    vocab_size: int = 1_000
+    vocab_size: Annotated[int, Range(1, LARGEST)] = 1_000
     """Size of the vocabulary to train (for word and char: an upper bound)."""
 
     counted: ClassVar[str] = "frames"
-    _RANGES: ClassVar[Ranges] = {
-        **CorpusConfig._RANGES,
-        "max_text": (2, LONGEST),
-        "built_in_size": (20, COUNTS),
-        "most_digits": (1, 100),
-        "bands": (1, 200),  # the spectrum has as many frequencies
-        "sample_rate": (1_000, 1_000_000),
-        "vocab_size": (1, LARGEST),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

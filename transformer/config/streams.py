@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.ranges import COUNTS, LARGEST, Ranges
+from transformer.config.ranges import COUNTS, LARGEST, Range
 from transformer.errors import UserError
 
 
@@ -31,18 +31,12 @@ class StreamConfig(CorpusConfig):
     """Test text, for the final evaluation. Default: the validation text."""
     separator: str | None = None
     """The line between two documents of a text file, such as <|endoftext|>. None: a file is one document."""
-    built_in_size: int = 20_000
+    built_in_size: Annotated[int, Range(10, COUNTS)] = 20_000
     """Number of training sentences to generate for the built-in text."""
     tokenizer: Literal["character", "byte", "bpe", "unigram"] = "character"
     """character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram: subwords."""
-    vocab_size: int = 16_000
+    vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train (for characters: an upper bound)."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **CorpusConfig._RANGES,
-        "built_in_size": (10, COUNTS),
-        "vocab_size": (1, LARGEST),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

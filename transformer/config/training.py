@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
-from transformer.config.ranges import COUNTS, Ranges, check_ranges
+from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, check_ranges
 from transformer.errors import UserError
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
@@ -21,39 +21,32 @@ class OptimizerConfig:
     schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
     """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
     warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay constant."""
-    scale: float = 1.0
+    scale: Annotated[float, NOT_NEGATIVE] = 1.0
     """Factor on the paper's schedule."""
-    peak: float = 1e-3
+    peak: Annotated[float, NOT_NEGATIVE] = 1e-3
     """Peak learning rate of the other schedules."""
-    warmup_steps: int = 4000
+    warmup_steps: Annotated[int, Range(1, COUNTS)] = 4000
     """Updates of learning-rate warmup."""
-    beta1: float = 0.9
+    beta1: Annotated[float, RATE] = 0.9
     """Adam's decay rate of the first moment (section 5.3)."""
-    beta2: float = 0.98
+    beta2: Annotated[float, RATE] = 0.98
     """Adam's decay rate of the second moment."""
-    epsilon: float = 1e-9
+    epsilon: Annotated[float, POSITIVE] = 1e-9
     """Adam's epsilon."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """Decoupled weight decay, of matrices only (Loshchilov and Hutter 2019)."""
-    clip_norm: float | None = None
+    clip_norm: Annotated[float, Range(0, above=True, note="leave it out for no clipping")] | None = None
     """Clip gradients to this global norm. None: no clipping."""
 
     def __post_init__(self) -> None:
-        check_ranges("optimizer", self, {"warmup_steps": (1, COUNTS)})
-        for name in ("scale", "peak", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--optimizer.{name.replace('_', '-')} must not be negative")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
-            raise UserError("--optimizer.beta1 and beta2 must be in [0, 1), epsilon above 0")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise UserError("--optimizer.clip-norm must be positive; leave it out for no clipping")
+        check_ranges("optimizer", self)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """Training length, evaluations and checkpoints."""
 
-    steps: int = 100_000
+    steps: Annotated[int, Range(1, COUNTS)] = 100_000
     """Total number of updates."""
     epochs: float | None = None
     """Length of training as a number of passes over the training examples, such as 10 or 0.5, instead of
@@ -62,22 +55,22 @@ class TrainingConfig:
     """A run (or an imported model) to initialise from, with its best checkpoint and its vocabulary. A model
     that extends the other one, such as a non-autoregressive decoder, initialises only its additional
     parameters randomly. Short: `--init-from RUN`."""
-    accumulate: int = 1
+    accumulate: Annotated[int, Range(1, COUNTS)] = 1
     """Gradient accumulation: slices per update. Same result, less memory."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which replicas add their gradients. bfloat16: half the traffic, sums rounded to 8 bits. With
     --mesh.fsdp or --mesh.tensor it is always that of the computation, --model.dtype."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, RATE] = 0.1
     """epsilon_ls, distributed over the other K-1 classes (section 5.4)."""
-    ema: float = 0.0
+    ema: Annotated[float, RATE] = 0.0
     """Decay of an exponential moving average of the parameters, used for evaluation. 0: none."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, COUNTS)] = 0
     """Seed of the initial parameters and of dropout."""
-    log_every: int = 50
+    log_every: Annotated[int, Range(1, COUNTS)] = 50
     """Updates between log lines."""
-    evaluate_every: int = 1000
+    evaluate_every: Annotated[int, Range(1, COUNTS)] = 1000
     """Updates between evaluations. Each evaluation also saves a checkpoint."""
-    evaluate_sentences: int = 500
+    evaluate_sentences: Annotated[int, Range(1, COUNTS)] = 500
     """Number of validation sentences, the first ones, that each evaluation decodes for its score, such as
     BLEU. The validation loss uses all."""
     bleu_tokenize: BleuTokenizer | None = None
@@ -87,28 +80,18 @@ class TrainingConfig:
     error_rate: ErrorRate | None = None
     """Speech recognition: what decides which checkpoint is best; both are measured. None: characters if the
     texts are in a language without spaces, else words."""
-    patience: int | None = None
+    patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
     None: train to the end."""
-    keep_last: int = 5
+    keep_last: Annotated[int, Range(1, COUNTS)] = 5
     """Number of recent checkpoints to keep, in addition to the best one."""
-    samples: int = 3
+    samples: Annotated[int, Range(0, COUNTS)] = 3
     """Number of sample translations to print at each evaluation."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), (1, COUNTS)),
-        **dict.fromkeys(("evaluate_sentences", "keep_last", "patience"), (1, COUNTS)),
-        **dict.fromkeys(("samples", "seed"), (0, COUNTS)),
-    }
-
     def __post_init__(self) -> None:
-        check_ranges("training", self, self._RANGES)
+        check_ranges("training", self)
         if self.epochs is not None and not 0 < self.epochs <= COUNTS:
             raise UserError(f"--training.epochs {self.epochs:g}: must be positive, and at most {COUNTS:,}")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError("--training.label-smoothing must be in [0, 1)")
-        if not 0 <= self.ema < 1:
-            raise UserError("--training.ema must be in [0, 1)")
 
     def in_steps(self, steps_per_epoch: int) -> "TrainingConfig":
         """The options with the number of updates that the epochs are, if they are given.

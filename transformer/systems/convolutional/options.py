@@ -1,9 +1,10 @@
 """Options of convolutional models."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
-from transformer.config import ModelConfig, Ranges
+from transformer.config import ModelConfig
+from transformer.config.ranges import Range
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import BASELINES, baseline
@@ -13,13 +14,11 @@ from transformer.systems.transformer.options import BASELINES, baseline
 class ConvolutionalConfig(ModelConfig):
     """Convolutional sequence to sequence (Gehring et al. 2017)."""
 
-    kernel_width: int = 3
+    kernel_width: Annotated[int, Range(1, 1023)] = 3
     """Positions that one convolution sees."""
-    dilation: tuple[int, ...] = (1,)
+    dilation: tuple[Annotated[int, Range(1, 1024)], ...] = (1,)
     """Distance between those positions in each layer, repeated over the layers: 1 2 4 for more
     reach with the same work."""
-
-    _RANGES: ClassVar[Ranges] = {**ModelConfig._RANGES, "kernel_width": (1, 1023), "dilation": (1, 1024)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Options of models that copy source words or point to them."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from transformer.config import (
     BeamConfig,
@@ -11,6 +11,7 @@ from transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
+from transformer.config.ranges import NOT_NEGATIVE
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import COPYING
@@ -26,14 +27,12 @@ class CopyingConfig(TransformerConfig):
     positions only (pointer network, Vinyals et al. 2015)."""
     once: bool = False
     """pointer: each source position is output at most once."""
-    coverage_weight: float = 0.0
+    coverage_weight: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of the coverage loss, which counts attention paid twice (See et al. 2017, Eq. 12).
     0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.coverage_weight < 0:
-            raise UserError("--model.coverage-weight must not be negative")
         if self.once and self.output != "pointer":
             raise UserError(
                 f"--model.once: --model.output {self.output} also generates words; use --model.output pointer"

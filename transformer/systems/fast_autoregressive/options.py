@@ -1,10 +1,10 @@
 """Options of AT and FAT."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from transformer.config import Config, ModelConfig, Ranges
-from transformer.config.ranges import LARGEST
+from transformer.config import Config, ModelConfig
+from transformer.config.ranges import LARGEST, Range
 from transformer.errors import UserError
 from transformer.systems.registry import Options
 from transformer.systems.transformer.options import varied
@@ -24,24 +24,19 @@ class FastAutoregressiveConfig(ModelConfig):
     weights: Literal["additive", "softmax", "tanh"] = "softmax"
     """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully
     connected softmax, in its two formulas (FAT)."""
-    num_heads: int = 4
+    num_heads: Annotated[int, Range(1, LARGEST)] = 4
     """attention: heads of the encoder, each with its gate."""
     bidirectional: bool = True
     """Whether the encoder reads in both directions, or from left to right only."""
-    table_size: int = 128
+    table_size: Annotated[int, Range(1, LARGEST)] = 128
     """softmax, tanh: rows and columns of the table that is added to the scores. Later positions share the
     last ones."""
     hybrid: bool = False
     """Hybrid forward pass: a decoder input that does not occur in the source is replaced by zeros, and does
     not attend. In decoding, attention is skipped where that holds for all hypotheses of a search."""
-    frequent: float = 1.0
+    frequent: Annotated[float, Range(0, 1, above=True)] = 1.0
     """hybrid: share of the vocabulary, from its first id, that is frequent enough not to be skipped."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **ModelConfig._RANGES,
-        "num_heads": (1, LARGEST),
-        "table_size": (1, LARGEST),
-    }
     DTYPES = ("float32",)
 
     def __post_init__(self) -> None:
@@ -60,8 +55,6 @@ class FastAutoregressiveConfig(ModelConfig):
                 "--model.hybrid compares words of source and target: it needs a joint vocabulary, with "
                 "--model.share-embeddings all"
             )
-        if not 0 < self.frequent <= 1:
-            raise UserError("--model.frequent must be in (0, 1]")
         if self.frequent < 1 and not self.hybrid:
             raise UserError("--model.frequent: nothing is skipped without --model.hybrid; leave it out")
 

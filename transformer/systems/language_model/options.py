@@ -1,10 +1,10 @@
 """Options of language models."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from transformer.config import Config, OptimizerConfig, Ranges, SampleConfig, StackConfig, TrainingConfig
-from transformer.config.ranges import LONGEST
+from transformer.config import Config, OptimizerConfig, SampleConfig, StackConfig, TrainingConfig
+from transformer.config.ranges import LONGEST, Range
 from transformer.config.streams import StreamConfig
 from transformer.errors import UserError
 from transformer.systems.common_options import COMMON
@@ -20,16 +20,11 @@ class LanguageModelConfig(StackConfig):
     2019), rotary or alibi."""
     norm: Literal["post", "pre"] = "pre"
     """Layer normalisation after each residual sum (post), or before each sublayer (pre)."""
-    memory: int = 0
+    memory: Annotated[int, Range(0, LONGEST)] = 0
     """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019,
     section 3.2). 0: none."""
-    evaluation_memory: int | None = None
+    evaluation_memory: Annotated[int, Range(0, LONGEST)] | None = None
     """The same in evaluation and generation. None: as in training."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **StackConfig._RANGES,
-        **dict.fromkeys(("memory", "evaluation_memory"), (0, LONGEST)),
-    }
 
     PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "memory", "evaluation_memory")
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from transformer.config import LONGEST, BeamConfig, Config, DecodingConfig, Ranges, TransformerConfig
+from transformer.config import LONGEST, BeamConfig, Config, DecodingConfig, TransformerConfig
 from transformer.config.decoding import names_of
+from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import quickstart, tiny
@@ -20,24 +21,19 @@ class NonAutoregressiveConfig(TransformerConfig):
     `bos_length` positions, and the translation ends at the first <eos>; fertility: each source token,
     repeated as often as predicted (Gu et al. 2018); masked: a draft with masked tokens, refined in
     iterations (mask-predict, Ghazvininejad et al. 2019)."""
-    bos_length: int = 300
+    bos_length: Annotated[int, Range(1, LONGEST)] = 300
     """bos: number of positions of the decoder's input, all <bos>."""
-    length_span: int = 32
+    length_span: Annotated[int, Range(1, LONGEST)] = 32
     """length, masked: largest difference of target and source length that the classifier predicts."""
-    length_weight: float = 1.0
+    length_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """length, masked: weight of the classifier's loss, which is added once per sentence."""
-    max_fertility: int = 8
+    max_fertility: Annotated[int, Range(1, LONGEST)] = 8
     """fertility: maximum number of copies of a source token."""
-    fertility_weight: float = 1.0
+    fertility_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """fertility: weight of the classifier's loss, which is added once per source token."""
     teacher: Path | None = None
     """fertility, training only: run directory of an autoregressive model with the same vocabulary, whose
     cross-attention aligns target tokens to source tokens."""
-
-    _RANGES: ClassVar[Ranges] = {
-        **TransformerConfig._RANGES,
-        **dict.fromkeys(("bos_length", "length_span", "max_fertility"), (1, LONGEST)),
-    }
 
     @property
     def untaught(self) -> str:
@@ -51,8 +47,6 @@ class NonAutoregressiveConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length_weight < 0 or self.fertility_weight < 0:
-            raise UserError("--model.length-weight and --model.fertility-weight must not be negative")
         if self.longest is not None and self.decoder_input == "bos" and self.longest < self.bos_length:
             raise UserError("--model.bos-length must not be more than --model.max-positions")
 
@@ -65,11 +59,11 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
 
     method: Literal["beam", "greedy"] = "beam"  # type: ignore[assignment]
     """beam: the best of the candidates; greedy: one candidate."""
-    beam_size: int = 1
+    beam_size: Annotated[int, Range(1, LONGEST)] = 1
     """Number of candidates, decoded in parallel: of the most likely lengths, or of sampled fertilities."""
-    iterations: int = 1
+    iterations: Annotated[int, Range(1, 1000)] = 1
     """masked: number of iterations. The first predicts all tokens, the others repredict the least certain."""
-    length_scale: float = 1.0
+    length_scale: Annotated[float, Range(0.05, 20)] = 1.0
     """Factor on the predicted length: 0.5 halves it, 2.0 doubles it. Not for bos."""
 
     length_penalty: float = 1.0
@@ -77,20 +71,12 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     penalty: Literal["wu", "power"] = "power"
     """As for other systems. Default power: candidates are ranked by their mean log-probability per token."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **DecodingConfig._RANGES,
-        "iterations": (1, 1000),
-        "beam_size": (1, LONGEST),
-    }
-
     @property
     def num_hypotheses(self) -> int:
         return 1 if self.method == "greedy" else self.beam_size
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.05 <= self.length_scale <= 20:
-            raise UserError("--decoding.length-scale must be from 0.05 to 20")
         if refused := self.steered + self.noisy:
             option = refused[0].replace("_", "-")
             raise UserError(

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
-from transformer.config import Config, Ranges
+from transformer.config import Config
 from transformer.config.methods import GuidanceConfig
+from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
@@ -21,12 +22,11 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     teacher: Path | None = None
     """Training only: run directory of a model of system synthesis for the same recordings, whose attention
     tells how long each token is spoken."""
-    duration_kernel: int = 3
+    duration_kernel: Annotated[int, Range(1, 99)] = 3
     """Tokens that each of the two convolutions of the duration predictor sees."""
-    duration_weight: float = 1.0
+    duration_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the duration predictor's loss, which is added once per token."""
 
-    _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "duration_kernel": (1, 99)}
     PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "teacher", "duration_weight")
 
     @property
@@ -43,8 +43,6 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
         super().__post_init__()
         if self.duration_kernel % 2 == 0:
             raise UserError("--model.duration-kernel must be odd: the convolutions are centred")
-        if self.duration_weight < 0:
-            raise UserError("--model.duration-weight must not be negative")
 
 
 @dataclass(frozen=True)

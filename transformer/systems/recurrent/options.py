@@ -1,9 +1,10 @@
 """Options of recurrent models."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from transformer.config import ModelConfig
+from transformer.config.ranges import NOT_NEGATIVE
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import BASELINES, baseline
@@ -23,9 +24,9 @@ class RecurrentConfig(ModelConfig):
     additive: by a small network (Bahdanau et al. 2015, Eq. 5-6); dot: by scaled dot products; hard: to one
     position, sampled in training (Xu et al. 2015, section 4.1) and trained by REINFORCE, the most probable
     one in decoding."""
-    reward_weight: float = 1.0
+    reward_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """hard: weight of the REINFORCE term."""
-    entropy_weight: float = 0.01
+    entropy_weight: Annotated[float, NOT_NEGATIVE] = 0.01
     """hard: weight of the entropy bonus, which keeps the attention from becoming certain too early."""
 
     DTYPES = ("float32",)
@@ -34,8 +35,6 @@ class RecurrentConfig(ModelConfig):
         super().__post_init__()
         if self.d_model % 2:
             raise UserError("--model.d-model must be even: each direction has half of it")
-        if self.reward_weight < 0 or self.entropy_weight < 0:
-            raise UserError("--model.reward-weight and --model.entropy-weight must not be negative")
 
 
 def _preset(about: str, **options: Any) -> Preset:

@@ -1,10 +1,10 @@
 """Options of speech recognition."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
-from transformer.config import BeamConfig, Config, OptimizerConfig, Ranges, TrainingConfig, TransformerConfig
-from transformer.config.ranges import LARGEST
+from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig, TransformerConfig
+from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
 from transformer.systems.common_options import COMMON
@@ -17,30 +17,23 @@ class SpeechConfig(TransformerConfig):
 
     share_embeddings: Literal["all", "target", "none"] = "target"
     """Tied embeddings. target: of the output and before the softmax; none: two matrices. Sound has none."""
-    convolutions: int = 2
+    convolutions: Annotated[int, Range(1, 8)] = 2
     """Convolutions before the encoder, each of which halves the number of frames."""
-    channels: int = 64
+    channels: Annotated[int, Range(1, LARGEST)] = 64
     """Their width."""
-    kernel_width: int = 3
+    kernel_width: Annotated[int, Range(1, 99)] = 3
     """Frames that each of them sees."""
-    masks: int = 0
+    masks: Annotated[int, Range(0, LARGEST)] = 0
     """Masks over bands, and as many over frames, that hide parts of the input in training (SpecAugment, Park
     et al. 2019).
     0: none. Often 2."""
-    mask_bands: int = 27
+    mask_bands: Annotated[int, Range(0, LARGEST)] = 27
     """Most bands of a mask."""
-    mask_frames: int = 100
+    mask_frames: Annotated[int, Range(0, LARGEST)] = 100
     """Most frames of a mask."""
-    mask_share: float = 0.2
+    mask_share: Annotated[float, SHARE] = 0.2
     """Largest share of a recording in a mask over frames."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **TransformerConfig._RANGES,
-        "convolutions": (1, 8),
-        "channels": (1, LARGEST),
-        "kernel_width": (1, 99),
-        **dict.fromkeys(("masks", "mask_bands", "mask_frames"), (0, LARGEST)),
-    }
     PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "masks", "mask_bands", "mask_frames", "mask_share")
 
     def __post_init__(self) -> None:
@@ -49,8 +42,6 @@ class SpeechConfig(TransformerConfig):
             raise UserError("--model.share-embeddings all: sound has no embedding; use target or none")
         if self.kernel_width % 2 == 0:
             raise UserError("--model.kernel-width must be odd: the convolutions are centred")
-        if not 0 <= self.mask_share <= 1:
-            raise UserError("--model.mask-share must be in [0, 1]")
 
 
 def _speech() -> Config:

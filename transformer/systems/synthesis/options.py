@@ -1,18 +1,17 @@
 """Options of speech synthesis and of its search."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from transformer.config import (
     Config,
     DecodingConfig,
     OptimizerConfig,
-    Ranges,
     TrainingConfig,
     TransformerConfig,
 )
 from transformer.config.methods import GuidanceConfig
-from transformer.config.ranges import LARGEST
+from transformer.config.ranges import LARGEST, POSITIVE, RATE, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
@@ -25,25 +24,17 @@ class VoiceConfig(TransformerConfig):
 
     share_embeddings: Literal["none"] = "none"  # type: ignore[assignment]
     """Frames of sound have no embedding to share."""
-    bands: int = 0
+    bands: Annotated[int, Range(0, LARGEST)] = 0
     """Mel bands of a frame. 0: those of the data."""
-    reduction: int = 2
+    reduction: Annotated[int, Range(1, 20)] = 2
     """Frames that a step of the decoder predicts (Wang et al. 2017)."""
-    postnet_layers: int = 3
+    postnet_layers: Annotated[int, Range(0, 20)] = 3
     """Convolutions that refine the frames of an utterance."""
-    postnet_width: int = 64
+    postnet_width: Annotated[int, Range(1, LARGEST)] = 64
     """Their width."""
-    postnet_kernel: int = 5
+    postnet_kernel: Annotated[int, Range(1, 99)] = 5
     """Frames that each of them sees."""
 
-    _RANGES: ClassVar[Ranges] = {
-        **TransformerConfig._RANGES,
-        "bands": (0, LARGEST),
-        "reduction": (1, 20),
-        "postnet_width": (1, LARGEST),
-        "postnet_layers": (0, 20),
-        "postnet_kernel": (1, 99),
-    }
     FROM_DATA = (*TransformerConfig.FROM_DATA, "bands")
 
     def __post_init__(self) -> None:
@@ -56,26 +47,17 @@ class VoiceConfig(TransformerConfig):
 class SynthesisConfig(VoiceConfig):
     """An autoregressive synthesiser (Li et al. 2019)."""
 
-    prenet_width: int = 128
+    prenet_width: Annotated[int, Range(1, LARGEST)] = 128
     """Width of the two layers that read the last frame before the decoder."""
-    prenet_dropout: float = 0.5
+    prenet_dropout: Annotated[float, RATE] = 0.5
     """Their dropout in training."""
-    own_frames: float = 0.0
+    own_frames: Annotated[float, SHARE] = 0.0
     """Training: share of steps whose last frame is the model's own, from a pass before (scheduled sampling,
     Mihaylova and Martins 2019)."""
-    stop_weight: float = 5.0
+    stop_weight: Annotated[float, POSITIVE] = 5.0
     """Weight of the last step in the loss of the stop token: there is one in each utterance."""
 
-    _RANGES: ClassVar[Ranges] = {**VoiceConfig._RANGES, "prenet_width": (1, LARGEST)}
-    _RATES = (*VoiceConfig._RATES, "prenet_dropout")
     PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "prenet_dropout", "own_frames", "stop_weight")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.own_frames <= 1:
-            raise UserError("--model.own-frames must be in [0, 1]")
-        if self.stop_weight <= 0:
-            raise UserError("--model.stop-weight must be positive")
 
 
 @dataclass(frozen=True)
@@ -86,13 +68,11 @@ class VoiceDecodingConfig(DecodingConfig):
     """greedy: each frame as predicted."""
     max_length: int | None = 600
     """Most frames of an utterance, of 10 ms. None: 60 for each token."""
-    length_scale: float = 1.0
+    length_scale: Annotated[float, Range(0.05, 20)] = 1.0
     """Factor on the length: 0.5 speaks twice as fast, 2.0 takes twice as long. The pitch stays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.05 <= self.length_scale <= 20:
-            raise UserError("--decoding.length-scale must be from 0.05 to 20")
         if refused := self.steered + self.noisy:
             option = refused[0].replace("_", "-")
             raise UserError(f"--decoding.{option} is for tokens, and this model writes sound: leave it out")
@@ -102,17 +82,10 @@ class VoiceDecodingConfig(DecodingConfig):
 class SynthesisDecodingConfig(VoiceDecodingConfig):
     """Autoregressive synthesis, until the model predicts the end."""
 
-    prenet_dropout: float = 0.5
+    prenet_dropout: Annotated[float, RATE] = 0.5
     """Noise: dropout of the pre-net, which stays on, with masks by the seed and the line. 0: none."""
-    stop: float = 0.5
+    stop: Annotated[float, Range(0, 1, above=True, below=True)] = 0.5
     """Probability from which an utterance ends."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.prenet_dropout < 1:
-            raise UserError("--decoding.prenet-dropout must be in [0, 1)")
-        if not 0 < self.stop < 1:
-            raise UserError("--decoding.stop must be in (0, 1)")
 
 
 def _synthesis() -> Config:
