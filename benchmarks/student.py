@@ -15,14 +15,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive, run
-from benchmarks.measure import Contestant, machine, save, side_by_side
+from benchmarks.measure import Contestant, Measurement, machine, save, side_by_side
 from benchmarks.rows import exported
-from transformer import Translator
+from transformer import Translator, UserError
 from transformer.data.sources.corpora import read_lines
 from transformer.evaluation.scores import bleu_metric
 
 TOGETHER = 32  # sentences of a batch of CTranslate2
 LONGEST = 100  # tokens of its translations
+PEER = "teacher, CTranslate2"
 
 
 def ours(folder: Path, sources: list[str], int8: bool) -> Callable[[], list[str]]:
@@ -54,6 +55,42 @@ def searched_as(teacher: Path) -> dict[str, Any]:
     return {"beam_size": options.get("beam_size", 1), "length_penalty": options["length_penalty"]}
 
 
+def contestants(teacher: Path, student: Path, converted: Path, sources: list[str]) -> list[Contestant]:
+    """The student and the teacher here, and the teacher in CTranslate2, each in float32 and in int8."""
+    runs = {"student": student, "teacher": teacher}
+    here = [
+        Contestant(name + " int8" * int8, ours, {"folder": run_dir, "sources": sources, "int8": bool(int8)})
+        for name, run_dir in runs.items()
+        for int8 in range(2)
+    ]
+    there = [
+        Contestant(
+            PEER + " int8" * (kind == "int8"),
+            theirs,
+            {"folder": converted, "teacher": teacher, "sources": sources, "kind": kind},
+        )
+        for kind in ("float32", "int8")
+    ]
+    return here + there
+
+
+def compared(measured: list[Measurement], references: list[str], tokenizer: str) -> list[dict[str, Any]]:
+    """BLEU of each program, and how many times as fast it is as CTranslate2's teacher with weights of its
+    type."""
+    metric, medians = bleu_metric(tokenizer), {each.name: each.median for each in measured}
+    return [
+        {
+            "name": each.name,
+            "seconds": each.seconds,
+            "sentences_per_second": len(references) / each.median,
+            "cpu": each.cpu_median,
+            "times_as_fast": medians[PEER + " int8" * each.name.endswith("int8")] / each.median,
+            "bleu": metric.corpus_score(each.output, [references]).score,
+        }
+        for each in measured
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Prints a table, writes OUTPUT."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.student", description=__doc__)
@@ -66,36 +103,20 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     needs("ctranslate2")
     sources, references = list(read_lines(given.source)), list(read_lines(given.reference))
-    metric = bleu_metric(Translator.load(given.teacher).config.training.bleu_tokenize)
+    if len(sources) != len(references):
+        raise UserError(
+            f"{given.source} has {len(sources):,} lines, but {given.reference} has {len(references):,}"
+        )
+    teacher = Translator.load(given.teacher)
     with tempfile.TemporaryDirectory() as folder:
-        exported(Translator.load(given.teacher), Path(folder))
-        contestants = [
-            Contestant(
-                f"{name}{' int8' if int8 else ''}", ours, {**run_dir, "sources": sources, "int8": int8}
-            )
-            for name, run_dir in (
-                ("student", {"folder": given.student}),
-                ("teacher", {"folder": given.teacher}),
-            )
-            for int8 in (False, True)
-        ]
-        common = {"folder": Path(folder), "teacher": given.teacher, "sources": sources}
-        contestants += [
-            Contestant(
-                f"teacher, CTranslate2{' int8' if kind == 'int8' else ''}", theirs, {**common, "kind": kind}
-            )
-            for kind in ("float32", "int8")
-        ]
-        found = side_by_side(contestants, given.rounds)
-    peer = {kind: found[4 + index] for index, kind in enumerate(("float32", "int8"))}
-    table, rows = Table("program", "sentences/s", "CPU s", "x CTranslate2", "BLEU", title="whole file"), []
-    for each in found:
-        score = metric.corpus_score(each.output, [references]).score
-        against = peer["int8" if "int8" in each.name else "float32"].median
-        row = {"name": each.name, "seconds": each.seconds, "cpu": each.cpu_median, "bleu": score}
-        rows.append({**row, "times_as_fast": against / each.median})
-        speed = f"{len(sources) / each.median:.1f}", f"{each.cpu_median:.2f}", f"{against / each.median:.2f}"
-        table.add_row(each.name, *speed, f"{score:.2f}")
+        exported(teacher, Path(folder))
+        programs = contestants(given.teacher, given.student, Path(folder), sources)
+        measured = side_by_side(programs, given.rounds)
+    rows = compared(measured, references, teacher.config.training.bleu_tokenize)
+    table = Table("program", "sentences/s", "CPU s", "x CTranslate2", "BLEU", title="whole file")
+    for row in rows:
+        speed = f"{row['sentences_per_second']:.1f}", f"{row['cpu']:.2f}", f"{row['times_as_fast']:.2f}"
+        table.add_row(row["name"], *speed, f"{row['bleu']:.2f}")
     Console(width=90).print(table)
     save(str(given.output), {"about": machine(), "rows": rows})
     print(f"{machine()}\nwritten to {given.output}")

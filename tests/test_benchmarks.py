@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import agreement as agreement_of
-from benchmarks import growth, rows, slots
+from benchmarks import growth, rows, slots, student
 from benchmarks.__main__ import rows_of, sentences
 from benchmarks.command import needs, run
 from benchmarks.decoding import agreement, model
@@ -183,3 +183,34 @@ def test_slots_and_batches_agree(finished, capsys):
     assert list(agreement_of.differences(one, one)) == []
     assert [row for row, gap in agreement_of.differences(one, swapped) if gap < agreement_of.TIE] == [0]
     assert dict(agreement_of.differences(one, [one[0], []])) == {1: np.inf}
+
+
+def test_a_student_is_compared_with_its_teacher_elsewhere():
+    references = ["Ein Mann mit einem Hut steht dort.", "Zwei Hunde spielen im Schnee."]
+    worse = [references[0], "Zwei Katzen schlafen."]
+    seconds = {
+        "student": [1.0, 4.0, 9.0],
+        "student int8": [2.0],
+        student.PEER: [20.0],
+        f"{student.PEER} int8": [3.0],
+    }
+    measured = [
+        Measurement(name, times, worse if "student" in name else references, 0, [1.0])
+        for name, times in seconds.items()
+    ]
+    row, int8, peer, _ = student.compared(measured, references, "13a")
+    assert (row["times_as_fast"], int8["times_as_fast"], peer["times_as_fast"]) == (5.0, 1.5, 1.0)
+    assert row["sentences_per_second"] == 0.5
+    assert row["bleu"] < peer["bleu"] == pytest.approx(100)
+
+
+def test_a_student_and_its_teacher_are_each_measured_in_two_types(tmp_path):
+    programs = student.contestants(tmp_path / "teacher", tmp_path / "student", tmp_path, ["a"])
+    assert [each.name for each in programs] == [
+        *("student", "student int8", "teacher", "teacher int8"),
+        *(student.PEER, f"{student.PEER} int8"),
+    ]
+    assert [each.options.get("int8", each.options.get("kind")) for each in programs] == [
+        *(False, True, False, True),
+        *("float32", "int8"),
+    ]
