@@ -165,9 +165,14 @@ def lines_of(path: Path) -> list[Result]:
         return []
     text = path.read_text(encoding="utf-8")
     try:
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        if all(isinstance(line, dict) and {"part", "case", "card", "about"} <= line.keys() for line in lines):
+            return lines
+        raise ValueError("a line is no case of this program")
     except ValueError as error:
-        raise UserError(f"{path}: not lines of JSON ({error}): name another --output") from None
+        raise UserError(
+            f"{path}: not the output of an earlier call ({error}): name another --output"
+        ) from None
 
 
 def append(path: Path, line: Result) -> None:
@@ -229,7 +234,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--part", nargs="+", choices=PARTS, default=tuple(PARTS), help="what to measure (all)"
     )
     cases = tuple(dict.fromkeys(case for several in PARTS.values() for case in several))
-    parser.add_argument("--case", nargs="+", choices=cases, default=cases, help="which of them (all)")
+    parser.add_argument(
+        "--case", nargs="+", choices=cases, default=cases, metavar="CASE", help=f"{'; '.join(cases)} (all)"
+    )
     parser.add_argument("--output", type=new_file, default=Path("gpu.jsonl"), help="a line for each case")
     parser.add_argument(
         "--machine",
@@ -261,6 +268,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(markdown(lines_of(given.output)))
         return
     given.rounds = given.rounds or (2 if given.quick else 9)
+    if not any(case in given.case for part in given.part for case in PARTS[part]):
+        raise UserError(f"--part {' '.join(given.part)} has no case {', '.join(given.case)}: see --help")
     check(given)
     given.card = SIMULATED if given.quick else gpu()
     given.place = SIMULATED if given.quick else place_of(given.card) if given.card else given.machine

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import positive, run
+from benchmarks.command import positive, preset, run
+from transformer.errors import UserError
 
 READ = 20_000  # records of which the reading and the encoding is timed
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints a line for each stage."""
-    from transformer.systems.presets import PRESETS
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.input", description=__doc__)
-    parser.add_argument("preset", choices=tuple(PRESETS), nargs="?", default="quickstart")
+    parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
     parser.add_argument("--batching", choices=("buckets", "packed"), help="default: the preset's")
     parser.add_argument("--batch-tokens", type=positive, help="default: the preset's")
     parser.add_argument("--tokenizer", help="default: the preset's")
@@ -42,7 +41,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     chosen = ("batching", "batch_tokens", "tokenizer", "subword_sampling", "sampling_by", "cache_dir")
     changes = {name: value for name in chosen if (value := getattr(given, name)) is not None}
-    config = PRESETS[given.preset]
+    config = preset(given.preset)
+    if unknown := sorted(changes.keys() - vars(config.data).keys()):
+        option = unknown[0].replace("_", "-")
+        raise UserError(f"--{option}: system {config.system} has no such option; leave it out")
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
     kind = find_system(config.system).task
     corpus = kind.open_corpus(config)

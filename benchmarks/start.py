@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import run
+from benchmarks.command import preset, run
 
 NAMES = "imports", "corpus", "vocabulary", "examples", "plan", "state", "first update"
 """The stages. The rest is the time between them."""
@@ -26,9 +26,10 @@ NAMES = "imports", "corpus", "vocabulary", "examples", "plan", "state", "first u
 def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=__doc__)
-    parser.add_argument("preset", nargs="?", default="quickstart")
+    parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in a process of its own
     given = parser.parse_args(arguments)
+    preset(given.preset)
     if given.stages:
         started(given.preset, given.stages)
         return
@@ -48,28 +49,27 @@ def main(arguments: list[str] | None = None) -> None:
     print(machine())
 
 
-def measured(preset: str, folder: Path) -> dict[str, tuple[float, float]]:
+def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
     """The CPU and wall seconds of each stage of a start, or of a resumption if the folder has a run."""
     environment = os.environ | {"TRANSFORMER_CACHE": os.fspath(folder / "cache")}
-    command = [sys.executable, "-m", "benchmarks.start", "--stages", os.fspath(folder), preset]
+    command = [sys.executable, "-m", "benchmarks.start", "--stages", os.fspath(folder), name]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, tuple[float, float]] = json.loads((folder / "stages.json").read_text())
     return found
 
 
-def started(preset: str, folder: Path) -> None:
+def started(name: str, folder: Path) -> None:
     """Trains one update of a preset, and writes the stages to the folder."""
     begun = 0.0, time.time() - time.process_time()  # when the process began, about
     import jax
 
     from transformer.errors import Stopped
-    from transformer.systems.presets import PRESETS
     from transformer.systems.registry import find_system
     from transformer.tasks import preparation
     from transformer.trainer.loop import Loop
     from transformer.trainer.train import train
 
-    config = PRESETS[preset]
+    config = preset(name)
     task: Any = find_system(config.system).task
     stages = {"imports": _since(begun)}
 

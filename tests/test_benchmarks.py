@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -214,3 +215,20 @@ def test_a_student_and_its_teacher_are_each_measured_in_two_types(tmp_path):
         *(False, True, False, True),
         *("float32", "int8"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        ("start", ["tiney"], "no preset 'tiney': did you mean tiny"),
+        ("input", ["nothing-like-it"], "no preset 'nothing-like-it'. train.py --list-presets"),
+        ("input", ["speech", "--subword-sampling", "0.1"], "--subword-sampling: system speech has no such"),
+        ("gpu", ["--quick", "--part", "train", "--case", "1 at once"], "--part train has no case 1 at once"),
+        ("gpu", ["--table", "--output", "other.jsonl"], "not the output of an earlier call"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_measured(module, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.jsonl").write_text('{"part": "train"}\n')
+    with pytest.raises(UserError, match=re.escape(message)):
+        importlib.import_module(f"benchmarks.{module}").main(arguments)

@@ -1,5 +1,6 @@
 """Mistakes in a system or task from outside are named in a sentence, before they cost a training."""
 
+import contextlib
 import dataclasses
 import inspect
 from dataclasses import replace
@@ -23,10 +24,14 @@ from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Metric
+from transformer.runtime.console import ProgressReporter
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered
+from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.trainer.checks import check_task
+from transformer.trainer.train import open_corpus_shown
+from transformer.training.objective import translation_objective
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 CONFIG = Config(model=TransformerConfig(**SIZES))
@@ -170,6 +175,42 @@ def test_hooks_that_forbid_too_much(method: str) -> None:
 TINY = PRESETS["tiny"]
 
 
+def system_with(**changes: Any) -> System:
+    """A system that can be registered, with something replaced."""
+    return System(
+        **{"model": Transformer, "objective": lambda *_: None, "task": Translation, **changes}  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("size", "refused"), [(6, False), (5, True), (0, False)])
+def test_targets_have_ids_that_the_model_can_predict(size: int, refused: bool) -> None:
+    task = task_with(examples=each(one(target=[5, 2])))
+    task.fields = {**task.fields, "target": Field(shape=(2,), padded=False)}
+    config = replace(CONFIG, system="toy", model=replace(CONFIG.model, vocab_size=size))
+    REGISTRY["toy"] = Registered(Options(), SYSTEM)
+    try:
+        with (
+            pytest.raises(UserError, match="target has the id 5, and the vocabulary those from 0 to 4")
+            if (refused)
+            else contextlib.nullcontext()
+        ):
+            check_task(config, task, WHOLE)
+    finally:
+        del REGISTRY["toy"]
+
+
+def test_a_corpus_is_what_opening_one_returns() -> None:
+    forgetful = type("Forgetful", (Waves,), {"open_corpus": classmethod(lambda *_: None)})
+    REGISTRY["toy"] = Registered(Options(), replace(SYSTEM, task=forgetful))
+    try:
+        with pytest.raises(
+            UserError, match="Forgetful.open_corpus must return a transformer.Corpus, not None"
+        ):
+            open_corpus_shown(replace(CONFIG, system="toy"), ProgressReporter(quiet=True))
+    finally:
+        del REGISTRY["toy"]
+
+
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
@@ -190,10 +231,21 @@ TINY = PRESETS["tiny"]
             "preset tiny is registered already",
         ),
         ("speech", {}, "registered already"),
+        ("mine", {"system": system_with(task=object)}, "task object: must be a subclass of transformer.Task"),
+        (
+            "mine",
+            {"system": system_with(task=type("Half", (Task,), {}))},
+            "task Half: define .*examples, .*, criterion, as transformer.Task describes",
+        ),
+        (
+            "mine",
+            {"system": system_with(objective=translation_objective(0.1))},
+            "system mine: its objective must be a function of the config and of a function that loads",
+        ),
     ],
 )
 def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) -> None:
-    system = System(model=Transformer, objective=lambda *_: None, task=Translation)
+    system = system_with()
     before = dict(REGISTRY), dict(PRESETS)
     with pytest.raises(UserError, match=message):
         inspect.unwrap(register)(name, **{"options": Options(), "system": system, **given})

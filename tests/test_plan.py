@@ -298,6 +298,8 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsy
         (["--plan", "h100:12"], "--plan h100:12: give the number of devices: 1 to 8, or a multiple of 8"),
         (["--plan", "cpu:2", "--plan-minutes", "nan"], "--plan-minutes nan: must be positive"),
         (["--plan", "cpu:2", "--plan-gigabytes", "-1"], "--plan-gigabytes -1: must be positive"),
+        (["--plan-minutes", "1"], "--plan-minutes needs --plan, such as --plan v5e:2x4"),
+        (["--plan-json", "plan.json"], "--plan-json needs --plan"),
         (["--plan", "cpu:2", "--plan-json", "/no/where"], "--plan-json /no/where: cannot be written"),
         (["--plan", "cpu:8", "--mesh.fsdp", "3"], "does not divide the 8 device(s)"),
         (["--plan", "cpu:2", "--plan-minutes", "0.01"], "takes more than 0.01 minutes: raise --plan-minutes"),

@@ -1,6 +1,7 @@
 """Samples follow the documented distribution, and come only from the given generator."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import sentencepiece
 from invented_text import LINES, UNSEEN
 from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 
+from transformer.config import DataConfig
 from transformer.data.features import sampled
 from transformer.data.features.sampled import Sampler, SamplerProcesses
 from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.sampled_examples import with_method
 from transformer.errors import UserError
 
 
@@ -140,6 +143,16 @@ def test_processes_sample_as_one_does(kind: str, tokenizers: dict[str, Tokenizer
     several = list(processes._processes)
     del processes
     assert all(process.poll() is not None for process in several)  # they have ended
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_vocabulary_of_another_kind_is_not_sampled(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    data = DataConfig(tokenizer=kind, subword_sampling=0.1)  # type: ignore[arg-type]
+    assert with_method(data, [tokenizers[kind]] * 2).sampling_by == "word"
+    other = {"unigram": "bpe", "bpe": "unigram"}[kind]
+    for by in (None, "sentence"):
+        with pytest.raises(UserError, match=f"is a {other} model, .* give --data.tokenizer {other}"):
+            with_method(replace(data, sampling_by=by), [tokenizers[other]] * 2)
 
 
 def test_few_records_need_no_process(tokenizers: dict[str, Tokenizer]) -> None:

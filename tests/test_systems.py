@@ -328,6 +328,28 @@ def test_a_distillation_goes_on_after_its_last_whole_line(teacher, tmp_path):
     assert not (folder / "train.target.partial").exists()
 
 
+def test_a_distillation_that_is_refused_leaves_nothing(teacher, tmp_path):
+    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
+    with pytest.raises(UserError, match="more than half the vocabulary"):
+        distill(teacher, folder, "best", dataclasses.replace(decoding, beam_size=1000))
+    other = tmp_path / "other.txt"
+    other.write_text("another text\n" * 40)
+    names = {
+        f"{split}_{side}": other for split in ("train", "validation", "test") for side in ("source", "target")
+    }
+    data = dataclasses.replace(Run(teacher).config.data, **names)
+    with pytest.raises(UserError, match="training data has changed"):
+        distill(teacher, folder, "best", decoding, data)
+    assert not folder.exists()
+
+
+def test_empty_translations_are_counted(teacher, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "as_trained", lambda self, hypothesis: "")
+    distill(teacher, tmp_path / "new", "best", Run(teacher).config.decoding)
+    count = len((tmp_path / "new" / "train.target").read_text().splitlines())
+    assert f"{count:,} of {count:,} translations are empty" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_distillation_never_writes_into_another(teacher, tmp_path):
     decoding = Run(teacher).config.decoding
     (tmp_path / "mine").mkdir()

@@ -39,9 +39,9 @@ def distill_main() -> int:
 
 
 def _distill(arguments: list[str]) -> None:
-    given = _parsed(arguments)
-    check_local(given.folder, "the folder")
     with short_options():
+        given = _parsed(arguments)
+        check_local(given.folder, "the folder")
         distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)
 
 

@@ -91,7 +91,11 @@ def _train(arguments: list[str]) -> None:
     else:
         given, about = _initial_arguments(arguments, preset, parent)
 
-    if given.plan is not None:
+    if given.plan is None:
+        for name in ("plan_json", "plan_minutes", "plan_gigabytes"):
+            if getattr(given, name) != getattr(TrainArguments, name):
+                raise UserError(f"--{name.replace('_', '-')} needs --plan, such as --plan v5e:2x4")
+    else:
         from transformer.cli.plan import PlanArguments, print_plan
         from transformer.plan.plan import Limits
 

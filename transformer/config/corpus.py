@@ -132,6 +132,9 @@ class DataConfig(CorpusConfig):
             language = getattr(self, name)
             if language is not None and not CODE.fullmatch(language):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
+        if self.subword_sampling > 1 and self.tokenizer == "bpe":
+            strength = f"--data.subword-sampling {self.subword_sampling}"
+            raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
         if self.subword_sampling and self.tokenizer not in ("unigram", "bpe"):
             raise UserError(
                 f"--data.subword-sampling needs --data.tokenizer unigram or bpe: {self.tokenizer} "

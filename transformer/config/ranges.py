@@ -91,7 +91,9 @@ def check_ranges(section: str, config: Any) -> None:
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and number not in limits:
-                raise UserError(f"--{section}.{name.replace('_', '-')} {limits}")
+                whole = math.isfinite(number) or math.isfinite(limits.most)
+                text = limits if whole else f"must be a finite number, not {number}"
+                raise UserError(f"--{section}.{name.replace('_', '-')} {text}")
 
 
 @functools.cache

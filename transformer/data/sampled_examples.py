@@ -17,8 +17,25 @@ from transformer.errors import UserError
 
 
 def with_method(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> DataConfig:
-    """The options of a new run, with the method decided if they sample and leave it open."""
-    if not data.subword_sampling or data.sampling_by:
+    """The options of a new run, with the method decided if they sample and leave it open.
+
+    Raises:
+      UserError: they sample, and the vocabularies are of another kind than they say.
+    """
+    if not data.subword_sampling:
+        return data
+    for tokenizer in tokenizers:
+        kind = getattr(tokenizer, "kind", data.tokenizer)
+        if kind == "char":
+            raise UserError(
+                "--data.subword-sampling: the given vocabulary has only one segmentation; leave it out"
+            )
+        if kind != data.tokenizer:
+            raise UserError(
+                f"--data.tokenizer {data.tokenizer} with --data.subword-sampling: the given vocabulary is a "
+                f"{kind} model, which is sampled in another way: give --data.tokenizer {kind}"
+            )
+    if data.sampling_by:
         return data
     by_word = all(tokenizer.subwords for tokenizer in tokenizers)
     return dataclasses.replace(data, sampling_by="word" if by_word else "sentence")

@@ -1,11 +1,15 @@
 """Adds systems from outside this package."""
 
+import inspect
 import re
+from typing import Any
 
+from transformer.config import Config
 from transformer.errors import UserError
 from transformer.systems.presets import PRESETS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered
 from transformer.systems.system import System
+from transformer.tasks.task import Task
 
 
 def register(name: str, options: Options, system: System) -> None:
@@ -21,6 +25,8 @@ def register(name: str, options: Options, system: System) -> None:
     """
     if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name):
         raise UserError(f"system {name!r}: its name must consist of small letters, digits, - and _")
+    if name in REGISTRY:
+        raise UserError(f"system {name} is registered already: choose another name")
     for given, kind in ((options, Options), (system, System)):
         if not isinstance(given, kind):
             raise UserError(
@@ -32,9 +38,25 @@ def register(name: str, options: Options, system: System) -> None:
     for preset, described in options.presets.items():
         if not isinstance(described, Preset) or described.config.system != name:
             raise UserError(f"preset {preset}: must be a transformer.Preset of a config with system={name!r}")
-    if name in REGISTRY:
-        raise UserError(f"system {name} is registered already: choose another name")
+    _check_task(system.task)
+    try:
+        inspect.signature(system.objective).bind(Config(), None)
+    except TypeError as error:
+        raise UserError(
+            f"system {name}: its objective must be a function of the config and of a function that loads a "
+            f"teacher, such as lambda config, load_teacher: OBJECTIVE ({error})"
+        ) from None
     if taken := sorted(PRESETS.keys() & options.presets.keys()):
         raise UserError(f"preset {taken[0]} is registered already: choose another name")
     REGISTRY[name] = Registered(options, system)
     add(name, options.presets)
+
+
+def _check_task(task: Any) -> None:
+    """Raises UserError if something that every task must have is missing."""
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        raise UserError(f"task {getattr(task, '__name__', task)}: must be a subclass of transformer.Task")
+    missing = sorted(getattr(task, "__abstractmethods__", ()))
+    missing += [name for name in ("criterion",) if not hasattr(task, name)]
+    if missing:
+        raise UserError(f"task {task.__name__}: define {', '.join(missing)}, as transformer.Task describes")

@@ -137,5 +137,5 @@ def load_entry_points() -> tuple[str, ...]:
 
 
 def unknown(message: str) -> UserError:
-    """The error for a name that no package has brought: the message, and which packages have failed."""
-    return UserError("; ".join((message, *load_entry_points())))
+    """The error for a name that no package has brought: which packages have failed, and the message."""
+    return UserError("; ".join((*load_entry_points(), message)))

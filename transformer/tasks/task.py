@@ -262,7 +262,9 @@ class Task(ABC):
         if settings.method == "mbr":
             raise UserError(f"--decoding.method mbr: it compares translations; {self.config.system} has none")
         if getattr(settings, "coverage_penalty", 0):
-            raise UserError(f"--decoding.coverage-penalty: {self.config.system} does not translate")
+            raise UserError(
+                f"--decoding.coverage-penalty: {self.config.system} does not translate; leave it out"
+            )
 
     def consensus(self, outputs: list[Output]) -> list[Output]:
         """The outputs, those first that are most like all (minimum Bayes risk)."""

@@ -32,7 +32,10 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
         )
     check_filled(task, corpus)
     for split, records in corpus.splits.items():
-        check_examples(task, records.__getitems__(range(min(FEW, len(records)))), split)
+        few = records.__getitems__(range(min(FEW, len(records))))
+        check_examples(task, few, split)
+        if config.model.output_size and not find_system(config.system).copies:
+            _check_ids(task, few, split, config.model.output_size)
 
 
 def check_filled(task: Task, corpus: Corpus) -> None:
@@ -81,6 +84,19 @@ def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
                     f"{where}: {name} has {len(example[name])} elements, more than the longest bucket, "
                     f"{most}: shorten it if `truncate` is given"
                 )
+
+
+def _check_ids(task: Task, records: Sequence[Record], split: str, size: int) -> None:
+    """Raises UserError if a target has ids that the model cannot predict."""
+    field = task.fields.get("target")
+    if field is None or not np.issubdtype(field.dtype, np.integer):
+        return
+    ids = {int(i) for example in task.examples(records, truncate=True) for i in np.ravel(example["target"])}
+    if wrong := sorted(i for i in ids if not 0 <= i < size):
+        raise UserError(
+            f"{_name(task)}.examples, {split} split: target has the id {wrong[-1]}, and the vocabulary those "
+            f"from 0 to {size - 1:,} (--model.vocab-size)"
+        )
 
 
 def _name(task: Task) -> str:

@@ -104,6 +104,11 @@ class Loop:
             f"{self.data.task.unit} dropped ({self.data.task.drops}){outgrown}; "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
+        if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
+            unit = self.data.task.unit
+            self.watch.message(
+                f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
+            )
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
             self.watch.message(f"Training is complete in {self.run.name}: testing its best checkpoint again")

@@ -120,6 +120,9 @@ def open_corpus_shown(config: Config, watch: ProgressReporter) -> Corpus:
     watch.message("Preparing the corpus ...")
     start, task = time.monotonic(), find_system(config.system).task
     corpus = task.open_corpus(config, watch.progress)
+    if not isinstance(corpus, Corpus):
+        kind = type(corpus).__name__
+        raise UserError(f"{task.__name__}.open_corpus must return a transformer.Corpus, not {kind}")
     sizes = ", ".join(f"{name} {len(records):,}" for name, records in corpus.splits.items())
     watch.message(f"  {corpus.name}: {sizes} {task.unit}, in {time.monotonic() - start:.1f} s")
     if corpus.note:

@@ -27,6 +27,7 @@ from transformer.errors import UserError
 from transformer.files import Json, MiB, append_flags, atomic_open, open_regular, parse_object, write_whole
 
 if TYPE_CHECKING:
+    from transformer.data.corpus import Corpus
     from transformer.runs.run import Run
     from transformer.translator.translator import Translator
 
@@ -51,6 +52,7 @@ def distill(
       UserError: the run or the checkpoint is missing; the folder is not empty, or holds another
         distillation; the corpus cannot be written; the training text is not the teacher's.
     """
+    from transformer.data.sources.corpora import open_corpus
     from transformer.runs.run import Run
     from transformer.translator.translator import Translator
 
@@ -65,20 +67,20 @@ def distill(
     }
     translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
+    corpus = open_corpus(data or text_data(run.config))
+    run.check_corpus(corpus.folder.name)
     with _claimed(folder, json.loads(json.dumps(about, default=str))):
-        _write(folder, run, translator, decoding, data)
+        _write(folder, run, translator, decoding, corpus)
 
 
 def _write(
-    folder: Path, run: "Run", translator: "Translator", decoding: DecodingConfig, data: DataConfig | None
+    folder: Path, run: "Run", translator: "Translator", decoding: DecodingConfig, corpus: "Corpus"
 ) -> None:
     """Writes what is missing of the corpus."""
-    from transformer.data.sources.corpora import one_line, open_corpus
+    from transformer.data.sources.corpora import one_line
     from transformer.runtime.console import ProgressReporter
 
     watch = ProgressReporter()
-    corpus = open_corpus(data or text_data(run.config))
-    run.check_corpus(corpus.folder.name)
     languages = suffixes(text_data(run.config))
     for split, pairs in corpus.splits.items():
         _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
@@ -105,6 +107,13 @@ def _write(
             for best in watch.progress("translated", found, len(train) - done):
                 file.write(one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
+    with open_regular(translations) as lines:
+        empty = sum(line == b"\n" for line in lines)
+    if empty:
+        watch.message(
+            f"{empty:,} of {len(train):,} translations are empty, and training drops their pairs. If they "
+            "are many, the teacher has learned too little, or the beam is too wide"
+        )
     watch.message(f"{len(train):,} pairs written to {folder}. Train a student with")
     files = [
         word

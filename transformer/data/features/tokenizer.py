@@ -166,7 +166,7 @@ class SentencePieceTokenizer(Tokenizer):
                 self._text_ids[piece] = index
             self._surfaces.append(surface)
         self._adds_space = processor.Normalize("a") == f"{SPACE}a"
-        self._kind = _kind(processor)
+        self.kind = _kind(processor)
         # The scores of a BPE model are the order in which it learned its merges.
         self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
         self._within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
@@ -190,16 +190,16 @@ class SentencePieceTokenizer(Tokenizer):
         ids, scores = self._text_ids, self._scores
         spelled = SPACE in ids and all(character in ids for piece in ids for character in piece)
         # user-defined symbols, which the library never divides, have the score 0, and so has the first merge
-        undivided = sum(scores[index] >= 0 for index in ids.values()) > (self._kind == "bpe")
-        if self._kind == "char" or not (self._within_words and spelled) or undivided:
+        undivided = sum(scores[index] >= 0 for index in ids.values()) > (self.kind == "bpe")
+        if self.kind == "char" or not (self._within_words and spelled) or undivided:
             return None
-        return Subwords(self._kind, ids, scores)
+        return Subwords(self.kind, ids, scores)
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        check_strength(strength, self._kind)
-        if strength == 0 or self._kind == "char":
+        check_strength(strength, self.kind)
+        if strength == 0 or self.kind == "char":
             return self.encode(text)
-        draw = self._sample_unigram if self._kind == "unigram" else self._sample_bpe
+        draw = self._sample_unigram if self.kind == "unigram" else self._sample_bpe
         return draw(self._prepared(text), rng, strength)
 
     def decode(self, ids: Iterable[int]) -> str:
