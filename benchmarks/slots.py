@@ -5,6 +5,7 @@ pale, the sentence is done and the host has not put another in its place yet.
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
 from transformer.decoding.lanes import Lane, LaneSnapshot, ProgramKey, sizes
 from transformer.decoding.queue import Queue, Request
+from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
 from transformer.translator.translator import Translator
@@ -40,7 +42,7 @@ class WatchedLane(Lane):
         self.steps = 0
         self._lengths_before: dict[int, int] = {}
 
-    def _deliver(self, seen: LaneSnapshot) -> None:
+    def _done(self, snapshot: LaneSnapshot) -> Iterator[tuple[Request, SearchResult]]:
         assert self.slots is not None
         end = self.steps + (int(self.slots.column) - self.steps) % self.size.columns
         for slot, request in enumerate(self.owners):
@@ -50,7 +52,7 @@ class WatchedLane(Lane):
                 self._lengths_before[request.line] = length
                 self.parts.append(Part(slot, request.line, self.steps, end, used))
         self.steps = end
-        super()._deliver(seen)
+        return super()._done(snapshot)
 
 
 def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
@@ -67,13 +69,14 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
     records = [(source, "") for source in sentences(run_dir, count)]
     examples = translator.task.input_examples(records, settings.buckets[-1], ())
     queue.put(
-        Request(example, len(example["source"]), line, settings, lambda found: found)
+        Request(example, len(example["source"]), line, settings, None, lambda result, _: result)
         for line, example in enumerate(examples)
         if len(example["source"]) <= size.inputs
     )
     lane = WatchedLane(0, job, size, fields, translator.variables, queue)
     while lane.busy or queue.waiting(0):
-        lane.turn()
+        for _ in lane.turn():
+            pass
     return lane.parts
 
 

@@ -194,6 +194,6 @@ def test_a_hook_forbids_a_token(folder: Path) -> None:
         assert FORBIDDEN not in tokens
     assert len(set(tokens)) > 5
     translator.system = find_system("transformer")  # the same model without the hook
-    translator._searches.clear()
+    translator._services.clear()
     found = translator.search(["red green blue"] * 9, method="sample", temperature=10.0)
     assert any(FORBIDDEN in hypothesis.ids for several in found for hypothesis in several)

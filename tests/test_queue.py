@@ -22,7 +22,7 @@ def _few_are_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(length: int, line: int = 0, future: Answer | None = None) -> Request:
-    return Request({}, length, line, BeamConfig(), lambda found: found, future=future or Answer())
+    return Request({}, length, line, BeamConfig(), None, lambda result, _: result, future=future or Answer())
 
 
 def test_the_longest_first_but_none_is_overtaken_for_ever() -> None:

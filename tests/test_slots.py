@@ -4,7 +4,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -60,7 +60,7 @@ def fields(name: str) -> Fields:
 
 def requests_of(given: Sequence[Any], options: BeamConfig, lane: int = 0) -> list[Request]:
     return [
-        Request({"source": ids}, len(ids), line, options, lambda found: found, lane=lane)
+        Request({"source": ids}, len(ids), line, options, None, lambda result, _: result, lane=lane)
         for line, ids in enumerate(given)
     ]
 
@@ -79,7 +79,8 @@ def in_lanes(
         queue.put(some)
         for lane in lanes:
             if lane.busy or queue.waiting(lane.index):
-                lane.turn()
+                for request, result in lane.turn():
+                    request.deliver(result)
     return [request.future.result() for request in requests]
 
 
@@ -150,7 +151,7 @@ def test_requests_of_many_threads_join_one_search(translator: Translator) -> Non
         thread.join()
     assert [found[index] for index in range(len(LINES))] == expected
     assert translator.submit("").result()[0].text == ""
-    assert len(translator._searches) == 1
+    assert len(translator._services) == 1
 
 
 def test_a_cancelled_request_and_one_that_fails_disturb_no_other(
@@ -228,14 +229,14 @@ def test_a_search_that_fails_leaves_nobody_waiting() -> None:
         def __init__(self) -> None:
             self.held = list[Request]()
 
-        def turn(self) -> None:
+        def turn(self) -> Iterator[tuple[Request, str]]:
             call = next(calls)
             if call == 0:
                 raise MemoryError("before")
             self.held = queue.take(0, 1)
             if call == 1:
                 raise MemoryError("after")
-            self.held[0].deliver("found")
+            yield self.held[0], "found"
 
         def empty(self) -> list[Request]:
             return self.held

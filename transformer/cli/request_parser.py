@@ -15,6 +15,7 @@ from transformer.files import brief
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.requests import TranslationRequest
 from transformer.text import has_text, without_formatting
+from transformer.translator.search_inputs import room_of
 from transformer.translator.translator import Translator
 
 log = logging.getLogger("transformer")
@@ -64,7 +65,7 @@ class RequestParser:
             return
         size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
         settings = self.translator.settings(None, self.options)
-        room = self.translator.room(TranslationRequest(source), settings) - sum(map(size_of, own))
+        room = room_of(self.translator.task, TranslationRequest(source), settings) - sum(map(size_of, own))
         held, dropped = set(own), Counter[str]()
         for text in wanted:
             try:

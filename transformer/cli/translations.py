@@ -21,7 +21,7 @@ from transformer.tasks.translation import Hypothesis
 from transformer.text import has_text, without_invisible
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
-from transformer.translator.scoring import Extras
+from transformer.translator.search_outputs import Extras
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
@@ -123,9 +123,8 @@ class Translations(Writer):
                 yield number, asked
 
         settings = self.translator.settings(kept, self.options)
-        wanted = self.given.alignments, self.given.token_scores
-        more = Extras(*wanted) if any(wanted) else None
-        found = self.translator.outputs(pairs(), settings, kept, more=more)
+        extras = Extras(self.given.alignments, self.given.token_scores)
+        found = self.translator.outputs(pairs(), settings, kept, extras)
         for some in _groups(found, TOGETHER if self.judges else 1):
             read = [waiting.popleft() for _ in some]
             if self.judges and some:

@@ -35,6 +35,11 @@ def sides(fields: Fields) -> list[str]:
     return [name for name, field in fields.items() if field.padded]
 
 
+def longest_side(example: Example, fields: Fields) -> int:
+    """The length of the longest sequence of an example; 1 if it has none."""
+    return max((len(example[name]) for name in sides(fields)), default=1)
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Sequences, one after the other."""

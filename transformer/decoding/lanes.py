@@ -8,7 +8,7 @@ again in the next. A lane has as many slots as it can use at the moment: one, a 
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,7 +78,7 @@ def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
     for length in reversed(job.options.buckets):
         if SHORT <= length <= lengths[0] / 2.5:
             lengths.insert(0, length)
-    found = []
+    shapes = []
     for index, length in enumerate(lengths):
         inputs: Inputs = batch([], fields, length, 1)
         limits = jax.eval_shape(lambda x: job.search.limits(x, special_ids(job.model), job.options), inputs)
@@ -86,8 +86,8 @@ def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
         slots = [max(1, rows >> index)]
         while slots[0] > 1:
             slots.insert(0, -(-slots[0] // 4))
-        found.append(LaneShape(length, columns, tuple(slots)))
-    return found
+        shapes.append(LaneShape(length, columns, tuple(slots)))
+    return shapes
 
 
 def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> Any:
@@ -105,7 +105,7 @@ class LaneSnapshot:
 
     done: Bool[Array, " b"]
     overflowed: Bool[Array, " b"]
-    found: SearchResult
+    results: SearchResult
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -117,16 +117,16 @@ def init_lane(
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
-        strategy, given = strategy_of(job.options, job.search.hook), as_variables(variables)
-        return init_slots(job.model, given, inputs, limits, columns, strategy, job.search.hook, read, noise)
+        strategy, params = strategy_of(job.options, job.search.hook), as_variables(variables)
+        return init_slots(job.model, params, inputs, limits, columns, strategy, job.search.hook, read, noise)
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
         axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape
         return jax.ShapeDtypeStruct(axes, x.dtype)
 
     def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
-        more = [(0, wanted - size) for size, wanted in zip(x.shape, like.shape, strict=True)]
-        return jnp.pad(x, more) if any(after for _, after in more) else x
+        widths = [(0, longer - size) for size, longer in zip(x.shape, like.shape, strict=True)]
+        return jnp.pad(x, widths) if any(after for _, after in widths) else x
 
     longer = {name: lengthened(name, x) for name, x in inputs.items()}
     if all(longer[name].shape == x.shape for name, x in inputs.items()):
@@ -145,17 +145,17 @@ def advance(
     job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
 ) -> tuple[Slots, LaneSnapshot]:
     """Steps until no more than `running` slots are busy, and at most `steps` times."""
-    strategy, given = strategy_of(job.options, job.search.hook), as_variables(variables)
-    slots = run(job.model, given, slots, strategy, job.search.hook, running, steps)
-    found = results(slots, special_ids(job.model), strategy.penalty)
-    return slots, LaneSnapshot(slots.done, slots.overflowed, found)
+    strategy, params = strategy_of(job.options, job.search.hook), as_variables(variables)
+    slots = run(job.model, params, slots, strategy, job.search.hook, running, steps)
+    hypotheses = results(slots, special_ids(job.model), strategy.penalty)
+    return slots, LaneSnapshot(slots.done, slots.overflowed, hypotheses)
 
 
 @jax.jit
 def resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
     """A lane of these slots, of which only some are busy."""
-    taken = slots.take_rows(rows)
-    return replace(taken, done=taken.done | ~busy)
+    chosen = slots.take_rows(rows)
+    return replace(chosen, done=chosen.done | ~busy)
 
 
 # The host
@@ -217,21 +217,22 @@ class Lane:
         """How many requests it holds."""
         return sum(request is not None for request in self.owners) + len(self._pool)
 
-    @enough_memory()
-    def turn(self) -> None:
-        """Fills free slots, steps until some are done, and delivers what these have found."""
-        self._resize()
-        self._fill()
-        busy = sum(request is not None for request in self.owners)
-        if not busy:
-            return
-        smaller = [size for size in self.size.slots if 1 < size < busy]
-        running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
-        assert self.slots is not None
-        self.slots, seen = advance(self.job, self.variables, self.slots, np.int32(running), np.int32(STEPS))
-        self._deliver(jax.tree.map(np.array, seen))  # copies: the slots' own buffers are reused
-        if not self.busy:
-            self.slots, self.owners = None, []
+    def turn(self) -> Iterator[tuple[Request, SearchResult]]:
+        """Fills free slots, steps until some are done, and yields these requests with their results."""
+        with enough_memory():
+            self._resize()
+            self._fill()
+            busy = sum(request is not None for request in self.owners)
+            if not busy:
+                return
+            smaller = [size for size in self.size.slots if 1 < size < busy]
+            running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
+            bounds = np.int32(running), np.int32(STEPS)
+            assert self.slots is not None
+            self.slots, snapshot = advance(self.job, self.variables, self.slots, *bounds)
+            yield from self._done(jax.tree.map(np.array, snapshot))  # copies: the slots' buffers are reused
+            if not self.busy:
+                self.slots, self.owners = None, []
 
     def prepare(self) -> None:
         """Compiles all programs of the lane."""
@@ -244,40 +245,40 @@ class Lane:
                     insert(slots, nowhere, pool, np.zeros(rows, np.int32))
         for count in counts:
             slots = self._init_slots([], self.size.inputs, columns, count)
-            slots, seen = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
-            jax.block_until_ready(seen)
+            slots, snapshot = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
+            jax.block_until_ready(snapshot)
             for other in counts[count > 1 :]:
                 resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
         if self.job.search.named is not as_found:
-            found = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), seen.found)
+            result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
             inputs = jax.tree.map(jnp.asarray, batch([], self.fields, self.size.inputs, 1))
-            self.job.search.named(self.job.model, found, inputs)
+            self.job.search.named(self.job.model, result, inputs)
 
     def _resize(self) -> None:
         """As many slots as are needed now, without those of cancelled requests."""
         if self.slots is None:
             return
-        live = [request and not request.future.cancelled() for request in self.owners]
-        held = [slot for slot, request in enumerate(live) if request]
-        dropped = any(request and not live[slot] for slot, request in enumerate(self.owners))
-        wanted = len(held) + len(self._pool) + self._share
-        count = self._count(max(wanted, min(len(self.owners), 2)))  # narrowing to one slot gains nothing
-        if count != len(self.owners) or dropped:
-            rows = np.resize(np.array(held or [0], np.int32), count)
-            self.slots = resized(self.slots, rows, np.arange(count) < len(held))
-            self.owners = [self.owners[slot] for slot in held] + [None] * (count - len(held))
+        is_live = [request and not request.future.cancelled() for request in self.owners]
+        live = [slot for slot, live in enumerate(is_live) if live]
+        has_cancelled = any(request and not is_live[slot] for slot, request in enumerate(self.owners))
+        requests = len(live) + len(self._pool) + self._share
+        count = self._count(max(requests, min(len(self.owners), 2)))  # narrowing to one slot gains nothing
+        if count != len(self.owners) or has_cancelled:
+            rows = np.resize(np.array(live or [0], np.int32), count)
+            self.slots = resized(self.slots, rows, np.arange(count) < len(live))
+            self.owners = [self.owners[slot] for slot in live] + [None] * (count - len(live))
 
-    def _count(self, wanted: int) -> int:
+    def _count(self, requests: int) -> int:
         """The number of slots for so many requests."""
-        return next((size for size in self.size.slots if size >= wanted), self.size.slots[-1])
+        return next((size for size in self.size.slots if size >= requests), self.size.slots[-1])
 
     def _fill(self) -> None:
         """Free slots take in requests."""
         if self.slots is None:
             count = self._count(self._share)
-            taken = self.queue.take(self.index, min(count, self._share))
-            self.slots = self._slots_for(taken, self.size.inputs, self.size.columns, count)
-            self.owners = [*taken, *[None] * (count - len(taken))] if self.slots else []
+            requests = self.queue.take(self.index, min(count, self._share))
+            self.slots = self._slots_for(requests, self.size.inputs, self.size.columns, count)
+            self.owners = [*requests, *[None] * (count - len(requests))] if self.slots else []
             return
         free = [slot for slot, request in enumerate(self.owners) if request is None]
         while free:
@@ -289,35 +290,36 @@ class Lane:
             assert self._encoded is not None
             most = len(self._encoded.done)
             into, rows = np.full(most, len(self.owners), np.int32), np.zeros(most, np.int32)
-            for place in range(min(len(free), len(self._pool))):
-                (rows[place], request), into[place] = self._pool.popleft(), free.pop(0)
-                self.owners[into[place]] = request
+            for index in range(min(len(free), len(self._pool))):
+                (rows[index], request), into[index] = self._pool.popleft(), free.pop(0)
+                self.owners[into[index]] = request
             self.slots = insert(self.slots, into, self._encoded, rows)
 
-    def _encode(self, taken: list[Request]) -> None:
+    def _encode(self, requests: list[Request]) -> None:
         """Encodes requests, which then wait for slots."""
-        longest = max((request.length for request in taken), default=0)
+        longest = max((request.length for request in requests), default=0)
         length = next(length for length in self._lengths if length >= longest)
-        self._encoded = self._slots_for(taken, length, 1, 1 if len(taken) == 1 else TOGETHER)
-        self._pool = deque(enumerate(taken) if self._encoded else ())
+        self._encoded = self._slots_for(requests, length, 1, 1 if len(requests) == 1 else TOGETHER)
+        self._pool = deque(enumerate(requests) if self._encoded else ())
 
-    def _slots_for(self, taken: list[Request], length: int, columns: int, rows: int) -> Slots | None:
+    def _slots_for(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots | None:
         """Slots where requests begin. None: there are no requests, or they have failed."""
-        if not taken:
+        if not requests:
             return None
         try:
-            return self._init_slots(taken, length, columns, rows)
+            return self._init_slots(requests, length, columns, rows)
         except BaseException as error:  # only these fail
-            for request in taken:
+            for request in requests:
                 request.fail(error)
             return None
 
     @enough_memory()
     def _init_slots(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
-        inputs = batch([each.example for each in requests], self.fields, length, rows)
-        options = [each.options for each in requests] or [self.job.options]
-        lines, wanted = [each.line for each in requests] or [0], [each.wanted for each in requests] or [None]
-        conditions = RowOptions.of(options, lines, rows, wanted)
+        inputs = batch([request.example for request in requests], self.fields, length, rows)
+        options = [request.options for request in requests] or [self.job.options]
+        lines = [request.line for request in requests] or [0]
+        certain = [request.certain for request in requests] or [None]
+        conditions = RowOptions.of(options, lines, rows, certain)
         return init_lane(self.job, self.size.inputs, columns, self.variables, inputs, conditions)
 
     @property
@@ -326,81 +328,19 @@ class Lane:
         waiting = self.queue.waiting(self.index)
         return min(waiting, max(TOGETHER, -(-waiting // self.workers)))
 
-    def _deliver(self, seen: LaneSnapshot) -> None:
-        overflowed = []
+    def _done(self, snapshot: LaneSnapshot) -> Iterator[tuple[Request, SearchResult]]:
+        """Empties the slots that are done. What has overflowed waits for the next lane."""
         for slot, request in enumerate(self.owners):
-            if request is None or not seen.done[slot]:
+            if request is None or not snapshot.done[slot]:
                 continue
-            if seen.overflowed[slot]:
+            if snapshot.overflowed[slot]:
                 request.lane += 1
-                overflowed.append(request)
+                self.queue.put([request])
             else:
-                found: SearchResult = jax.tree.map(lambda x, slot=slot: x[slot : slot + 1], seen.found)
+                result: SearchResult = jax.tree.map(lambda x, s=slot: x[s : s + 1], snapshot.results)
                 if self.job.search.named is not as_found:
                     inputs = batch([request.example], self.fields, self.size.inputs, 1)
-                    given = jax.tree.map(jnp.asarray, (found, inputs))
-                    found = self.job.search.named(self.job.model, *given)
-                request.deliver(jax.tree.map(lambda x: np.asarray(x)[0], found))
+                    arrays = jax.tree.map(jnp.asarray, (result, inputs))
+                    result = self.job.search.named(self.job.model, *arrays)
+                yield request, jax.tree.map(lambda x: np.asarray(x)[0], result)
             self.owners[slot] = None
-        if overflowed:
-            self.queue.put(overflowed)
-
-
-class BatchSearch:
-    """What takes the place of lanes if a system has a search of its own: batches of similar length.
-
-    Args:
-      search: `System.search`, given all but inputs and lines.
-      options: of the search.
-      fields: that decoding reads.
-      queue: where requests come from.
-      rows: of a batch.
-    """
-
-    def __init__(
-        self,
-        search: Callable[[Inputs, Int[Array, " b"], DecodingConfig], Any],
-        options: DecodingConfig,
-        fields: Fields,
-        queue: Queue,
-        rows: int,
-    ) -> None:
-        self.search, self.options, self.fields, self.queue, self.rows = search, options, fields, queue, rows
-        self.index, self._taken = 0, list[Request]()
-
-    @property
-    def busy(self) -> int:
-        """It holds nothing between two turns."""
-        return 0
-
-    def prepare(self) -> None:
-        """Compiles the program of each bucket, for one row and for a whole batch."""
-        for length in self.options.buckets:
-            for rows in {1, self.rows}:
-                inputs = batch([], self.fields, length, rows)
-                jax.block_until_ready(self._found(inputs, np.ones(rows, np.int32), self.options))
-
-    def empty(self) -> list[Request]:
-        """The requests of a batch that has failed."""
-        return [request for request in self._taken if not request.future.done()]
-
-    def turn(self) -> None:
-        """Searches a batch. A few requests are searched one by one."""
-        few = self.queue.waiting(0) <= self.rows // TOGETHER
-        self._taken = self.queue.take(0, 1 if few else self.rows)
-        groups: dict[DecodingConfig, list[Request]] = {}
-        for request in self._taken:
-            groups.setdefault(request.options, []).append(request)
-        for options, requests in groups.items():
-            rows = 1 if few else self.rows
-            longest = max(request.length for request in requests)
-            length = next(length for length in self.options.buckets if length >= longest)
-            inputs = batch([request.example for request in requests], self.fields, length, rows)
-            lines = np.resize([request.line for request in requests], rows).astype(np.int32)
-            found = jax.tree.map(np.asarray, self._found(inputs, lines, options))
-            for row, request in enumerate(requests):
-                request.deliver(jax.tree.map(lambda x, row=row: x[row], found))
-
-    @enough_memory()
-    def _found(self, inputs: Any, lines: np.ndarray, options: DecodingConfig) -> Any:
-        return self.search(jax.tree.map(jnp.asarray, inputs), jnp.asarray(lines), options)

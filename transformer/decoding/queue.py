@@ -33,6 +33,13 @@ class Answer(Future[Any]):
         super().__init__()
         self._notifying, self._notified = threading.Lock(), False
 
+    @classmethod
+    def of(cls, outputs: Any) -> "Answer":
+        """One that needs no search."""
+        answer = cls()
+        answer.set_result(outputs)
+        return answer
+
     def cancel(self) -> bool:
         """As `Future.cancel`."""
         cancelled = super().cancel()
@@ -62,7 +69,7 @@ class Answer(Future[Any]):
 
 @dataclass(eq=False)
 class Request:
-    """One input to search."""
+    """One record to search, and all that is needed to make its outputs."""
 
     example: Example
     length: int
@@ -70,34 +77,39 @@ class Request:
     line: int
     """Its line number, which sampling folds into its key."""
     options: DecodingConfig
-    then: Callable[[Any], Any]
-    """Makes the future's result of what the search found: a row of its arrays."""
-    wanted: int | None = None
-    """How many of the best outputs must be certain. None: all that the search keeps."""
+    certain: int | None
+    """How many of the best hypotheses must be certain. None: all that the search keeps."""
+    finish: Callable[[Any, "Request"], Any]
+    """(a row of the search's arrays, this request) -> the outputs."""
+    record: Any = None
+    """For `finish`, and so are the next two."""
+    n_best: int | None = None
+    extras: Any = None
     lane: int = 0
     """The lane that searches it."""
     future: Answer = field(default_factory=Answer)
 
-    def deliver(self, found: Any) -> None:
-        """Sets the future's result, unless it was cancelled."""
+    def deliver(self, result: Any) -> None:
+        """Makes the outputs of what the search found, and sets them as the future's result, unless it was
+        cancelled."""
         if self.future.set_running_or_notify_cancel():
             try:
-                result = self.then(found)
+                outputs = self.finish(result, self)
             except UserError as error:
-                self._tell(self.future.set_exception, type(error)(f"line {self.line}: {error}"))
+                self._settle(self.future.set_exception, type(error)(f"line {self.line}: {error}"))
             except BaseException as error:
-                self._tell(self.future.set_exception, error)
+                self._settle(self.future.set_exception, error)
             else:
-                self._tell(self.future.set_result, result)
+                self._settle(self.future.set_result, outputs)
 
     def fail(self, error: BaseException) -> None:
         """Sets the future's exception, unless it was cancelled or has a result."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
-            self._tell(self.future.set_exception, error)
+            self._settle(self.future.set_exception, error)
 
-    def _tell(self, tell: Callable[[Any], None], what: Any) -> None:
+    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
         try:
-            tell(what)
+            settle(outcome)
         except BaseException:  # such as SystemExit; of others the future itself takes care
             log.exception("a future's callback failed")
 

@@ -122,8 +122,8 @@ def as_found(model: nn.Module, found: SearchResult, inputs: Inputs) -> SearchRes
 
 @dataclass(frozen=True)
 class AutoregressiveSearch:
-    """Beam search, greedy search or sampling. Callable as the `search` of a `System`; a `Decoder` runs it in
-    slots, which are refilled."""
+    """Beam search, greedy search or sampling. Callable as the `search` of a `System`; a `SearchService` runs
+    it in slots, which are refilled."""
 
     limits: Callable[[Inputs, SpecialIds, DecodingConfig], Limits] = limits_of_source
     """(inputs, special ids, options) -> the maximum length of each output."""

@@ -3,8 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -17,8 +17,8 @@ LOOK = 0.05  # seconds between two looks whether the program is ending
 
 
 @runtime_checkable
-class Worker(Protocol):
-    """Where a worker searches requests: a `Lane` of slots, or `BatchSearch`."""
+class Searcher(Protocol):
+    """What a worker drives: a `Lane` of slots, or a `BatchSearch`."""
 
     index: int
     """Of its lane in the queue."""
@@ -26,22 +26,19 @@ class Worker(Protocol):
     @property
     def busy(self) -> int:
         """How many requests it holds."""
-        ...
 
     def prepare(self) -> None:
         """Compiles all of its programs."""
-        ...
 
-    def turn(self) -> None:
-        """Takes requests from the queue, and goes on with those that it holds."""
-        ...
+    def turn(self) -> Iterator[tuple[Request, Any]]:
+        """Takes requests from the queue, continues those that it holds, and yields what is done, with its
+        result."""
 
     def empty(self) -> list[Request]:
         """Drops everything, and returns the requests that it held."""
-        ...
 
 
-def places() -> list[jax.Device]:
+def worker_devices() -> list[jax.Device]:
     """The device of each worker. On a CPU of several cores there are two: while one runs a sequential part,
     the other uses the remaining cores."""
     devices = jax.local_devices()
@@ -57,14 +54,17 @@ class Workers:
 
     Args:
       queue: where requests come from.
-      stations: (number of the worker) -> where it searches.
+      searchers: (number of the worker) -> what it drives.
       devices: of each worker.
     """
 
     def __init__(
-        self, queue: Queue, stations: Callable[[int], Sequence[Worker]], devices: Sequence[jax.Device]
+        self,
+        queue: Queue,
+        searchers: Callable[[int], Sequence[Searcher]],
+        devices: Sequence[jax.Device | None],
     ) -> None:
-        self.queue, self._stations, self._devices = queue, stations, devices
+        self.queue, self._searchers, self._devices = queue, searchers, devices
         self._running: set[int] = set()
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -85,41 +85,39 @@ class Workers:
         for worker, device in enumerate(self._devices):
             if device not in self._devices[:worker]:
                 with jax.default_device(device):
-                    for station in self._stations(worker):
-                        station.prepare()
+                    for searcher in self._searchers(worker):
+                        searcher.prepare()
 
     def _work(self, worker: int) -> None:
-        stations = list[Worker]()
+        searchers = list[Searcher]()
         with jax.default_device(self._devices[worker]):
-            while self._has_work(worker, stations):
+            while self._has_work(worker, searchers):
                 try:
-                    stations = stations or list(self._stations(worker))
+                    searchers = searchers or list(self._searchers(worker))
                 except BaseException as error:
-                    self._fail_all(error)
+                    for lane in range(self.queue.lanes):
+                        for request in self.queue.take(lane, len(self.queue)):
+                            request.fail(error)
                     continue
-                for station in stations:
-                    if station.busy or self.queue.waiting(station.index):
+                for searcher in searchers:
+                    if searcher.busy or self.queue.waiting(searcher.index):
                         try:
-                            station.turn()
+                            for request, result in searcher.turn():
+                                request.deliver(result)
                         except BaseException as error:
-                            held = station.empty() or self.queue.take(station.index, len(self.queue))
-                            for request in held:
+                            lost = searcher.empty() or self.queue.take(searcher.index, len(self.queue))
+                            for request in lost:
                                 request.fail(error)
 
-    def _has_work(self, worker: int, stations: Sequence[Worker]) -> bool:
+    def _has_work(self, worker: int, searchers: Sequence[Searcher]) -> bool:
         """Waits for requests. False: there are none any more, and the thread must end."""
-        if any(station.busy for station in stations):
+        if any(searcher.busy for searcher in searchers):
             return True
-        until = time.monotonic() + IDLE
+        end = time.monotonic() + IDLE
         with self.queue.changed:
             while not len(self.queue):
-                if time.monotonic() > until or not threading.main_thread().is_alive():
+                if time.monotonic() > end or not threading.main_thread().is_alive():
                     self._running.remove(worker)
                     return False
                 self.queue.changed.wait(LOOK)
             return True
-
-    def _fail_all(self, error: BaseException) -> None:
-        for lane in range(self.queue.lanes):
-            for request in self.queue.take(lane, len(self.queue)):
-                request.fail(error)

@@ -24,6 +24,7 @@ from transformer.inspection.attention import check_inspectable
 from transformer.model.parameters import Variables
 from transformer.tasks.requests import TranslationRequest
 from transformer.translator.decoder import Decoder
+from transformer.translator.search_inputs import search_of_one
 from transformer.translator.translator import Translator
 
 Fate = Literal["live", "finished", "pruned"]
@@ -103,7 +104,7 @@ def search_tree(
     asked: Any = (
         TranslationRequest(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
     )
-    search, inputs = translator.steered_inputs(asked, settings)
+    search, inputs = search_of_one(translator.system, translator.task, asked, settings)
     strategy: Any = strategy_of(settings, getattr(search, "hook", NO_HOOK))
     if not isinstance(strategy, BeamSearch):
         raise UserError(

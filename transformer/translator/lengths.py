@@ -21,13 +21,18 @@ def within_positions(settings: DecodingConfig, table: int | None) -> DecodingCon
     )
 
 
+def bucket_of(length: int, settings: DecodingConfig) -> int:
+    """The padded length of an input: that of the smallest bucket that holds it."""
+    return next(size for size in settings.buckets if size >= length)
+
+
 def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
     """Yields indices of similar length, `rows` at a time, and their padded length: the smallest bucket that
     holds them. If the last batch is not full, it has the shortest."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for start in range(0, len(order), settings.rows):
         members = order[start : start + settings.rows]
-        yield members, next(size for size in settings.buckets if size >= lengths[members[0]])
+        yield members, bucket_of(lengths[members[0]], settings)
 
 
 def of_any_length(

@@ -1,6 +1,5 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
-import dataclasses
 import operator
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,22 +10,22 @@ from typing import overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import LONGEST, Config, DecodingConfig, Option
+from transformer.config import LONGEST, Config, Option
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
-from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.forks import refuse_forked
-from transformer.tasks.requests import TranslationRequest, make_requests, sentence
-from transformer.tasks.translation import Hypothesis, Pair, Translation
+from transformer.tasks.requests import make_requests, sentence
+from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
-from transformer.translator.lengths import of_any_length, of_like_length, padded, within_positions
-from transformer.translator.scoring import Extras, aligned, covered, scored
+from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
+from transformer.translator.scoring import scored
+from transformer.translator.search_outputs import Extras
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 
@@ -112,11 +111,12 @@ class Translator(Decoder[Translation]):
           UserError: a member cannot be part of an ensemble.
         """
         system, model, variables = ensemble_of(members, weights, mean)
-        found = cls(members[0].config, variables, members[0].tokenizers)
-        found.system, found.model = system, model
-        found.longest = min((each.longest for each in members if each.longest is not None), default=None)
-        found.origin = " and ".join(each.origin for each in members if each.origin)
-        return found
+        ensemble = cls(members[0].config, variables, members[0].tokenizers)
+        ensemble.system, ensemble.model = system, model
+        lengths = (member.longest for member in members if member.longest is not None)
+        ensemble.longest = min(lengths, default=None)
+        ensemble.origin = " and ".join(member.origin for member in members if member.origin)
+        return ensemble
 
     @classmethod
     def of_run(cls, run: Run, variables: Variables) -> "Translator":
@@ -147,7 +147,7 @@ class Translator(Decoder[Translation]):
         """
         if isinstance(sources, str):
             return self.search([sources], **options)[0][0].text
-        return [found[0].text for found in self.search(sources, **options)]
+        return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
     def search(
         self,
@@ -179,8 +179,8 @@ class Translator(Decoder[Translation]):
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
             are not finite.
         """
-        found = self.stream(
-            [sentence(each) for each in any_number("sources", sources, "sentences")],
+        outputs = self.stream(
+            [sentence(source) for source in any_number("sources", sources, "sentences")],
             n_best=n_best,
             alignments=alignments,
             first_line=first_line,
@@ -189,7 +189,7 @@ class Translator(Decoder[Translation]):
             token_scores=token_scores,
             **options,
         )
-        return list(found)
+        return list(outputs)
 
     def stream(  # type: ignore[override]
         self,
@@ -206,22 +206,14 @@ class Translator(Decoder[Translation]):
         """`search` for any number of lines in bounded memory. Translations are in order.
 
         Args:
-          records: sentences.
-          n_best: as in `search`.
-          alignments: as in `search`.
-          first_line: as in `search`.
-          prefixes: as in `search`.
-          terms: as in `search`.
-          token_scores: as in `search`.
-          options: as in `search`.
+          records: sentences. The other arguments are those of `search`.
         """
         records = any_number("sources", records, "sentences")
         settings = self.settings(n_best, options)
         pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
         alignments = true_or_false("alignments", alignments)
         token_scores = true_or_false("token_scores", token_scores)
-        more = Extras(alignments, token_scores) if alignments or token_scores else None
-        return self.outputs(pairs, settings, n_best, more=more)
+        return self.outputs(pairs, settings, n_best, Extras(alignments, token_scores))
 
     def submit(  # type: ignore[override]
         self,
@@ -251,52 +243,6 @@ class Translator(Decoder[Translation]):
             next(make_requests([record], [prefix], [terms])), n_best=n_best, line=line, **options
         )
 
-    def finished(
-        self,
-        found: SearchResult,
-        record: Pair | TranslationRequest,
-        settings: DecodingConfig,
-        n_best: int | None,
-        more: Extras | None = None,
-    ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, with what else is wanted of each."""
-        more, coverage = more or Extras(), getattr(settings, "coverage_penalty", 0.0)
-        several = super().finished(found, record, settings, None if coverage else n_best)
-        if not (coverage or more.alignments or more.token_scores):
-            return several
-        (ids,) = self.task.ids([record[0]], self.tokenizers[0], settings.buckets[-1])
-        targets = [list(hypothesis.ids) for hypothesis in several]
-        ((_, length),) = of_like_length([len(ids)], settings)
-        pad, (rows, columns) = (
-            self.task.special.pad,
-            found.tokens.shape,
-        )  # as many for every sentence: one program for each bucket
-        source = padded([ids] * len(several), length, rows, pad)
-        target = padded(targets, columns, rows, pad)
-        given = self.system, self.model, self.variables, *shard_rows(source, target)
-        if coverage or more.alignments:
-            weights = np.asarray(aligned(*given))
-            several = [
-                dataclasses.replace(hypothesis, alignment=each[: len(words), : len(ids)])
-                for hypothesis, each, words in zip(several, weights, targets, strict=False)
-            ]
-        if more.token_scores:
-            found_scores = scored(*given)
-            log_p, entropy = np.asarray(found_scores.log_p), np.asarray(found_scores.entropy)
-            several = [
-                dataclasses.replace(
-                    hypothesis,
-                    token_log_probabilities=tuple(log_p[row, : len(words)].tolist()),
-                    entropies=tuple(entropy[row, : len(words)].tolist()),
-                )
-                for row, (hypothesis, words) in enumerate(zip(several, targets, strict=True))
-            ]
-        if coverage:
-            several = sorted((covered(each, coverage) for each in several), key=lambda each: -each.score)
-        if not more.alignments:
-            several = [dataclasses.replace(hypothesis, alignment=None) for hypothesis in several]
-        return several[:n_best]
-
     def score(
         self,
         sources: Iterable[str],
@@ -317,9 +263,9 @@ class Translator(Decoder[Translation]):
         Raises:
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
-        for name, given in ("sources", sources), ("targets", targets):
-            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-                raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(given)}")
+        for name, side in ("sources", sources), ("targets", targets):
+            if isinstance(side, str | bytes) or not isinstance(side, Iterable):
+                raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
         sources, targets = [sentence(source) for source in sources], list(targets)
         if len(sources) != len(targets):
             raise UserError(
@@ -338,47 +284,48 @@ class Translator(Decoder[Translation]):
             source, target = (
                 padded([ids[row] for row in rows], length, count, pad) for ids in (source_ids, target_ids)
             )
-            found = scored(self.system, self.model, self.variables, *shard_rows(source, target))
-            scores[rows] = np.asarray(found.log_p).sum(axis=1)[: len(rows)]
+            of_tokens = scored(self.system, self.model, self.variables, *shard_rows(source, target))
+            scores[rows] = np.asarray(of_tokens.log_p).sum(axis=1)[: len(rows)]
         return scores
 
     def _target_ids(
         self, targets: Sequence[str | Target], lines: Sequence[int], longest: int
     ) -> list[list[int]]:
-        """The ids of targets: of texts, truncated to `longest`, and those that are given.
+        """The ids of targets: those of texts, truncated to `longest`, and ids as they are.
 
         Raises:
-          UserError: given ids are not those of a translation.
+          UserError: ids are not those of a translation.
         """
         most, size, special = self.longest or LONGEST, self.config.model.output_size, self.task.special
         numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
-        texts, of_texts = [text for _, text in numbered], [line for line, _ in numbered]
-        size_of_texts = min(longest, most)
-        divided = iter(self.task.ids(texts, self.tokenizers[1], size_of_texts, of_texts, "the target of "))
+        texts, text_lines = [text for _, text in numbered], [line for line, _ in numbered]
+        tokenizer = self.tokenizers[1]
+        encoded = iter(self.task.ids(texts, tokenizer, min(longest, most), text_lines, "the target of "))
 
-        def checked(line: int, given: Target) -> list[int]:
+        def checked(line: int, target: Target) -> list[int]:
             try:
-                if not isinstance(given, Sequence | np.ndarray) or isinstance(given, bytes):
+                if not isinstance(target, Sequence | np.ndarray) or isinstance(target, bytes):
                     raise TypeError
-                ids = [operator.index(each) for each in given]
-                if any(isinstance(each, bool | np.bool_) for each in given):
+                ids = [operator.index(index) for index in target]
+                if any(isinstance(index, bool | np.bool_) for index in target):
                     raise TypeError
             except TypeError as error:
-                what = f"line {line}: the target {reprlib.repr(given)}"
-                raise UserError(f"{what} must be a text or a list of ids") from error
+                raise UserError(
+                    f"line {line}: the target {reprlib.repr(target)} must be a text or a list of ids"
+                ) from error
             if ids[-1:] != [special.eos] or {*special.never_predicted, special.eos} & set(ids[:-1]):
                 raise UserError(
                     f"line {line}: the target must be ids of tokens, then <eos>, which is {special.eos} (as "
                     f"Hypothesis.ids is), and not {reprlib.repr(ids)}"
                 )
-            if outside := [each for each in ids if each < 0 or (each >= size and not self.system.copies)]:
+            if outside := [i for i in ids if i < 0 or (i >= size and not self.system.copies)]:
                 raise UserError(f"line {line}: the id {outside[0]}: the vocabulary has {size:,} ids, from 0")
             if len(ids) > most:
                 raise UserError(f"line {line}: {len(ids):,} ids, and a target may have {most:,}")
             return ids
 
         pairs = zip(lines, targets, strict=True)
-        return [next(divided) if isinstance(each, str) else checked(line, each) for line, each in pairs]
+        return [next(encoded) if isinstance(target, str) else checked(line, target) for line, target in pairs]
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>."""
@@ -390,10 +337,9 @@ class Translator(Decoder[Translation]):
         closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)
         (ids,) = self.task.ids([source], self.tokenizers[0], settings.buckets[-1])
-        ((_, length),) = of_like_length([len(ids)], settings)
-        return padded([ids], length, 1, self.task.special.pad)
+        return padded([ids], bucket_of(len(ids), settings), 1, self.task.special.pad)
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation in the form of this model's training text: as subwords if that is presegmented."""
-        cut = self.tokenizers[1].presegmented
-        return " ".join(hypothesis.tokens) if cut else hypothesis.text
+        is_presegmented = self.tokenizers[1].presegmented
+        return " ".join(hypothesis.tokens) if is_presegmented else hypothesis.text

@@ -7,24 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from transformer.config import DecodingConfig, Option
+from transformer.config import Option
 from transformer.config.ranges import true_or_false
 from transformer.data.features.audio import features_of
 from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, recording
-from transformer.decoding.lanes import batch
+from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
-from transformer.translator.lengths import of_like_length, padded
-from transformer.translator.scoring import aligned
+from transformer.translator.search_outputs import Extras
 
 Heard = Path | str | np.ndarray | jax.Array
 """A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
@@ -58,10 +55,10 @@ class Transcriber(Decoder[SpeechToText]):
         Raises:
           UserError: a recording cannot be read, or an option is invalid.
         """
-        one = isinstance(recordings, Path | str) or _is_array(recordings)
-        several: Any = [recordings] if one else recordings
-        found = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
-        return found[0] if one else found
+        is_one = isinstance(recordings, Path | str) or _is_array(recordings)
+        several: Any = [recordings] if is_one else recordings
+        texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        return texts[0] if is_one else texts
 
     def search(
         self,
@@ -86,66 +83,48 @@ class Transcriber(Decoder[SpeechToText]):
         if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
             raise _unheard(recordings)
         times, alignments = true_or_false("times", times), true_or_false("alignments", alignments)
-        settings = self.settings(n_best, options)
-        records = enumerate(map(self.heard, recordings), 1)
-        return list(self.outputs(records, settings, n_best, times=times, alignments=alignments))
+        settings, extras = self.settings(n_best, options), Extras(alignments, times=times)
+        return list(self.outputs(enumerate(map(self.heard, recordings), 1), settings, n_best, extras))
 
-    def heard(self, given: Heard) -> Recording:
+    def heard(self, source: Heard) -> Recording:
         """The features of a recording.
 
         Raises:
           UserError: it cannot be read, or is no waveform.
         """
         bands = self.task.data.bands
-        if isinstance(given, Path | str):
-            return recording(Path(given), bands)
-        if not _is_array(given):
-            raise _unheard(given)
-        return Recording("waveform", features_of(waveform_of(given), bands))
+        if isinstance(source, Path | str):
+            return recording(Path(source), bands)
+        if not _is_array(source):
+            raise _unheard(source)
+        return Recording("waveform", features_of(waveform_of(source), bands))
 
-    def finished(  # type: ignore[override]
-        self,
-        found: SearchResult,
-        record: Recording,
-        settings: DecodingConfig,
-        n_best: int | None,
-        times: bool = False,
-        alignments: bool = False,
-    ) -> list[Transcript]:
-        """The outputs for a recording, with what else is wanted of each."""
-        several = [Transcript(**each.fields()) for each in super().finished(found, record, settings, n_best)]
-        if not (times or alignments):
-            return several
-        kept = []
-        for each, weights in zip(several, self._attention(found, record, several, settings), strict=True):
-            said = timed(each.ids, weights, self.task.tokenizer, self.frame) if times else ()
-            kept.append(dataclasses.replace(each, words=said, alignment=weights if alignments else None))
-        return kept
+    def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
+        """The outputs of a recording, as in `Decoder`, and the times of their words."""
+        transcripts = []
+        for output in super().finished(result, request):
+            fields, attention = output.fields(), output.alignment
+            if request.extras.times:
+                fields["words"] = timed(output.ids, attention, self.task.tokenizer, self.frame)
+            fields["alignment"] = attention if request.extras.alignments else None
+            transcripts.append(Transcript(**fields))
+        return transcripts
+
+    def source_positions(self, request: Request, source: jax.Array) -> int:
+        """The number of frames that the encoder makes."""
+        model: Any = self.model
+        return int(np.asarray(model.source_mask(source))[0].sum())
 
     @property
     def frame(self) -> float:
         """Seconds from one column of an alignment to the next."""
         return self.task.stride
 
-    def _attention(
-        self, found: SearchResult, record: Recording, several: Sequence[Hypothesis], settings: DecodingConfig
-    ) -> list[Float[np.ndarray, "t s"]]:
-        """The attention of each output's tokens to the frames that the encoder makes."""
-        (example,) = self.task.input_examples([record], settings.buckets[-1])
-        ((_, length),) = of_like_length([len(example["source"])], settings)
-        rows, columns = found.tokens.shape  # as many for all: one program for each bucket
-        source = jnp.asarray(batch([example] * len(several), self._fields, length, rows)["source"])
-        target = padded([each.ids for each in several], columns, rows, self.task.special.pad)
-        weights = np.asarray(aligned(self.system, self.model, self.variables, source, jnp.asarray(target)))
-        model: Any = self.model
-        there = int(np.asarray(model.source_mask(source))[0].sum())
-        return [each[: len(x.ids), :there] for each, x in zip(weights, several, strict=False)]
 
-
-def _is_array(given: object) -> bool:
+def _is_array(source: object) -> bool:
     """Whether it is an array of NumPy, JAX or another library."""
-    return hasattr(given, "__array__")
+    return hasattr(source, "__array__")
 
 
-def _unheard(given: object) -> UserError:
-    return UserError(f"cannot hear {type(given).__name__}: give files or arrays of samples")
+def _unheard(source: object) -> UserError:
+    return UserError(f"cannot hear {type(source).__name__}: give files or arrays of samples")

@@ -16,6 +16,7 @@ from transformer.extras import check_libraries
 from transformer.files import readable
 from transformer.systems.speech.api import Transcriber, Transcript
 from transformer.text import has_text, without_invisible
+from transformer.translator.search_outputs import Extras
 
 log = logging.getLogger("transformer")
 
@@ -75,7 +76,7 @@ class Transcriptions(Writer):
         return [*super().job, repr((self.given.alignments, self.given.times))]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        waiting, wanted = deque[tuple[int, str]](), (self.given.times, self.given.alignments)
+        waiting, extras = deque[tuple[int, str]](), Extras(self.given.alignments, times=self.given.times)
 
         def records() -> Iterator[tuple[int, Recording] | None]:
             for given in lines:
@@ -86,11 +87,8 @@ class Transcriptions(Writer):
                 yield given[0], self._recording(*given)
 
         settings = self.transcriber.settings(self.n_best, self.options)
-        found = self.transcriber.outputs(
-            records(), settings, self.n_best, times=wanted[0], alignments=wanted[1]
-        )
-        for several in found:
-            yield several and (self._text(*waiting.popleft(), several), several[0].text)
+        for transcripts in self.transcriber.outputs(records(), settings, self.n_best, extras):
+            yield transcripts and (self._text(*waiting.popleft(), transcripts), transcripts[0].text)
 
     def _recording(self, number: int, line: str) -> Recording:
         place = self.given.input or Path("standard input")

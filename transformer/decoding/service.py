@@ -1,0 +1,77 @@
+"""A search as a service: requests of all threads go in, and every device searches them."""
+
+import functools
+from collections.abc import Collection
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from transformer.config import DecodingConfig
+from transformer.data.sequences import Fields, sides
+from transformer.decoding.batch_search import BatchSearch
+from transformer.decoding.lanes import Lane, ProgramKey, sizes
+from transformer.decoding.queue import Queue, Request
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.workers import Searcher, Workers, worker_devices
+from transformer.model.parameters import Variables
+
+
+class SearchService:
+    """A queue, and workers that search what waits in it: in lanes, or in batches if a system has a search of
+    its own. It goes on for as long as there are requests.
+
+    Args:
+      search: of the system, with all hooks.
+      model: of the system.
+      variables: on all devices of this process, which search side by side; or sharded over them.
+      options: of the search. Requests may have others where programs do not depend on them.
+      fields: what the search reads.
+    """
+
+    def __init__(
+        self, search: Any, model: nn.Module, variables: Variables, options: DecodingConfig, fields: Fields
+    ) -> None:
+        is_replicated = all(x.is_fully_replicated for x in jax.tree.leaves(variables))
+        devices = worker_devices() if is_replicated else [None]  # a model may be too large for one device
+        copies = [_on_device(variables, device) for device in devices]
+        rows = -(-options.rows // len(devices))
+        if isinstance(search, AutoregressiveSearch):
+            job = ProgramKey(search, model, options.static(), tuple(sides(fields)))
+            shapes = sizes(job, fields, rows)
+            self._lengths, queue = [shape.inputs for shape in shapes], Queue(len(shapes))
+
+            def searchers(worker: int) -> list[Searcher]:
+                return [
+                    Lane(index, job, shape, fields, copies[worker], queue, len(devices))
+                    for index, shape in enumerate(shapes)
+                ]
+        else:
+            self._lengths, queue = [options.buckets[-1]], Queue(1)
+
+            def searchers(worker: int) -> list[Searcher]:
+                bound = functools.partial(search, model, copies[worker])
+                return [BatchSearch(bound, options, fields, queue, rows)]
+
+        self._workers = Workers(queue, searchers, devices)
+
+    def submit(self, requests: Collection[Request]) -> None:
+        """Adds requests to the queue, each for the first lane that is long enough."""
+        for request in requests:
+            request.lane = next(i for i, length in enumerate(self._lengths) if length >= request.length)
+        self._workers.submit(requests)
+
+    def prepare(self) -> None:
+        """Compiles all programs, on each device."""
+        self._workers.prepare()
+
+
+def _on_device(variables: Variables, device: jax.Device | None) -> Variables:
+    """The variables on one of the devices that have them all; None: as they are."""
+    if device is None:
+        return variables
+
+    def part_of(x: jax.Array) -> jax.Array:
+        return next(part.data for part in x.addressable_shards if part.device == device)
+
+    return jax.tree.map(part_of, variables)

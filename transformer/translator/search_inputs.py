@@ -1,0 +1,123 @@
+"""What a search reads of records, and what steers it: rules of the options, prefixes, terms."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.config import BeamConfig, DecodingConfig
+from transformer.data.corpus import Record
+from transformer.data.sequences import Example, Fields, longest_side
+from transformer.decoding.calls import Inputs
+from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
+from transformer.decoding.lanes import batch
+from transformer.decoding.rules import Rules
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.errors import UserError
+from transformer.systems.system import System
+from transformer.tasks.task import Steering, Task
+from transformer.translator.lengths import bucket_of
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchInputs:
+    """What a search reads of records."""
+
+    examples: Sequence[Example]
+    """One for each record."""
+    fields: Fields
+    hooks: tuple[SearchHook, ...] = ()
+    """What the outputs of these records need, such as prefixes."""
+
+
+def search_inputs(
+    system: System,
+    task: Task,
+    records: Mapping[int, Record],
+    settings: DecodingConfig,
+    warned: Sequence[int] = (),
+) -> SearchInputs:
+    """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated.
+
+    Raises:
+      UserError: this search cannot do what is asked of the outputs, or an output has no room for it.
+    """
+    lines, several = list(records), list(records.values())
+    examples = task.input_examples(several, settings.buckets[-1], warned)
+    fields, steerings = _fields(task), task.steering(several, lines)
+    if steerings:
+        rooms = [_room(task, example, settings) for example in examples]
+        _check_steering(system, steerings, settings, dict(zip(lines, rooms, strict=True)))
+    for steering in steerings:
+        fields = {**fields, **steering.fields}
+        pairs = zip(examples, steering.examples, strict=True)
+        examples = [{**example, **steered} for example, steered in pairs]
+    return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
+
+
+def _fields(task: Task) -> Fields:
+    return {name: task.fields[name] for name in task.inputs}
+
+
+def steered_search(
+    system: System, task: Task, settings: DecodingConfig, hooks: Sequence[SearchHook] = ()
+) -> Any:
+    """The system's search, with the rules of the options and these hooks.
+
+    Raises:
+      UserError: it has none, or a rule is about words and outputs have none.
+    """
+    search = system.required("search")
+    if not isinstance(search, AutoregressiveSearch) or not (settings.steered or hooks):
+        return search
+    own = [search.hook] if search.hook != NO_HOOK else []
+    if settings.steered:
+        phrases = tuple(ids for text in settings.forbidden for ids in task.phrases(text))
+        own.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
+    return dataclasses.replace(search, hook=Hooks((*own, *hooks)))
+
+
+def search_of_one(system: System, task: Task, record: Record, settings: DecodingConfig) -> tuple[Any, Inputs]:
+    """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
+    inputs = search_inputs(system, task, {1: record}, settings)
+    length = bucket_of(longest_side(inputs.examples[0], inputs.fields), settings)
+    row = jax.tree.map(jnp.asarray, batch(inputs.examples, inputs.fields, length, 1))
+    return steered_search(system, task, settings, inputs.hooks), row
+
+
+def room_of(task: Task, record: Record, settings: DecodingConfig) -> int:
+    """How many tokens the output of a record may have, besides <eos>."""
+    (example,) = task.input_examples([record], settings.buckets[-1])
+    return _room(task, example, settings)
+
+
+def _room(task: Task, example: Example, settings: DecodingConfig) -> int:
+    longest = longest_side(example, _fields(task)) + settings.extra_length
+    return min(longest, settings.max_length or longest, settings.buckets[-1]) - 1
+
+
+def _check_steering(
+    system: System, steerings: Sequence[Steering], settings: DecodingConfig, rooms: Mapping[int, int]
+) -> None:
+    """Raises UserError if this search cannot do what is asked, or the output of a line has no room for it."""
+    names = " and ".join(steering.name for steering in steerings)
+    if not isinstance(system.search, AutoregressiveSearch):
+        raise UserError(
+            f"{names}: this needs an autoregressive model, and this one predicts all tokens at once; "
+            "leave it out"
+        )
+    for steering in steerings:
+        if steering.by_beam and not (isinstance(settings, BeamConfig) and settings.groups == 1):
+            raise UserError(
+                f"{steering.name}: only --decoding.method beam, without --decoding.groups, can find them"
+            )
+    min_lengths = (steering.min_lengths for steering in steerings)
+    for (line, room), *tokens in zip(rooms.items(), *min_lengths, strict=True):
+        if sum(tokens) > room:
+            limits = "extra-length", "max-length", "buckets"
+            raise UserError(
+                f"line {line}: {sum(tokens)} tokens are asked for ({names}), and the output may have "
+                f"{room}: see {', '.join(f'--decoding.{limit}' for limit in limits)}"
+            )

@@ -1,0 +1,115 @@
+"""What comes after the search: the outputs of a request, and what else is asked of each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.config import BeamConfig, MbrConfig
+from transformer.decoding.diverse import distinct
+from transformer.decoding.lanes import batch
+from transformer.decoding.queue import Request
+from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.model.parameters import Variables
+from transformer.runtime.arrays import shard_rows
+from transformer.systems.system import System
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.task import Output
+from transformer.translator.lengths import bucket_of, padded
+from transformer.translator.scoring import aligned, scored
+
+if TYPE_CHECKING:
+    from transformer.translator.decoder import Decoder
+
+UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What to return of every hypothesis besides its text and score. Alignments and times take another pass
+    of the model, and token scores another."""
+
+    alignments: bool = False
+    token_scores: bool = False
+    times: bool = False
+
+
+NO_EXTRAS = Extras()
+
+
+def search_outputs(decoder: "Decoder[Any]", request: Request, result: Any) -> list[Output]:
+    """The outputs of a request, best first.
+
+    Args:
+      decoder: the model and its task.
+      request: what was searched.
+      result: what the search found, a row of its arrays.
+    """
+    settings, extras, task = request.options, request.extras, decoder.task
+    coverage = getattr(settings, "coverage_penalty", 0.0)
+    in_groups = isinstance(settings, BeamConfig) and settings.groups > 1
+    outputs = task.outputs(distinct(result) if in_groups else result, request.record, request.certain)
+    if isinstance(settings, MbrConfig):
+        outputs = task.consensus(outputs)[: request.n_best]
+    if not coverage and extras == NO_EXTRAS:
+        return outputs
+    arrays = teacher_forcing(decoder, request, result, outputs)
+    if coverage or extras.alignments or extras.times:
+        columns = decoder.source_positions(request, arrays[-2])
+        outputs = with_alignments(outputs, aligned(*arrays), columns)
+    if extras.token_scores:
+        outputs = with_token_scores(outputs, scored(*arrays))
+    if coverage:
+        outputs = by_coverage(outputs, coverage)[: request.n_best]
+    return outputs if extras.alignments or extras.times else [replace(x, alignment=None) for x in outputs]
+
+
+def teacher_forcing(
+    decoder: "Decoder[Any]", request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
+) -> tuple[System, nn.Module, Variables, jax.Array, jax.Array]:
+    """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
+    of the search's result, so there is one program for each bucket."""
+    rows, columns = result.tokens.shape
+    field, example = decoder.task.fields["source"], {"source": request.example["source"]}
+    length = bucket_of(len(example["source"]), request.options)
+    inputs = batch([example] * len(hypotheses), {"source": field}, length, rows)
+    target = padded([x.ids for x in hypotheses], columns, rows, decoder.task.special.pad)
+    source_row, target_row = shard_rows(inputs["source"], target)
+    return decoder.system, decoder.model, decoder.variables, source_row, target_row
+
+
+def with_alignments(
+    hypotheses: Iterable[Hypothesis], weights: Float[Array, "b t s"], columns: int
+) -> list[Hypothesis]:
+    """Hypotheses, those of the first rows, with their alignments to so many source positions."""
+    pairs = zip(hypotheses, np.asarray(weights), strict=False)
+    return [replace(x, alignment=row[: len(x.ids), :columns]) for x, row in pairs]
+
+
+def with_token_scores(hypotheses: Sequence[Hypothesis], scores: TokenScores) -> list[Hypothesis]:
+    """Hypotheses, those of the first rows, with the scores of their tokens."""
+
+    def of_tokens(rows: Float[Array, "b t"]) -> list[tuple[float, ...]]:
+        pairs = zip(hypotheses, np.asarray(rows), strict=False)
+        return [tuple(row[: len(hypothesis.ids)].tolist()) for hypothesis, row in pairs]
+
+    triples = zip(hypotheses, of_tokens(scores.log_p), of_tokens(scores.entropy), strict=True)
+    return [replace(x, token_log_probabilities=log_p, entropies=entropy) for x, log_p, entropy in triples]
+
+
+def by_coverage(hypotheses: Iterable[Hypothesis], beta: float) -> list[Hypothesis]:
+    """Hypotheses re-ranked by the coverage penalty, which is added to their scores: beta times the sum over
+    source tokens of the logarithm of the attention that each has got, if that is less than 1 (Wu et al. 2016,
+    Eq. 15)."""
+
+    def penalised(hypothesis: Hypothesis) -> Hypothesis:
+        assert hypothesis.alignment is not None
+        attention = hypothesis.alignment[:, :-1].sum(axis=0)  # without the source's <eos>
+        penalty = beta * float(np.log(np.clip(attention, UNPAID, 1)).sum())
+        return replace(hypothesis, score=hypothesis.score + penalty)
+
+    return sorted(map(penalised, hypotheses), key=lambda hypothesis: -hypothesis.score)
