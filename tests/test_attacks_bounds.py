@@ -51,7 +51,7 @@ def test_decoding_beyond_all_bounds(changes: dict, message: str) -> None:
 )
 def test_data_beyond_all_bounds(changes: dict) -> None:
     (name,) = changes
-    with pytest.raises(UserError, match=f"--data.{name.replace('_', '-')} must be at least"):
+    with pytest.raises(UserError, match=f"--data.{name.replace('_', '-')} must be from"):
         DataConfig(**changes)
 
 
