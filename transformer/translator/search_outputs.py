@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -22,9 +22,6 @@ from transformer.tasks.task import Output
 from transformer.translator.lengths import bucket_of, padded
 from transformer.translator.scoring import aligned, scored
 
-if TYPE_CHECKING:
-    from transformer.translator.decoder import Decoder
-
 UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
 
 
@@ -41,14 +38,21 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
-def search_outputs(decoder: "Decoder[Any]", request: Request, result: Any) -> list[Output]:
-    """The outputs of a request, best first.
+@runtime_checkable
+class TrainedModel(Protocol):
+    """What outputs are made with: a `Decoder`."""
 
-    Args:
-      decoder: the model and its task.
-      request: what was searched.
-      result: what the search found, a row of its arrays.
-    """
+    system: System
+    model: nn.Module
+    variables: Variables
+    task: Any
+
+    def source_positions(self, request: Request, source: jax.Array) -> int:
+        """The number of source positions that outputs attend to; the others are padding."""
+
+
+def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list[Output]:
+    """The outputs of a request, best first, given what the search found: a row of its arrays."""
     settings, extras, task = request.options, request.extras, decoder.task
     coverage = getattr(settings, "coverage_penalty", 0.0)
     in_groups = isinstance(settings, BeamConfig) and settings.groups > 1
@@ -69,7 +73,7 @@ def search_outputs(decoder: "Decoder[Any]", request: Request, result: Any) -> li
 
 
 def teacher_forcing(
-    decoder: "Decoder[Any]", request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
+    decoder: TrainedModel, request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
 ) -> tuple[System, nn.Module, Variables, jax.Array, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
