@@ -22,7 +22,6 @@ class SpecialIds:
 
     def __post_init__(self) -> None:
         check_types("model.special", self)
-        check_ranges("model.special", self)
 
     @property
     def never_predicted(self) -> tuple[int, ...]:
@@ -65,6 +64,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_ranges("model", self)
+        check_ranges("model.special", self.special)  # a foreign tokenizer may have others, and is refused
         if self.dtype not in ("auto", *self.DTYPES):
             raise UserError(f"--model.dtype {self.dtype}: this model supports {self.DTYPES[0]} only")
         if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
