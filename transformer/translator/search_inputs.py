@@ -72,11 +72,11 @@ def steered_search(
     search = system.required("search")
     if not isinstance(search, AutoregressiveSearch) or not (settings.steered or hooks):
         return search
-    own = [search.hook] if search.hook != NO_HOOK else []
+    all_hooks = [search.hook] if search.hook != NO_HOOK else []
     if settings.steered:
         phrases = tuple(ids for text in settings.forbidden for ids in task.phrases(text))
-        own.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
-    return dataclasses.replace(search, hook=Hooks((*own, *hooks)))
+        all_hooks.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
+    return dataclasses.replace(search, hook=Hooks((*all_hooks, *hooks)))
 
 
 def search_of_one(system: System, task: Task, record: Record, settings: DecodingConfig) -> tuple[Any, Inputs]:

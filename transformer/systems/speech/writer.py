@@ -94,26 +94,26 @@ class Transcriptions(Writer):
         place = self.given.input or Path("standard input")
         return self.transcriber.task.listed(line, place, number)
 
-    def _text(self, number: int, line: str, found: list[Transcript]) -> str:
+    def _text(self, number: int, line: str, transcripts: list[Transcript]) -> str:
         if self.given.format == "json":
-            return json.dumps(self._fields(number, line, found), ensure_ascii=False) + "\n"
-        return self.lines(found)
+            return json.dumps(self._fields(number, line, transcripts), ensure_ascii=False) + "\n"
+        return self.lines(transcripts)
 
-    def _fields(self, number: int, line: str, found: list[Transcript]) -> dict[str, object]:
+    def _fields(self, number: int, line: str, transcripts: list[Transcript]) -> dict[str, object]:
         hypotheses = []
-        for each in found:
+        for transcript in transcripts:
             fields: dict[str, object] = {
-                "text": each.text,
-                "tokens": each.tokens,
-                "score": each.score,
-                "log_probability": each.log_probability,
+                "text": transcript.text,
+                "tokens": transcript.tokens,
+                "score": transcript.score,
+                "log_probability": transcript.log_probability,
             }
             if self.given.times:
                 fields["words"] = [
-                    {"word": word.text, "start": word.start, "end": word.end} for word in each.words
+                    {"word": word.text, "start": word.start, "end": word.end} for word in transcript.words
                 ]
-            if each.alignment is not None:
-                fields["alignment"] = [[round(float(x), 4) for x in row] for row in each.alignment]
+            if transcript.alignment is not None:
+                fields["alignment"] = [[round(float(x), 4) for x in row] for row in transcript.alignment]
             hypotheses.append(fields)
         whole = self.given.input and is_recording(self.given.input)
         name, tab, text = (line, "", "") if whole else line.partition("\t")
