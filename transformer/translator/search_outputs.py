@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from transformer.config import BeamConfig, MbrConfig
 from transformer.decoding.diverse import distinct
-from transformer.decoding.lanes import batch
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.model.parameters import Variables
@@ -78,12 +77,13 @@ def teacher_forcing(
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
     rows, columns = result.tokens.shape
-    field, example = decoder.task.fields["source"], {"source": request.example["source"]}
-    length = bucket_of(len(example["source"]), request.options)
-    inputs = batch([example] * len(hypotheses), {"source": field}, length, rows)
+    field, elements = decoder.task.fields["source"], request.example["source"]
+    length = bucket_of(len(elements), request.options)
+    source = np.full((rows, length, *field.shape), field.fill, field.dtype)
+    source[: len(hypotheses), : len(elements)] = elements
     target = padded([x.ids for x in hypotheses], columns, rows, decoder.task.special.pad)
-    source_row, target_row = shard_rows(inputs["source"], target)
-    return decoder.system, decoder.model, decoder.variables, source_row, target_row
+    source_rows, target_rows = shard_rows(source, target)
+    return decoder.system, decoder.model, decoder.variables, source_rows, target_rows
 
 
 def with_alignments(
