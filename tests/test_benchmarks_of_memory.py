@@ -1,17 +1,22 @@
 """The benchmarks of language models, at small sizes."""
 
+import dataclasses
 import json
 
 import pytest
 
 from benchmarks import language_model, segments
-from transformer import UserError
+from transformer import PRESETS, UserError
 
 
 def test_the_comparison_of_memories(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     monkeypatch.setattr(language_model, "MEMORIES", (0, 16))
     monkeypatch.setattr(language_model, "BLOCKS", 6)
+    preset = PRESETS["shakespeare"]
+    small = dataclasses.replace(preset.model, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    preset = dataclasses.replace(preset, model=small)
+    monkeypatch.setattr(language_model, "PRESETS", {"shakespeare": preset})
     text = tmp_path / "text"
     text.write_text("".join(f"{n} plus {n} is {2 * n}.\n" for n in range(400)))
     arguments = [str(tmp_path / "work"), "--text", str(text), "--updates", "2", "--seeds", "1"]
