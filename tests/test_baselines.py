@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from tiers import mostly_slow
 
@@ -63,7 +64,8 @@ def forced(name):
 @every_model
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = MODELS[name], variables_of(name)
-    cache = model.apply(variables, model.apply(variables, SOURCE, method="encode"), 1, 8, method="init_cache")
+    memory = apply(model, variables, SOURCE, method="encode")
+    cache = apply(model, variables, memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for time in range(TARGET.shape[1]):
         logits, cache = step(variables, cache, TARGET[:, time : time + 1])
@@ -137,8 +139,8 @@ def test_attention_is_over_the_words_of_the_source(name):
 def test_select_reorders_the_beams_states():
     for name in ("lstm, additive", "dilated"):
         model, variables = MODELS[name], variables_of(name)
-        memory = model.apply(variables, SOURCE, method="encode")
-        cache = model.apply(variables, memory, 2, 8, method="init_cache")
+        memory = apply(model, variables, SOURCE, method="encode")
+        cache = apply(model, variables, memory, 2, 8, method="init_cache")
         step = jax.jit(functools.partial(model.apply, method="decode_step"))
         _, cache = step(variables, cache, jnp.asarray([[4, 5]] * 4))
         crossed = cache.select(jnp.asarray([[1, 0]] * 4))
@@ -165,8 +167,8 @@ def test_without_draws_hard_attention_trains_like_any_other():
 def expected_loss(model, variables, source, target):
     """For one sentence: the mean over all choices of a position for every word, weighted by probability. A
     choice is forced by a memory in which every position has the chosen value."""
-    memory = model.apply(variables, source[None], method="encode")
-    _, embedded = model.apply(variables, memory, shift_right(target[None], 1), method="steps")
+    memory = apply(model, variables, source[None], method="encode")
+    _, embedded = apply(model, variables, memory, shift_right(target[None], 1), method="steps")
     memory, starts = memory.source, memory.starts
 
     def from_here_on(states, time):
@@ -180,9 +182,8 @@ def expected_loss(model, variables, source, target):
             after, step = model.apply(
                 variables, states, word, forced, method=lambda m, *x: m.decoder(*x, True)
             )
-            logits = model.apply(
-                variables, model.apply(variables, step, word, method="read"), method="output"
-            )
+            read = apply(model, variables, step, word, method="read")
+            logits = apply(model, variables, read, method="output")
             loss = -jax.nn.log_softmax(logits)[0, 0, target[time]]
             total += step.weights[0, 0, position] * (loss + from_here_on(after, time + 1))
         return total
@@ -216,7 +217,7 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     gradient = jax.jit(jax.grad(drawn))
     keys = jax.random.split(jax.random.key(0), 64)
     samples = [seen(gradient(variables["params"], key)) for key in keys]
-    exact = seen(jax.grad(expected)(variables["params"]))
+    exact = seen(jax.jit(jax.grad(expected))(variables["params"]))
     error = np.std(samples, axis=0) / np.sqrt(len(samples))
     assert np.abs(exact).max() > 10 * error.max()  # the gradient is larger than the error
     assert (np.abs(np.mean(samples, axis=0) - exact) < 5 * error).all()

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from reference_search import random_variables
 
 from transformer import UserError
@@ -162,8 +163,8 @@ def test_the_equations_in_numpy(name):
 @every
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = built(name)
-    memory = model.apply(variables, SOURCE, method="encode")
-    cache = model.apply(variables, memory, 1, 8, method="init_cache")
+    memory = apply(model, variables, SOURCE, method="encode")
+    cache = apply(model, variables, memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for time in range(GIVEN.shape[1]):
         logits, cache = step(variables, cache, GIVEN[:, time : time + 1])
@@ -186,9 +187,9 @@ def test_a_step_that_is_skipped_equals_one_that_is_masked():
     alone = jnp.full((1, 1), 9)
     both = jnp.asarray([[9, 5]])
     for tokens in (alone, both):
-        memory = model.apply(variables, SOURCE[:1], method="encode")
-        cache = model.apply(variables, memory, tokens.shape[1], 8, method="init_cache")
-        logits, _ = model.apply(variables, cache, tokens, method="decode_step")
+        memory = apply(model, variables, SOURCE[:1], method="encode")
+        cache = apply(model, variables, memory, tokens.shape[1], 8, method="init_cache")
+        logits, _ = apply(model, variables, cache, tokens, method="decode_step")
         skipped = logits[:, 0] if tokens is alone else skipped  # noqa: F821
     np.testing.assert_allclose(logits[:, 0], skipped, atol=1e-6)
     program = jax.jit(functools.partial(model.apply, method="decode_step")).lower(variables, cache, both)
@@ -199,7 +200,7 @@ def test_gradients_are_finite_where_a_norm_is_zero():
     model, variables = built("FAT")
     zeros = jax.tree.map(jnp.zeros_like, variables["params"]["encoder"])
     params = {**variables["params"], "encoder": zeros}
-    gradient = jax.grad(lambda p: jnp.square(model.apply({"params": p}, SOURCE, GIVEN)).sum())(params)
+    gradient = jax.grad(lambda p: jnp.square(apply(model, {"params": p}, SOURCE, GIVEN)).sum())(params)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
 
 

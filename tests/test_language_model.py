@@ -1,11 +1,14 @@
 """The language model with memory, against definitions that share none of its code."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
+from tiers import combinations
 
 from transformer import Context, UserError
 from transformer.config.streams import StreamConfig
@@ -28,7 +31,7 @@ IDS = jnp.asarray([[BOS, 4, 5, 6, 7, 8, 9, 10], [BOS, 7, 7, BOS, 4, 6, 5, 9]])
 def built(**options):
     """A model with random parameters, biases too."""
     model = LanguageModel(LanguageModelConfig(**SIZES | options))
-    shapes = model.init(jax.random.key(0), IDS, IDS)
+    shapes = init(model, jax.random.key(0), IDS, IDS)
     leaves, structure = jax.tree.flatten(shapes)
     keys = jax.random.split(jax.random.key(7), len(leaves))
     drawn = [0.5 * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves, strict=True)]
@@ -36,7 +39,7 @@ def built(**options):
 
 
 def read(model, variables, ids, past):
-    return model.apply(variables, ids, past, method="advance")
+    return apply(model, variables, ids, past, method="advance")
 
 
 def in_segments(model, variables, ids, memory, segment):
@@ -47,10 +50,11 @@ def in_segments(model, variables, ids, memory, segment):
     return jnp.concatenate(found, axis=1), past
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("positions", SCHEMES)
-@pytest.mark.parametrize("segment", [1, 3, 4])
-def test_segments_with_full_memory_equal_one_pass(positions, norm, segment):
+@pytest.mark.parametrize(
+    ("kind", "segment"), combinations([*itertools.product(SCHEMES, ("pre", "post"))], [1, 3, 4])
+)
+def test_segments_with_full_memory_equal_one_pass(kind, segment):
+    positions, norm = kind
     model, variables = built(positions=positions, norm=norm)
     whole, _ = read(model, variables, IDS, Past.empty(model.config, 2, 0))
     found, _ = in_segments(model, variables, IDS, IDS.shape[1], segment)
@@ -124,7 +128,7 @@ def test_the_past_of_the_objective_has_no_gradient_and_the_size_of_the_memory():
     assert jax.tree.map(jnp.shape, loss.carry) == jax.tree.map(jnp.shape, carry)
     assert carry.documents.shape == (2, 3)
     assert system.carry(config, True).documents.shape == (2, 5)
-    logits = model.apply(variables, IDS, Past.empty(model_config, 2, 0), method="advance")[0]
+    logits = apply(model, variables, IDS, Past.empty(model_config, 2, 0), method="advance")[0]
     log_p = jax.nn.log_softmax(logits @ variables["params"]["source_embedding"]["table"].T)
     nll = -sum(float(log_p[r, t, target[r, t]]) for r, t in np.argwhere(np.asarray(target) > 0))
     assert float(loss.metrics["nll"][0]) == pytest.approx(nll, rel=1e-4)
@@ -145,22 +149,22 @@ def test_prompts_and_cached_steps_equal_one_pass(positions, memory):
         LanguageModelConfig(**SIZES | {"positions": positions, "window": memory or None})
     )
     text = jnp.asarray([[BOS, 4, 5, 6, 7, 8, 9, 10], [BOS, 7, 7, 8, 4, 6, 5, 9]])
-    whole = windowed.apply(variables, text, Past.empty(model.config, 2, 0), method="advance")[0]
+    whole = apply(windowed, variables, text, Past.empty(model.config, 2, 0), method="advance")[0]
     whole = whole @ variables["params"]["source_embedding"]["table"].T
     lengths, prompts = (4, 2), np.zeros((2, 5), np.int32)  # prompts of two lengths, padded
     for row, length in enumerate(lengths):
         prompts[row, :length] = text[row, :length]
-    prompt = model.apply(variables, jnp.asarray(prompts), method="encode")
+    prompt = apply(model, variables, jnp.asarray(prompts), method="encode")
     beams = 2
-    cache = model.apply(variables, prompt, beams, 4, method="init_cache")
+    cache = apply(model, variables, prompt, beams, 4, method="init_cache")
     given = jnp.full((2, beams), BOS)
     for step in range(4):
-        logits, cache = model.apply(variables, cache, given, method="decode_step")
+        logits, cache = apply(model, variables, cache, given, method="decode_step")
         for row, length in enumerate(lengths):
             np.testing.assert_allclose(logits[row, 1], whole[row, length - 1 + step], atol=5e-5)
         given = jnp.stack([jnp.full(beams, text[row, length + step]) for row, length in enumerate(lengths)])
     following = np.stack([text[row, length : length + 4] for row, length in enumerate(lengths)])
-    scored = model.apply(variables, jnp.asarray(prompts), shift_right(jnp.asarray(following), BOS))
+    scored = apply(model, variables, jnp.asarray(prompts), shift_right(jnp.asarray(following), BOS))
     for row, length in enumerate(lengths):
         np.testing.assert_allclose(scored[row], whole[row, length - 1 : length + 3], atol=5e-5)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled import apply
 from reference_search import random_variables
 
 from transformer.config import Config, changed_search
@@ -103,7 +104,7 @@ def test_copies_against_repetition(seed):
 def test_every_position_attends_to_all_but_padding(name):
     model, variables = MODELS[name], variables_of(name)
     draft = jnp.where(TARGET == PAD, PAD, BOS)
-    memory = model.apply(variables, SOURCE, method="encode")
+    memory = apply(model, variables, SOURCE, method="encode")
 
     def first_position(extra):
         def run(model):
@@ -146,8 +147,8 @@ def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
     if name == "bos":
         assert metrics["plan"] == 0
         return
-    memory = MODELS[name].apply(variables, SOURCE, method="encode")
-    plan = jax.nn.log_softmax(MODELS[name].apply(variables, memory, method="plan"))
+    memory = apply(MODELS[name], variables, SOURCE, method="encode")
+    plan = jax.nn.log_softmax(apply(MODELS[name], variables, memory, method="plan"))
     differences = [3, 0, -2, -1]
     expected = -sum(float(plan[row, difference + 4]) for row, difference in enumerate(differences))
     assert float(metrics["plan"]) == pytest.approx(expected, rel=1e-5)
@@ -177,9 +178,9 @@ def test_only_masked_words_are_learned():
     loss = objective(MODELS["masked"], variables, batch, context)
     masked = sample_mask(context.rngs("mask")["mask"], TARGET != PAD)
     assert loss.weight == masked.sum()
-    memory = MODELS["masked"].apply(variables, SOURCE, method="encode")
+    memory = apply(MODELS["masked"], variables, SOURCE, method="encode")
     draft = jnp.where(masked, BOS, TARGET)
-    log_p = jax.nn.log_softmax(MODELS["masked"].apply(variables, memory, draft, method="logits"))
+    log_p = jax.nn.log_softmax(apply(MODELS["masked"], variables, memory, draft, method="logits"))
     chosen = jnp.take_along_axis(log_p, TARGET[..., None], axis=-1)[..., 0]
     others = (log_p.sum(axis=-1) - chosen) / (log_p.shape[-1] - 1)
     expected = -((0.9 * chosen + 0.1 * others) * masked).sum()
@@ -222,8 +223,8 @@ def test_neighbours_change_nothing(name):
 
 def test_lengths_are_the_likeliest_and_can_be_scaled():
     model, variables = MODELS["length"], variables_of("length")
-    memory = model.apply(variables, SOURCE, method="encode")
-    plan = np.asarray(model.apply(variables, memory, method="plan"))
+    memory = apply(model, variables, SOURCE, method="encode")
+    plan = np.asarray(apply(model, variables, memory, method="plan"))
     read = np.asarray((SOURCE != PAD).sum(axis=1))
     predicted = np.clip(read + plan.argmax(axis=1) - 4, 1, read + 4)
     for scale in (1.0, 0.5, 2.0):
@@ -237,7 +238,7 @@ def test_lengths_are_the_likeliest_and_can_be_scaled():
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_mask_predict_position_by_position(iterations):
     model, variables = MODELS["masked"], variables_of("masked")
-    memory = model.apply(variables, SOURCE, method="encode")
+    memory = apply(model, variables, SOURCE, method="encode")
     found, scores = find("masked", iterations=iterations)
     for row in range(4):
         length = lengths_of(found[row, 0])
@@ -252,7 +253,7 @@ def test_mask_predict_position_by_position(iterations):
                 draft[masked] = BOS
             one = jax.tree.map(lambda x, row=row: x[row : row + 1], memory)
             all_log_p = np.asarray(
-                jax.nn.log_softmax(model.apply(variables, one, jnp.asarray(draft)[None], method="logits"))[0]
+                jax.nn.log_softmax(apply(model, variables, one, jnp.asarray(draft)[None], method="logits"))[0]
             )
             for position in masked:
                 words = [i for i in range(13) if i not in (PAD, BOS, EOS)]

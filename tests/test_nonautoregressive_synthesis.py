@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 from small_run import quiet
 from toy_runs import nonautoregressive_config, speech_config, synthesis_config
 from untrained_teacher import untrained_teacher
@@ -36,7 +37,7 @@ TOKENS = SOURCE > 0
 
 def network(**options):
     model = NonAutoregressiveSynthesiser(NonAutoregressiveSynthesisConfig(**SIZES | options))
-    return model, model.init(jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
+    return model, init(model, jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
 
 
 def frames(lengths, size=None):
@@ -75,17 +76,18 @@ def test_a_step_reads_its_token_and_an_utterance_does_not_depend_on_padding():
     model, variables = network()
     given = jnp.array([[1, 0, 2, 1, 0], [1, 0, 0, 0, 0], [2, 1, 0, 1, 1]])
     lengths = [8, 1, 10]
-    together = Spoken(*model.apply(variables, SOURCE, frames(lengths, size=14), given))
+    together = Spoken(*apply(model, variables, SOURCE, frames(lengths, size=14), given))
     assert np.isfinite(together.refined).all()
     for row, length in enumerate(lengths):
         text = SOURCE[row : row + 1, : int(TOKENS[row].sum())]
-        alone = Spoken(*model.apply(variables, text, frames([length]), given[row : row + 1, : text.shape[1]]))
+        spoken = given[row : row + 1, : text.shape[1]]
+        alone = Spoken(*apply(model, variables, text, frames([length]), spoken))
         np.testing.assert_allclose(together.refined[row, :length], alone.refined[0], atol=1e-5)
         np.testing.assert_allclose(together.durations[row, : text.shape[1]], alone.durations[0], atol=1e-5)
     # the frames of the target are not read, and other durations give other frames
-    again = Spoken(*model.apply(variables, SOURCE, frames(lengths, size=14) * 2, given))
+    again = Spoken(*apply(model, variables, SOURCE, frames(lengths, size=14) * 2, given))
     np.testing.assert_array_equal(again.frames, together.frames)
-    moved = Spoken(*model.apply(variables, SOURCE, frames(lengths, size=14), given[:, ::-1]))
+    moved = Spoken(*apply(model, variables, SOURCE, frames(lengths, size=14), given[:, ::-1]))
     assert np.abs(moved.frames[0] - together.frames[0]).max() > 1e-3
 
 
@@ -98,7 +100,7 @@ def test_the_loss_is_that_of_its_parts():
     )
     given = teacher_durations(config, load)(SOURCE, target)
     assert given.sum(axis=1).tolist() == [4, 1, 5]  # two frames a step
-    found = Spoken(*model.apply(variables, SOURCE, target, given))
+    found = Spoken(*apply(model, variables, SOURCE, target, given))
     total = refined = duration = 0.0
     for row, length in enumerate([7, 2, 10]):
         for each in (found.frames, found.refined):

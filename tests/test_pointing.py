@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from reference_search import random_variables
 from test_copying import CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
 
@@ -53,7 +54,7 @@ def test_copynet_is_one_softmax_over_words_and_positions():
     model, variables = built("copynet")
     hidden, states, generating = inside(model, variables, SOURCE, TARGET)
     matrix = np.asarray(variables["params"]["copy_key"]["kernel"], np.float64)
-    found = np.exp(np.asarray(model.apply(variables, SOURCE, decoder_input(TARGET, SpecialIds()))))
+    found = np.exp(np.asarray(apply(model, variables, SOURCE, decoder_input(TARGET, SpecialIds()))))
     ids = np.asarray(extended_ids(SOURCE, SOURCE, SIZE))
     (log_p, _, _), _ = forced(model, variables, SOURCE, TARGET)
     for row, time in itertools.product(range(3), range(7)):
@@ -76,7 +77,7 @@ def test_the_pointer_network_by_hand(name):
     parts = ("pointer_query", "pointer_key", "energy")
     query, key, v = (np.asarray(variables["params"][part]["kernel"], np.float64) for part in parts)
     given = decoder_input(ANSWERS, SpecialIds())
-    found = np.exp(np.asarray(model.apply(variables, WORDS, given)))
+    found = np.exp(np.asarray(apply(model, variables, WORDS, given)))
     for row, time in itertools.product(range(2), range(6)):
         energy = np.exp(np.tanh(hidden[row, time] @ query + states[row] @ key) @ v[:, 0])
         left = list(np.asarray(given[row, : time + 1])) if name == "once" else []
@@ -96,9 +97,9 @@ def test_the_pointer_network_by_hand(name):
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = built(name)
-    whole = np.exp(np.asarray(model.apply(variables, WORDS, decoder_input(ANSWERS, SpecialIds()))))
-    memory = model.apply(variables, WORDS, method="encode")
-    cache = model.apply(variables, memory, 1, 8, method="init_cache")
+    whole = np.exp(np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds()))))
+    memory = apply(model, variables, WORDS, method="encode")
+    cache = apply(model, variables, memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(model.apply, method="decode_step"))
     given = decoder_input(extended_ids(ANSWERS, WORDS, SIZE), SpecialIds())
     for time in range(5):
@@ -119,7 +120,7 @@ def test_what_is_pointed_to_once_does_not_come_again():
 
 def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
-    log_p = np.asarray(model.apply(variables, WORDS, decoder_input(ANSWERS, SpecialIds())))
+    log_p = np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds())))
     assert (log_p[0, :, [3, 6, 7]] == -np.inf).all()
     scores = copying_scores(model, variables, WORDS, ANSWERS)
     assert np.isfinite(scores.log_p).all()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 
 from transformer import Transformer, TransformerConfig, beam_search
 from transformer.model.attention import MECHANISMS, DotProductAttention
@@ -74,12 +75,12 @@ def test_relative_positions_are_the_four_terms_of_transformer_xl(tiny, random_va
     query = random.standard_normal((2, 2, at.shape[-1], 8)).astype(np.float32)
     key = random.standard_normal((2, 2, of.shape[-1], 8)).astype(np.float32)
     positions = jnp.asarray(at), jnp.asarray(of)
-    shapes = scheme.init(jax.random.key(0), jnp.asarray(query), positions, causal, method="scores")
+    shapes = init(scheme, jax.random.key(0), jnp.asarray(query), positions, causal, method="scores")
     keys = jax.random.split(jax.random.key(2), len(jax.tree.leaves(shapes)))
     drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, jax.tree.leaves(shapes), strict=True)]
     variables = jax.tree.unflatten(jax.tree.structure(shapes), drawn)
-    bias = scheme.apply(variables, jnp.asarray(query), positions, causal, method="scores")
-    queries = scheme.apply(variables, jnp.asarray(query), positions[0], method="queries")
+    bias = apply(scheme, variables, jnp.asarray(query), positions, causal, method="scores")
+    queries = apply(scheme, variables, jnp.asarray(query), positions[0], method="queries")
     scores = np.einsum("bhqd,bhkd->bhqk", queries, key) / np.sqrt(8) + bias
     at, of = np.broadcast_to(at, (2, at.shape[-1])), np.broadcast_to(of, (2, of.shape[-1]))
     wanted = one_by_one(variables, query, key, at, of)
@@ -112,7 +113,7 @@ def test_relative_schemes_do_not_depend_on_where_a_sentence_starts(tiny, random_
 
     np.testing.assert_allclose(encoded(0), encoded(100), atol=1e-4)
     order = np.array([1, 0, 2, 3])
-    swapped = model.apply(variables, ids[:, order], method="encode").states[:, order]
+    swapped = apply(model, variables, ids[:, order], method="encode").states[:, order]
     assert np.abs(swapped - encoded(0)).max() > 1e-3  # but on the order of the words
 
 
@@ -125,14 +126,14 @@ def test_the_states_of_every_layer_are_returned_on_request(tiny, random_variable
     model = Transformer(tiny(num_layers=3))
     variables = random_variables(model)
     ids = jnp.asarray([[5, 6, 7, 2]])
-    assert model.apply(variables, ids, method="encode").layers == ()
-    memory = model.apply(variables, ids, every_layer=True, method="encode")
+    assert apply(model, variables, ids, method="encode").layers == ()
+    memory = apply(model, variables, ids, every_layer=True, method="encode")
     assert len(memory.layers) == 3
     np.testing.assert_array_equal(memory.layers[-1], memory.states)
     shallow = jax.tree.map(lambda x: x, variables)
     shallow = {"params": {k: v for k, v in shallow["params"].items() if k != "encoder_2"}}
     two = Transformer(tiny(num_layers=2, decoder_layers=3))
-    np.testing.assert_allclose(memory.layers[1], two.apply(shallow, ids, method="encode").states, atol=1e-6)
+    np.testing.assert_allclose(memory.layers[1], apply(two, shallow, ids, method="encode").states, atol=1e-6)
 
 
 class Counting(DotProductAttention):
@@ -151,14 +152,15 @@ def test_a_mechanisms_state_passes_from_step_to_step(tiny, random_variables, mon
     variables, source = random_variables(plain), jnp.asarray([[5, 6, 7, 2], [8, 2, 0, 0]])
     monkeypatch.setitem(MECHANISMS, "dot-product", Counting)
     model = Transformer(tiny(), name="counting")
-    cache = model.apply(variables, model.apply(variables, source, method="encode"), 3, 5, method="init_cache")
+    memory = apply(model, variables, source, method="encode")
+    cache = apply(model, variables, memory, 3, 5, method="init_cache")
     for step in range(4):
         for layer in cache.layers:
             own, (cross,) = layer.states.value
             for state, keys in ((own, 0), (cross, 4)):
                 assert (state["steps"] == step).all()
                 assert (state["keys"] == keys).all()
-        _, cache = model.apply(variables, cache, jnp.asarray([[4, 5, 6]] * 2), method="decode_step")
+        _, cache = apply(model, variables, cache, jnp.asarray([[4, 5, 6]] * 2), method="decode_step")
         cache = cache.select(jnp.asarray([[2, 0, 0], [1, 1, 2]]))
     found = beam_search(model, variables, source, beam_size=3, max_length=6)
     monkeypatch.undo()

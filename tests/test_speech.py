@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 
 from transformer import PRESETS, UserError
 from transformer.config.recordings import RecordingsConfig
@@ -23,7 +24,7 @@ SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads
 
 def network(**options):
     model = SpeechTransformer(SpeechConfig(**SIZES | {"dropout": 0.0} | options))
-    return model, model.init(jax.random.key(0), jnp.zeros((1, 8, 5)), jnp.zeros((1, 2), int))
+    return model, init(model, jax.random.key(0), jnp.zeros((1, 8, 5)), jnp.zeros((1, 2), int))
 
 
 def frames(lengths, bands=5, size=None):
@@ -43,10 +44,10 @@ def test_a_halving_is_a_product_with_the_frames_around_every_second_one(width, l
     config = SpeechConfig(**SIZES, kernel_width=width)
     x = frames([length, 3 if length > 3 else 1])
     there = jnp.isfinite(x[..., 0])
-    variables = Halving(config).init(jax.random.key(1), x, there)
+    variables = init(Halving(config), jax.random.key(1), x, there)
     kernel, bias = variables["params"]["kernel"], np.arange(6.0)
     variables = {"params": {"kernel": kernel, "bias": jnp.asarray(bias)}}
-    found = Halving(config).apply(variables, x, there)
+    found = apply(Halving(config), variables, x, there)
     assert found.shape == (2, -(-length // 2), 6)
     for row, place in itertools.product(range(2), range(found.shape[1])):
         total = bias.copy()
@@ -62,15 +63,15 @@ def test_what_is_heard_does_not_depend_on_padding_and_other_recordings(convoluti
     model, variables = network(convolutions=convolutions)
     lengths = [37, 12, 1, 24]
     together, target = frames(lengths, size=48), jnp.array([[1, 4, 5, 6]] * 4)
-    logits = model.apply(variables, together, target)
-    memory = model.apply(variables, together, method="encode")
+    logits = apply(model, variables, together, target)
+    memory = apply(model, variables, together, method="encode")
     for row, length in enumerate(lengths):
         alone = together[row : row + 1, :length]
-        expected = model.apply(variables, alone, method="encode").states
+        expected = apply(model, variables, alone, method="encode").states
         kept = -(-length // 2**convolutions)
         assert expected.shape[1] == kept == int(memory.mask[row].sum())
         np.testing.assert_allclose(memory.states[row, :kept], expected[0], atol=1e-5)
-        np.testing.assert_allclose(logits[row], model.apply(variables, alone, target[:1])[0], atol=1e-5)
+        np.testing.assert_allclose(logits[row], apply(model, variables, alone, target[:1])[0], atol=1e-5)
 
 
 def test_masks_hide_parts_in_training_only_and_never_the_end():
@@ -79,7 +80,7 @@ def test_masks_hide_parts_in_training_only_and_never_the_end():
 
     def states(key, deterministic):
         rngs = {"dropout": jax.random.key(key)}
-        memory = model.apply(variables, source, method="encode", deterministic=deterministic, rngs=rngs)
+        memory = apply(model, variables, source, method="encode", deterministic=deterministic, rngs=rngs)
         return memory.states, memory.mask
 
     plain, mask = states(0, True)
@@ -87,7 +88,7 @@ def test_masks_hide_parts_in_training_only_and_never_the_end():
     first, second = states(0, False), states(1, False)
     assert np.abs(first[0] - second[0]).max() > 1e-3
     np.testing.assert_array_equal(mask, first[1])
-    assert np.isfinite(model.apply(variables, source, target)).all()
+    assert np.isfinite(apply(model, variables, source, target)).all()
 
 
 def test_limits_of_outputs():

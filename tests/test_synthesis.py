@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
@@ -27,7 +28,7 @@ END = float("-inf")
 
 def network(**options):
     model = Synthesiser(SynthesisConfig(**SIZES | options))
-    variables = model.init(jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
+    variables = init(model, jax.random.key(0), SOURCE[:1], jnp.zeros((1, 8, 3)))
     return model, variables
 
 
@@ -43,10 +44,10 @@ def frames(lengths, size=None):
 def test_a_step_reads_only_the_frames_before_it(reduction):
     model, variables = network(reduction=reduction, postnet_layers=0)
     target = frames([9, 9, 9])
-    before = Spoken(*model.apply(variables, SOURCE, target)).frames
+    before = Spoken(*apply(model, variables, SOURCE, target)).frames
     for frame in range(9):
         changed = target.at[:, frame].add(1.0)
-        after = Spoken(*model.apply(variables, SOURCE, changed)).frames
+        after = Spoken(*apply(model, variables, SOURCE, changed)).frames
         first = (frame // reduction + 1) * reduction
         np.testing.assert_array_equal(after[:, :first], before[:, :first])
         is_read = frame % reduction == reduction - 1  # the last frame of a step
@@ -57,11 +58,11 @@ def test_an_utterance_does_not_depend_on_padding_and_others():
     model, variables = network()
     lengths = [7, 2, 10]
     target = frames(lengths, size=14)
-    together = Spoken(*model.apply(variables, SOURCE, target))
+    together = Spoken(*apply(model, variables, SOURCE, target))
     assert np.isfinite(together.refined).all()
     for row, length in enumerate(lengths):
         text = SOURCE[row : row + 1, : int((SOURCE[row] > 0).sum())]
-        alone = Spoken(*model.apply(variables, text, target[row : row + 1, :length]))
+        alone = Spoken(*apply(model, variables, text, target[row : row + 1, :length]))
         np.testing.assert_allclose(together.refined[row, :length], alone.refined[0], atol=1e-5)
         steps = -(-length // 2)
         np.testing.assert_allclose(together.stop[row, :steps], alone.stop[0], atol=1e-5)
@@ -71,7 +72,7 @@ def test_the_loss_is_that_of_its_parts():
     model, variables = network(stop_weight=3.0)
     lengths, target = [7, 2, 10], frames([7, 2, 10])
     loss = synthesis_objective(model, variables, {"source": SOURCE, "target": target}, Context())
-    found = Spoken(*model.apply(variables, SOURCE, target))
+    found = Spoken(*apply(model, variables, SOURCE, target))
     total = refined = stop = 0.0
     for row, length in enumerate(lengths):
         wanted, steps = np.asarray(target[row, :length]), -(-length // 2)
@@ -109,9 +110,9 @@ def test_training_reads_frames_of_its_own():
     batch = {"source": SOURCE, "target": target}
     context = Context(key=jax.random.key(1))
     found = synthesis_objective(model, variables, batch, context)
-    first = Spoken(*model.apply(variables, SOURCE, target)).frames
+    first = Spoken(*apply(model, variables, SOURCE, target)).frames
     own = jnp.where(jnp.isfinite(target), first, target)
-    again = Spoken(*model.apply(variables, SOURCE, own))
+    again = Spoken(*apply(model, variables, SOURCE, own))
     errors = [
         sum(
             float(np.abs(each[row, :n] - target[row, :n]).mean(axis=1).sum())
@@ -138,7 +139,7 @@ def plain_mel(model, variables, batch):
 def reading(model, variables, read, batch):
     """The loss of a pass that reads these frames."""
     c, target = model.config, batch["target"]
-    spoken = Spoken(*model.apply(variables, batch["source"], read))
+    spoken = Spoken(*apply(model, variables, batch["source"], read))
     there = jnp.isfinite(target)[..., 0]
     steps = model.target_mask(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
@@ -163,7 +164,7 @@ def test_speaking_is_teacher_forcing_with_its_own_frames():
     spoken = synthesis_search(
         Synthesiser(bare), variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=0.999)
     ).frames
-    again = Spoken(*model.apply(variables, SOURCE, spoken))
+    again = Spoken(*apply(model, variables, SOURCE, spoken))
     np.testing.assert_allclose(again.frames, spoken, atol=1e-5)
     np.testing.assert_allclose(again.refined, found.frames, atol=1e-5)
 
