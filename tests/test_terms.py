@@ -22,6 +22,7 @@ from reference_search import (
 )
 from small_run import WORDS
 from small_translator import small_translator, stored
+from tiers import mostly_slow
 
 from transformer import BeamConfig, Glossary, UserError
 from transformer.cli import decode_main
@@ -165,14 +166,15 @@ def test_a_wide_beam_finds_the_best_of_all_sentences() -> None:
     assert score == pytest.approx(best, abs=1e-5)
 
 
-def test_a_thousand_cases() -> None:
+@pytest.mark.parametrize("cases", mostly_slow([200, 1000], [200]))
+def test_many_cases(cases: int) -> None:
     """1 to 4 terms of 1 to 3 words at beam 8, taken from another translation: all are met, where they fit.
     It is better than to append them, and than that translation."""
     words = [*WORDS, "one", "two", "three", "four", "five"]
     rng, translator = np.random.default_rng(0), small_translator(words=words)
     decoding = BeamConfig(beam_size=8, extra_length=14, buckets=(48,), rows=16)
     translator.config = replace(translator.config, decoding=decoding)
-    sources = [" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(1000)]
+    sources = [" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(cases)]
     others, terms = translator.translate(sources, method="sample", samples=1, suppress=(3,)), []
     for other in others:
         said = other.split()
