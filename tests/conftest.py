@@ -1,11 +1,9 @@
 """Shared by all tests: shapes in signatures are checked at run time, and models are tiny."""
 
-import atexit
 import gc
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -28,14 +26,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the optimised programs that users run.
 unoptimised = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1"
 if unoptimised and version("jaxlib").startswith("0.10."):
-    # XLA's older way to compile fused operations takes half as long; JAX 0.12 no longer has it.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+    # XLA's older way to compile fused operations takes half as long; JAX 0.12 no longer has it. Splitting
+    # these small programs, to compile their parts in parallel, costs more than it gains.
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false "
+        "--xla_cpu_parallel_codegen_split_count=1"
+    )
 
-# Many tests, and the processes that they start, compile the same small programs: once is enough.
+# Many tests, the processes that they start and the next run compile the same programs: once is enough.
+# Removing the folder is always safe.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="transformer-tests-")
+    programs = Path(__file__).parent.parent / ".pytest_cache" / "programs"
+    if programs.exists() and sum(file.stat().st_size for file in programs.iterdir()) > 2**30:
+        shutil.rmtree(programs)
+    programs.mkdir(parents=True, exist_ok=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,11 +136,22 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_programs_are_released() -> Iterator[None]:
-    """Drops a file's compiled programs. Each takes about a dozen memory mappings, and a process that reaches
-    the limit of the kernel (65,530) crashes."""
+def _compiled_programs_are_released(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drops compiled programs after a file that may have patched what they were made of, and before they are
+    too many: each takes about a dozen memory mappings, and a process that reaches the limit of the kernel
+    (65,530) crashes. Files use the programs of others otherwise."""
     yield
-    import jax
+    tests = [item for item in request.session.items if item.path == request.path]
+    patched = any("monkeypatch" in getattr(test, "fixturenames", ()) for test in tests)
+    if patched or _memory_mappings() > 25_000:
+        import jax
 
-    jax.clear_caches()
-    gc.collect()
+        jax.clear_caches()
+        gc.collect()
+
+
+def _memory_mappings() -> float:
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # another kernel
+        return float("inf")

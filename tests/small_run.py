@@ -1,6 +1,7 @@
 """A very small text and a config that trains on it in seconds: target lines are sources reversed."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import jax
@@ -51,6 +52,13 @@ def changed(config: Config, **training) -> Config:
 
 def quiet() -> ProgressReporter:
     return ProgressReporter(quiet=True)
+
+
+def interrupted(run_dir: Path, copy: Path) -> Path:
+    """A copy of a finished run as if it had been killed before its last checkpoint."""
+    shutil.copytree(run_dir, copy)
+    shutil.rmtree(copy / "checkpoints" / str(Run(copy).checkpoints.steps()[-1]))
+    return copy
 
 
 def parameters(path: Path, checkpoint="last"):

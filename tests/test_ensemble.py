@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_search import Scored, slow_search
+from reference_search import Scored, next_log_p, slow_search
 from small_translator import small_translator, stored
 from tiers import combinations
 
@@ -26,24 +26,14 @@ def mean_of(members: list[Translator], weights: list[float], mean: str, source: 
     """The log-probabilities of what follows prefixes, by teacher forcing of every member."""
     ids = np.array(members[0].task.ids([source], members[0].tokenizers[0], 8), np.int32)
     shares = np.array(weights) / sum(weights)
-
-    def one(member: Translator, prefix: tuple[int, ...]) -> np.ndarray:
-        import jax.numpy as jnp
-
-        given = jnp.array([[member.task.special.bos, *prefix]], jnp.int32)
-        logits = np.asarray(member.model.apply(member.variables, jnp.asarray(ids), given), np.float64)[0, -1]
-        return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    each = [next_log_p(member.model, member.variables, ids) for member in members]
 
     def ask(prefixes: Any) -> np.ndarray:
-        rows = []
-        for prefix in prefixes:
-            log_p = np.stack([one(member, prefix) for member in members])
-            if mean == "probabilities":
-                rows.append(np.log((shares[:, None] * np.exp(log_p)).sum(axis=0)))
-            else:
-                both = (shares[:, None] * log_p).sum(axis=0)
-                rows.append(both - np.log(np.exp(both).sum()))
-        return np.array(rows)
+        log_p = np.stack([ask_one(prefixes) for ask_one in each])
+        if mean == "probabilities":
+            return np.log((shares[:, None, None] * np.exp(log_p)).sum(axis=0))
+        both = (shares[:, None, None] * log_p).sum(axis=0)
+        return both - np.log(np.exp(both).sum(axis=-1, keepdims=True))
 
     return ask
 

@@ -35,6 +35,7 @@ def test_scores_are_those_of_teacher_forcing_with_the_same_noise(system, options
     given = jnp.stack([shift_right(found.tokens[:, beam], 1) for beam in range(3)], axis=1)
 
     # which beam a sample came from is forgotten when they are sorted: one of the three noises fits
+    @jax.jit
     def log_p(beam, place):
         def run(model):
             embedded = model.embed_target(given[:, beam])

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from invented_text import LINES
 from planned_pairs import Pairs
-from small_run import changed, parameters, quiet, same, small_config
+from small_run import interrupted, parameters, quiet, same, small_config
 from test_word_sampling import trained_elsewhere
 
 from transformer import Config, DataConfig, Run, UserError, train
@@ -111,35 +112,35 @@ def test_everything_is_drawn_apart():
         assert sum(a != b for a, b in zip(source, other, strict=True)) > 100
 
 
-def sampling_config(folder) -> Config:
-    config = small_config(folder)
+@pytest.fixture(scope="module")
+def sampling(tmp_path_factory) -> Config:
+    config = small_config(tmp_path_factory.mktemp("text"))
     data = dataclasses.replace(
         config.data, tokenizer="bpe", vocab_size=290, subword_sampling=0.2, max_length=40, buckets=(40,)
     )
     return dataclasses.replace(config, data=data)
 
 
-def test_a_run_that_samples_words_is_resumed_bit_for_bit(tmp_path):
-    config = sampling_config(tmp_path)
-    whole = train(config, tmp_path / "whole", watch=quiet())
-    train(changed(config, steps=5), tmp_path / "parted", watch=quiet())
-    parted = train(config, tmp_path / "parted", watch=quiet())
-    assert Run(parted).config.data.sampling_by == "word"
-    assert same(whole, parted)
+@pytest.fixture(scope="module")
+def by_words(sampling, tmp_path_factory) -> Path:
+    return train(sampling, tmp_path_factory.mktemp("runs") / "words", watch=quiet())
 
 
-def test_a_run_of_an_earlier_version_keeps_sampling_sentences(tmp_path):
+def test_a_run_that_samples_words_is_resumed_bit_for_bit(sampling, by_words, tmp_path):
+    resumed = train(sampling, interrupted(by_words, tmp_path / "resumed"), watch=quiet())
+    assert Run(resumed).config.data.sampling_by == "word"
+    assert same(by_words, resumed)
+
+
+def test_a_run_of_an_earlier_version_keeps_sampling_sentences(sampling, by_words, tmp_path):
     """Its config has no such option."""
-    config = sampling_config(tmp_path)
-    data = dataclasses.replace(config.data, sampling_by="sentence")
-    by_sentence = dataclasses.replace(config, data=data)
-    whole = train(by_sentence, tmp_path / "whole", watch=quiet())
-    train(changed(by_sentence, steps=5), tmp_path / "old", watch=quiet())
-    stored = json.loads((tmp_path / "old" / "config.json").read_text())
+    data = dataclasses.replace(sampling.data, sampling_by="sentence")
+    whole = train(dataclasses.replace(sampling, data=data), tmp_path / "whole", watch=quiet())
+    old = interrupted(whole, tmp_path / "old")
+    stored = json.loads((old / "config.json").read_text())
     assert stored["data"].pop("sampling_by") == "sentence"
-    (tmp_path / "old" / "config.json").write_text(json.dumps(stored))
-    old = train(config, tmp_path / "old", watch=quiet())
+    (old / "config.json").write_text(json.dumps(stored))
+    train(sampling, old, watch=quiet())
     assert Run(old).config.data.sampling_by is None
     assert same(whole, old)
-    words = train(config, tmp_path / "words", watch=quiet())
-    assert any((a != b).any() for a, b in zip(parameters(whole), parameters(words), strict=True))
+    assert any((a != b).any() for a, b in zip(parameters(whole), parameters(by_words), strict=True))

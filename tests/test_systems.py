@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 from run_command import on_devices
-from small_run import WORDS, small_config
+from small_run import WORDS, interrupted, small_config
 from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
@@ -142,9 +143,7 @@ def resumed(config: Config, run_dir: Path) -> None:
 def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
     config = config_of(name, base, teacher)
     whole = train(config, tmp_path / "whole", watch=quiet)
-    brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
-    train(brief, tmp_path / "parts", watch=quiet)
-    parts = tmp_path / "parts"
+    parts = interrupted(whole, tmp_path / "parts")
     resumed(config, parts)
     for a, b in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -179,7 +178,7 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
     config = dataclasses.replace(MODELS[name], num_layers=4, d_model=64, vocab_size=1000)
     model = find_system(name.split(",")[0]).model(config)
     ids = jax.random.randint(jax.random.key(1), (2, 8, 20), 4, 1000)
-    logits = model.apply(jax.jit(model.init)(jax.random.key(0), *ids), *ids)
+    logits = apply(model, init(model, jax.random.key(0), *ids), *ids)
     says = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids[1])[..., None], -1)
     assert abs(-says.mean() - np.log(1000)) < 1  # ln 2 where half of the probability points to the source
 

@@ -6,14 +6,14 @@ half-trained runs of the layout OTHER, if that is given.
 
 import dataclasses
 import json
-import shutil
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import numpy as np
 import toys
-from small_run import changed, quiet, small_config
+from small_run import changed, interrupted, quiet, small_config
 from toys import STATEFUL, TRAINED
 from toys.task import SIZES
 
@@ -22,6 +22,7 @@ from transformer.config import MeshConfig, changed_search
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
 from transformer.systems.parameters import model_shapes
+from transformer.trainer.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""
@@ -123,8 +124,8 @@ def variables(run_dir: Path) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
-    """Trains, and returns the variables and the loss of every step."""
+def evaluated(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
+    """Trains, evaluates, and returns the variables and the loss of every step."""
     train(config, run_dir, watch=quiet())
     return {
         **variables(run_dir),
@@ -132,11 +133,13 @@ def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
     }
 
 
-def interrupted(run_dir: Path, copy: Path) -> Path:
-    """A copy of a run as if it had been killed before its last checkpoint."""
-    shutil.copytree(run_dir, copy)
-    shutil.rmtree(copy / "checkpoints" / str(STEPS))
-    return copy
+def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
+    """The same, but saves checkpoints without evaluations, which take as long as the training."""
+    with (
+        patch.object(Loop, "_keep", lambda loop, stop: loop.run.checkpoints.save(loop.state)),
+        patch.object(Loop, "report", lambda loop: None),
+    ):
+        return evaluated(config, run_dir)
 
 
 def main(folder: Path, layout: str, other: str = "") -> None:
@@ -144,7 +147,7 @@ def main(folder: Path, layout: str, other: str = "") -> None:
         place = folder / name
         place.mkdir(exist_ok=True)
         config, whole = toy_config(name, place, layout), place / f"{layout}-whole"
-        found = {"whole": trained(config, whole)}
+        found = {"whole": evaluated(config, whole)}
         if (layout, name) in RESUMED:
             found["resumed"] = trained(config, interrupted(whole, place / f"{layout}-resumed"))
         if other:
