@@ -13,6 +13,7 @@ from transformer.model.attention import attention_weights
 from transformer.model.cache import join_heads
 from transformer.model.kernels import with_joined_heads
 from transformer.model.masks import Mask
+from transformer.model.mechanism import AttentionInputs
 from transformer.model.placement import tracing_for
 from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
 
@@ -161,8 +162,8 @@ def test_a_layer_against_loops(tiny, norm):
     x = rng.standard_normal((2, 5, config.d_model), np.float32)
     mask = (rng.random((2, 1, 5, 5)) < 0.5) | np.eye(5, dtype=bool)
     words = jnp.ones((2, 5), bool)
-    given = jnp.asarray(x), words, Mask(pairs=jnp.asarray(mask[:, 0])), jnp.arange(5), True
-    variables = jax.jit(layer.init, static_argnums=5)(jax.random.key(0), *given)
+    inputs = jnp.asarray(x), words, Mask(pairs=jnp.asarray(mask[:, 0])), jnp.arange(5), True
+    variables = jax.jit(layer.init, static_argnums=5)(jax.random.key(0), *inputs)
     variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32), variables)
     p = variables["params"]
 
@@ -174,7 +175,7 @@ def test_a_layer_against_loops(tiny, norm):
 
     expected = around(x.astype(float), "self_residual", lambda x: multi_head(x, p["self_attention"], mask))
     expected = around(expected, "feed_forward_residual", lambda x: feed_forward(x, p["feed_forward"]))
-    computed = jax.jit(layer.apply, static_argnums=5)(variables, *given)
+    computed = jax.jit(layer.apply, static_argnums=5)(variables, *inputs)
     np.testing.assert_allclose(computed, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -205,7 +206,8 @@ def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
     mask = Mask(pairs=jnp.asarray(rng.random((rows, queries, places)) < 0.5).at[..., 0].set(True))
     bias = bias if biased else None
     expected = attention_weights(query, keys, mask.dense(queries, places), bias)
-    context, weights = with_joined_heads(query, join_heads(keys), join_heads(values), mask, bias)
+    joined = AttentionInputs(query, join_heads(keys), join_heads(values), mask, bias)
+    context, weights = with_joined_heads(joined)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     np.testing.assert_array_equal(weights == 0, expected == 0)
     np.testing.assert_allclose(context, expected @ values, atol=1e-6)
@@ -228,8 +230,9 @@ def test_when_heads_are_joined(tiny, random_variables, platform, changes, beams,
     memory = model.apply(variables, source, method="encode")
     with tracing_for(platform):
         cache = model.apply(variables, memory, beams, 5, method="init_cache")
-    ours = (*(layer.past for layer in cache.layers), *(own for each in cache.source[0] for own in each))
-    assert {x.shape[1] for each in ours for x in (each.keys, each.values)} == joined
+    source = [keys_values for views in cache.source[0] for keys_values in views]
+    cached = [*(layer.past for layer in cache.layers), *source]
+    assert {x.shape[1] for keys_values in cached for x in (keys_values.keys, keys_values.values)} == joined
 
 
 @pytest.fixture

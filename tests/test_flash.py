@@ -16,6 +16,7 @@ from transformer.model.attention import attention_weights
 from transformer.model.dropout import keep_mask
 from transformer.model.kernels import flash_by_rows, runs_flash
 from transformer.model.masks import Mask
+from transformer.model.mechanism import AttentionInputs
 from transformer.model.placement import tracing_for
 
 ROWS, HEADS, WIDTH = 2, 3, 8
@@ -60,18 +61,19 @@ CASES = {
 def test_contexts_and_gradients_are_those_of_the_einsums(case, values, monkeypatch):
     queries, keys, mask, rate = CASES[case]
     monkeypatch.setattr(flash, "MOST_SCORES", 128 * 256)  # so that 256 queries are two blocks
-    given = inputs(queries, keys, values)
+    arrays = inputs(queries, keys, values)
     shape = ROWS, HEADS, queries, values
     weight = jnp.asarray(np.random.default_rng(2).standard_normal(shape), jnp.float32)
 
-    def by_kernel(*given):
-        return flash_by_rows(*given, mask, (KEY, rate) if rate else None, interpret=True)
+    def by_kernel(*arrays):
+        dropout = (KEY, rate) if rate else None
+        return flash_by_rows(AttentionInputs(*arrays, mask), dropout, interpret=True)
 
-    expected, of_expected = jax.vjp(lambda *x: by_einsums(*x, mask, rate), *given)
-    found, of_found = jax.vjp(by_kernel, *given)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    for one, other in zip(of_found(weight), of_expected(weight), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
+    expected, expected_vjp = jax.vjp(lambda *arrays: by_einsums(*arrays, mask, rate), *arrays)
+    context, context_vjp = jax.vjp(by_kernel, *arrays)
+    np.testing.assert_allclose(context, expected, atol=2e-6)
+    for gradient, expected_gradient in zip(context_vjp(weight), expected_vjp(weight), strict=True):
+        np.testing.assert_allclose(gradient, expected_gradient, atol=2e-5)
 
 
 def test_what_does_not_fit():
@@ -93,16 +95,16 @@ def test_accelerators_drop_the_same_elements(shape):
 def test_only_where_rows_are_known_to_be_divided(tiny):
     """In a plain `jit`, as in decoding, XLA may have to divide rows over devices, which it cannot for a
     kernel."""
-    config, found = tiny(dtype="bfloat16"), []
+    config, answers = tiny(dtype="bfloat16"), []
 
     def asks(x):
-        found.append(runs_flash(config, 128, 128, Mask()))
+        answers.append(runs_flash(config, AttentionInputs(*inputs(128, 128), Mask())))
         return x
 
     with tracing_for("tpu"):
         jax.jit(asks)(1.0)
         jax.pmap(asks, devices=jax.devices()[:1])(jnp.ones(1))
-    assert found == [False, True]
+    assert answers == [False, True]
 
 
 MESH = """
@@ -110,7 +112,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from test_flash import Mask, flash_by_rows, inputs, padding
+from test_flash import AttentionInputs, Mask, flash_by_rows, inputs, padding
 
 query, keys, values = (x[:, :2] for x in inputs(128, 128))
 mask = Mask(keys=padding(128), causal=True)
@@ -118,17 +120,17 @@ mesh = Mesh(np.array(jax.devices()).reshape(1, 1, 2), ("data", "fsdp", "tensor")
 
 
 @jax.jit
-def on_the_mesh(*given):
+def on_the_mesh(inputs):
     rules = [("rows", ("data", "fsdp")), ("heads", "tensor")]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(rules):
-        return flash_by_rows(*given, None, interpret=True)
+        return flash_by_rows(inputs, None, interpret=True)
 
 
 for heads in (2, 1):  # which two devices divide, or not
-    given = (*(x[:, :heads] for x in (query, keys, values)), mask)
-    expected = flash_by_rows(*given, None, interpret=True)
-    found = on_the_mesh(*jax.device_put(given, NamedSharding(mesh, PartitionSpec())))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    whole = AttentionInputs(*(x[:, :heads] for x in (query, keys, values)), mask)
+    expected = flash_by_rows(whole, None, interpret=True)
+    context = on_the_mesh(jax.device_put(whole, NamedSharding(mesh, PartitionSpec())))
+    np.testing.assert_allclose(context, expected, atol=1e-6)
 """
 
 

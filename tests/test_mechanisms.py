@@ -12,9 +12,9 @@ from reference_search import random_variables
 from transformer import Transformer, TransformerConfig, UserError
 from transformer.model.additive import LocationAttention
 from transformer.model.attention import MECHANISMS
-from transformer.model.cache import KeysValues
 from transformer.model.linear_attention import CHUNK, causal_sums
 from transformer.model.masks import Mask
+from transformer.model.mechanism import AttentionInputs
 from transformer.model.monotonic import MonotonicAttention, expected_alignment
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.model.views import VIEWS
@@ -67,9 +67,9 @@ def test_step_by_step_is_the_same_as_all_at_once(changes):
     for time in range(TARGET.shape[1]):
         beams = jnp.stack([TARGET[:, time], TARGET[::-1, time]], axis=1)
         beams = beams[:, ::-1] if time % 2 else beams
-        found, cache = model.apply(variables, cache, beams, method="decode_step")
-        own = found[:, time % 2]
-        np.testing.assert_allclose(own, logits[:, time], rtol=1e-5, atol=2e-5)
+        step_logits, cache = model.apply(variables, cache, beams, method="decode_step")
+        beam_logits = step_logits[:, time % 2]
+        np.testing.assert_allclose(beam_logits, logits[:, time], rtol=1e-5, atol=2e-5)
         cache = cache.select(swapped)
     alone = model.apply(variables, SOURCE[1:, :2], TARGET[1:])
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5, atol=2e-5)
@@ -80,9 +80,9 @@ def test_it_trains(changes):
     model, variables = built(**changes)
 
     def loss(params):
-        given = {**variables, "params": params}
+        changed = {**variables, "params": params}
         rngs = {"dropout": jax.random.key(0)}
-        logits, _ = model.apply(given, SOURCE, TARGET, deterministic=False, rngs=rngs, mutable=["sums"])
+        logits, _ = model.apply(changed, SOURCE, TARGET, deterministic=False, rngs=rngs, mutable=["sums"])
         return jnp.square(logits).mean()
 
     gradients = jax.grad(loss)(variables["params"])
@@ -101,19 +101,17 @@ def test_linear_attention_is_an_explicit_sum(length):
     random = np.random.default_rng(length)
     query, keys = random.normal(size=(2, 1, 2, length, 3))
     values = random.normal(size=(1, 2, length, 4))
-    found = causal_sums(jnp.asarray(phi(query)), jnp.asarray(phi(keys)), jnp.asarray(values))
+    sums = causal_sums(jnp.asarray(phi(query)), jnp.asarray(phi(keys)), jnp.asarray(values))
     for head, i in itertools.product(range(2), range(length)):
         terms = [phi(query[0, head, i]) @ phi(keys[0, head, j]) * values[0, head, j] for j in range(i + 1)]
-        np.testing.assert_allclose(found[0, head, i], sum(terms), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(sums[0, head, i], sum(terms), rtol=1e-4, atol=1e-4)
 
     mechanism = MECHANISMS["linear"](TransformerConfig(**SIZES))
     arrays = map(jnp.asarray, (query, keys, values))
-    query_, keys_, values_ = arrays
-    given = KeysValues(keys_, values_), Mask(causal=True), None, None, None
-    run = jax.jit(lambda *given: mechanism.apply({}, *given, deterministic=True, weights=True))
-    context, weights, _ = run(query_, *given)
+    inputs = AttentionInputs(*arrays, Mask(causal=True), needs_weights=True)
+    context, weights, _ = jax.jit(lambda inputs: mechanism.apply({}, inputs))(inputs)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-4)
-    np.testing.assert_allclose(context, weights @ values_, atol=1e-4)
+    np.testing.assert_allclose(context, weights @ inputs.values, atol=1e-4)
 
 
 def test_the_decoding_state_of_linear_attention_has_one_size():
@@ -133,13 +131,13 @@ def test_location_attention_without_filters_is_additive():
         filters = cross["mechanism"]["filters"]
         cross["mechanism"] = {**cross["mechanism"], "filters": jnp.zeros_like(filters)}
         params[layer] = {**params[layer], "cross_attention": cross}
-    found = located.apply({"params": params}, SOURCE, TARGET)
+    unfiltered = located.apply({"params": params}, SOURCE, TARGET)
     for layer in ("decoder_0", "decoder_1"):
         energy = params[layer]["cross_attention"]["mechanism"]["energy"]
         params[layer]["cross_attention"]["mechanism"] = {"energy": energy}
     expected = plain.apply({"params": params}, SOURCE, TARGET)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert np.abs(logits - found).max() > 1e-3
+    np.testing.assert_allclose(unfiltered, expected, atol=1e-5)
+    assert np.abs(logits - unfiltered).max() > 1e-3
 
 
 def test_location_attention_by_loops():
@@ -147,13 +145,9 @@ def test_location_attention_by_loops():
     config = TransformerConfig(**{**SIZES, "num_heads": 1}, location_width=3, location_filters=2)
     random, mechanism = np.random.default_rng(0), LocationAttention(config)
     query, keys, values = (random.normal(size=(1, 1, n, 8)).astype(np.float32) for n in (3, 5, 5))
-    given = KeysValues(jnp.asarray(keys), jnp.asarray(values)), Mask(), None, None, None
-    variables = mechanism.init(
-        jax.random.key(1), jnp.asarray(query), *given, deterministic=True, weights=True
-    )
-    context, weights, _ = mechanism.apply(
-        variables, jnp.asarray(query), *given, deterministic=True, weights=True
-    )
+    inputs = AttentionInputs(*map(jnp.asarray, (query, keys, values)), Mask())
+    variables = mechanism.init(jax.random.key(1), inputs)
+    context, weights, _ = mechanism.apply(variables, inputs)
     p = jax.tree.map(np.asarray, variables["params"])
     before = np.zeros(5)
     for i in range(3):
@@ -187,25 +181,24 @@ def test_the_expected_alignment_is_the_sum_over_all_monotonic_paths():
         for i, place in enumerate(path):
             if place < keys:
                 expected[i, place] += probability
-    found = expected_alignment(jnp.asarray(stops)[None, None])[0, 0]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    alignment = expected_alignment(jnp.asarray(stops)[None, None])[0, 0]
+    np.testing.assert_allclose(alignment, expected, atol=1e-6)
 
 
 def test_hard_monotonic_attention_never_goes_back():
     config = TransformerConfig(**SIZES, monotonic_offset=0.0)
     random, mechanism = np.random.default_rng(4), MonotonicAttention(config)
     query, keys = (jnp.asarray(random.normal(size=(1, 2, n, 4)), jnp.float32) for n in (6, 9))
-    given = KeysValues(keys, jnp.eye(9)[None, None].repeat(2, axis=1)), Mask(), None, None
-    options = {"deterministic": True, "weights": True}
-    variables = mechanism.init(jax.random.key(0), query, *given, None, **options)
-    context, weights, _ = mechanism.apply(variables, query, *given, None, **options)
+    inputs = AttentionInputs(query, keys, jnp.eye(9)[None, None].repeat(2, axis=1), Mask())
+    variables = mechanism.init(jax.random.key(0), inputs)
+    context, weights, _ = mechanism.apply(variables, inputs)
     np.testing.assert_allclose(context, weights)
     assert set(np.unique(weights)) <= {0, 1}
-    stepwise = lambda query, state: mechanism.apply(variables, query, *given, state, **options)  # noqa: E731
     state, heads_moved = jnp.zeros((1, 1, 2), jnp.int32), 0
     for i in range(6):
-        found, _, after = stepwise(query[:, :, i : i + 1], state)
-        np.testing.assert_allclose(found[:, :, 0], context[:, :, i])
+        step = inputs.replace(query=query[:, :, i : i + 1], state=state)
+        step_context, _, after = mechanism.apply(variables, step)
+        np.testing.assert_allclose(step_context[:, :, 0], context[:, :, i])
         assert (after >= state).all()
         heads_moved += int((after > state).sum())
         for head in range(2):
@@ -283,8 +276,8 @@ def test_a_view_is_one_more_attention_with_the_same_projections(kind):
     expected = x @ p["source_embedding"]["table"].T
     np.testing.assert_allclose(model.apply(variables, SOURCE[:1], TARGET[:1])[0], expected, atol=1e-4)
     if kind == "last":
-        found = plain.apply({"params": params}, SOURCE, TARGET)
-        np.testing.assert_array_equal(found, model.apply(variables, SOURCE, TARGET))
+        logits = plain.apply({"params": params}, SOURCE, TARGET)
+        np.testing.assert_array_equal(logits, model.apply(variables, SOURCE, TARGET))
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,11 @@ def test_the_slopes_of_alibi_are_the_published_ones():
 def test_alibi_subtracts_the_distance_times_the_slope(tiny):
     query = jnp.zeros((1, 2, 3, 8))
     positions = jnp.asarray([4, 5, 6]), jnp.arange(7)
-    found = Alibi(tiny()).apply({}, query, positions, True, method="scores")
+    scores = Alibi(tiny()).apply({}, query, positions, True, method="scores")
     for head, slope in enumerate(slopes(2)):
         for row, position in enumerate((4, 5, 6)):
             for key in range(7):
-                assert found[0, head, row, key] == pytest.approx(-slope * abs(position - key))
+                assert scores[0, head, row, key] == pytest.approx(-slope * abs(position - key))
 
 
 def one_by_one(variables, query, key, at, of):
@@ -48,15 +48,15 @@ def one_by_one(variables, query, key, at, of):
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     projection, u, v = (params[name] for name in ("distance", "content_bias", "distance_bias"))
     width = projection.shape[0]
-    found = np.zeros((*query.shape[:3], key.shape[2]))
-    for b, h, i, j in np.ndindex(found.shape):
+    scores = np.zeros((*query.shape[:3], key.shape[2]))
+    for b, h, i, j in np.ndindex(scores.shape):
         distance = at[b, i] - of[b, j]
         angles = distance * 10_000.0 ** (-2 * np.arange(width // 2) / width)
         sinusoid = np.stack([np.sin(angles), np.cos(angles)], axis=1).reshape(-1)
         relative = sinusoid @ projection[:, h]
         content = query[b, h, i] @ key[b, h, j] + u[h] @ key[b, h, j]
-        found[b, h, i, j] = (content + query[b, h, i] @ relative + v[h] @ relative) / np.sqrt(u.shape[1])
-    return found
+        scores[b, h, i, j] = (content + query[b, h, i] @ relative + v[h] @ relative) / np.sqrt(u.shape[1])
+    return scores
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_relative_positions_are_the_four_terms_of_transformer_xl(tiny, random_va
     queries = apply(scheme, variables, jnp.asarray(query), positions[0], method="queries")
     scores = np.einsum("bhqd,bhkd->bhqk", queries, key) / np.sqrt(8) + bias
     at, of = np.broadcast_to(at, (2, at.shape[-1])), np.broadcast_to(of, (2, of.shape[-1]))
-    wanted = one_by_one(variables, query, key, at, of)
-    seen = (at[:, None, :, None] >= of[:, None, None, :]) | np.full(wanted.shape, not causal)
-    np.testing.assert_allclose(np.where(seen, scores, 0), np.where(seen, wanted, 0), atol=1e-4)
+    expected = one_by_one(variables, query, key, at, of)
+    seen = (at[:, None, :, None] >= of[:, None, None, :]) | np.full(expected.shape, not causal)
+    np.testing.assert_allclose(np.where(seen, scores, 0), np.where(seen, expected, 0), atol=1e-4)
 
 
 @pytest.mark.parametrize("keys", [3, 4, 9])
 def test_the_relative_shift_is_naive_indexing(keys):
     queries = 3
     x = np.random.default_rng(0).standard_normal((2, 2, queries, queries + keys - 1)).astype(np.float32)
-    found = shifted(jnp.asarray(x), keys)
+    result = shifted(jnp.asarray(x), keys)
     for i in range(queries):
         for j in range(keys):
-            np.testing.assert_array_equal(found[:, :, i, j], x[:, :, i, queries - 1 - i + j])
+            np.testing.assert_array_equal(result[:, :, i, j], x[:, :, i, queries - 1 - i + j])
 
 
 @pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])
@@ -142,8 +142,8 @@ class Counting(DotProductAttention):
     def init_state(self, rows, beams, keys):
         return {"steps": jnp.zeros((rows, beams), jnp.int32), "keys": jnp.full((rows, beams), keys)}
 
-    def __call__(self, query, keys_values, mask, positions, bias, state, **options):
-        context, weights, _ = super().__call__(query, keys_values, mask, positions, bias, None, **options)
+    def __call__(self, inputs):
+        context, weights, state = super().__call__(inputs)
         return context, weights, state and {**state, "steps": state["steps"] + 1}
 
 
@@ -156,13 +156,13 @@ def test_a_mechanisms_state_passes_from_step_to_step(tiny, random_variables, mon
     cache = apply(model, variables, memory, 3, 5, method="init_cache")
     for step in range(4):
         for layer in cache.layers:
-            own, (cross,) = layer.states.value
-            for state, keys in ((own, 0), (cross, 4)):
+            self_state, (cross_state,) = layer.states.value
+            for state, keys in ((self_state, 0), (cross_state, 4)):
                 assert (state["steps"] == step).all()
                 assert (state["keys"] == keys).all()
         _, cache = apply(model, variables, cache, jnp.asarray([[4, 5, 6]] * 2), method="decode_step")
         cache = cache.select(jnp.asarray([[2, 0, 0], [1, 1, 2]]))
-    found = beam_search(model, variables, source, beam_size=3, max_length=6)
+    result = beam_search(model, variables, source, beam_size=3, max_length=6)
     monkeypatch.undo()
     expected = beam_search(plain, variables, source, beam_size=3, max_length=6)
-    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_array_equal(result.tokens, expected.tokens)

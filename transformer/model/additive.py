@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.config import TransformerConfig
-from transformer.model.cache import KeysValues
 from transformer.model.dropout import Dropout
-from transformer.model.masks import Mask
-from transformer.model.mechanism import Attended, Mechanism, State
+from transformer.model.masks import masked_softmax
+from transformer.model.mechanism import Attended, AttentionInputs, Mechanism
 from transformer.model.parameters import param
-from transformer.model.positions import Positions
 
 
 class AdditiveAttention(Mechanism):
@@ -34,30 +32,14 @@ class AdditiveAttention(Mechanism):
         summed = query[:, :, :, None] + keys[:, :, None] + location
         return jnp.einsum("bhqkd,hd->bhqk", jnp.tanh(summed.astype(jnp.float32)), self.energy)
 
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        keys, values = keys_values.keys, keys_values.values
-        allowed = mask.dense(query.shape[2], keys.shape[2])
-        attended = masked_softmax(self.scores(query, keys), allowed)
-        context = self.context(attended, values, deterministic)
-        return context, attended, state
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        weights = masked_softmax(self.scores(inputs.query, inputs.keys), inputs.allowed())
+        return self.context(weights, inputs), weights, inputs.state
 
-    def context(
-        self, weights: Float[Array, "b h q k"], values: Float[Array, "b h k d"], deterministic: bool
-    ) -> Float[Array, "b h q d"]:
+    def context(self, weights: Float[Array, "b h q k"], inputs: AttentionInputs) -> Float[Array, "b h q d"]:
         """The weighted sum of values, with dropout on the weights."""
-        dropped = self.dropout(weights, deterministic).astype(values.dtype)
-        return jnp.einsum("bhqk,bhkd->bhqd", dropped, values)
+        dropped = self.dropout(weights, inputs.deterministic).astype(inputs.values.dtype)
+        return jnp.einsum("bhqk,bhkd->bhqd", dropped, inputs.values)
 
 
 class LocationAttention(AdditiveAttention):
@@ -86,38 +68,22 @@ class LocationAttention(AdditiveAttention):
         both = jnp.einsum("hwf,hfd->hwd", self.filters, self.projection)
         return jnp.einsum("bhqkw,hwd->bhqkd", around[..., index], both)
 
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        keys, values, queries = keys_values.keys, keys_values.values, query.shape[2]
-        allowed = mask.dense(1, keys.shape[2])
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        query, keys = inputs.query, inputs.keys
+        allowed = inputs.mask.dense(1, keys.shape[2])
 
         def attend(query: Array, before: Array) -> Array:
             return masked_softmax(self.scores(query, keys, self.located(before)), allowed)
 
-        if state is not None:  # the queries are beams
-            attended = attend(query, state.swapaxes(1, 2))
-            return self.context(attended, values, deterministic), attended, attended.swapaxes(1, 2)
+        if inputs.state is not None:  # the queries are beams
+            weights = attend(query, inputs.state.swapaxes(1, 2))
+            return self.context(weights, inputs), weights, weights.swapaxes(1, 2)
 
         def step(before: Array, query: Array) -> tuple[Array, Array]:
-            now = attend(query[:, :, None], before)
-            return now, now[:, :, 0]
+            weights = attend(query[:, :, None], before)
+            return weights, weights[:, :, 0]
 
         first = jnp.zeros((*query.shape[:2], 1, keys.shape[2]))
-        _, each = jax.lax.scan(step, first, jnp.moveaxis(query, 2, 0), length=queries)
-        attended = jnp.moveaxis(each, 0, 2)
-        return self.context(attended, values, deterministic), attended, None
-
-
-def masked_softmax(scores: Float[Array, "..."], allowed: Array) -> Float[Array, "..."]:
-    """Weights that are zero where attention is not allowed."""
-    return jax.nn.softmax(jnp.where(allowed, scores, jnp.finfo(jnp.float32).min))
+        _, by_query = jax.lax.scan(step, first, jnp.moveaxis(query, 2, 0))
+        weights = jnp.moveaxis(by_query, 0, 2)
+        return self.context(weights, inputs), weights, None

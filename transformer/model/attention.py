@@ -7,7 +7,6 @@ Heads come before time, `[b, h, time, d]`, which CPUs multiply several times fas
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -18,8 +17,8 @@ from transformer.model.cache import KeysValues
 from transformer.model.dropout import Dropout
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.linear_attention import LinearAttention
-from transformer.model.masks import Mask
-from transformer.model.mechanism import Attended, Mechanism, State
+from transformer.model.masks import Mask, masked_softmax
+from transformer.model.mechanism import Attended, AttentionInputs, Mechanism, State
 from transformer.model.monotonic import MonotonicAttention
 from transformer.model.parameters import Module, matrix, param
 from transformer.model.positions import SCHEMES, Positions, RelativePositions
@@ -39,8 +38,7 @@ def attention_weights(
     """softmax(Q K^T / sqrt(d_k)), in float32."""
     scores = jnp.einsum("...qd,...kd->...qk", query, keys, preferred_element_type=jnp.float32)
     scores = scores / math.sqrt(query.shape[-1])
-    scores = scores if bias is None else scores + bias
-    return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min))
+    return masked_softmax(scores if bias is None else scores + bias, mask)
 
 
 class DotProductAttention(Mechanism):
@@ -48,39 +46,15 @@ class DotProductAttention(Mechanism):
     no state."""
 
     @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        c, dropout = self.config, Dropout(self.config.attention_dropout)
-        keys, values, queries = keys_values.keys, keys_values.values, query.shape[2]
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        dropout = Dropout(self.config.attention_dropout)
 
-        def drop(weights: Array) -> Array:
-            return dropout(weights, deterministic)
+        def attention(query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
+            weights = attention_weights(query, keys, mask, inputs.bias)
+            dropped = dropout(weights, inputs.deterministic).astype(values.dtype)
+            return jnp.einsum("...qk,...kd->...qd", dropped, values), weights
 
-        if keys.shape[1] != query.shape[1]:
-            return *kernels.with_joined_heads(query, keys, values, mask, bias), state
-        if not weights and bias is None and kernels.runs_in_blocks(queries, keys.shape[2], mask):
-            context = kernels.in_blocks(attention_weights, query, keys, values, mask, drop)
-            return context, None, state
-        dropping = c.attention_dropout > 0 and not deterministic
-        if not weights and bias is None and kernels.runs_flash(c, queries, keys.shape[2], mask):
-            dropped = (dropout.key(), c.attention_dropout) if dropping else None
-            return kernels.flash_by_rows(query, keys, values, mask, dropped), None, state
-        if not weights and kernels.runs_fused(c, queries, dropping):
-            return kernels.fused(c, query, keys, values, mask, bias), None, state
-
-        attended = attention_weights(query, keys, mask.dense(queries, keys.shape[2]), bias)
-        context = jnp.einsum("bhqk,bhkd->bhqd", drop(attended).astype(values.dtype), values)
-        return context, attended, state
+        return *kernels.attend(self.config, inputs, attention, dropout.key), inputs.state
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {
@@ -171,11 +145,11 @@ class MultiHeadAttention(Module):
         if self.positions and positions:
             bias = self.positions.scores(query, positions, mask.causal)
             query = self.positions.queries(query, positions[0])
-        wanted = self.is_mutable_collection(INTERMEDIATES)
-        context, weights, state = self.mechanism(
-            query, keys_values, mask, positions, bias, state, deterministic=deterministic, weights=wanted
-        )
-        if wanted:
+        keys, values = keys_values.keys, keys_values.values
+        needs_weights = self.is_mutable_collection(INTERMEDIATES)
+        inputs = AttentionInputs(query, keys, values, mask, bias, state, deterministic, needs_weights)
+        context, weights, state = self.mechanism(inputs)
+        if needs_weights:
             self.sow(INTERMEDIATES, "weights", weights)
         concatenated = context.swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return linear(concatenated, *self.out), state

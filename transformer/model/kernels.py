@@ -12,27 +12,50 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig
 from transformer.model import cache, flash
-from transformer.model.masks import Mask
+from transformer.model.masks import Mask, masked_softmax
+from transformer.model.mechanism import AttentionInputs
 from transformer.model.placement import platform
 
-Drop = Callable[[Array], Array]
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
 MOST_HEADS = 8  # for `with_joined_heads`, which multiplies each query as often as there are heads
 MOST_BEAMS = 16  # for the same
 
-
-def runs_in_blocks(queries: int, keys: int, mask: Mask) -> bool:
-    """Whether `in_blocks` is faster: the window is short, and queries and keys are the same positions."""
-    return queries == keys and mask.window is not None and 4 * max(mask.window, SMALLEST_BLOCK) <= queries
+Einsums = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
+"""Eq. 1 of query, keys, values and dense mask: contexts and weights."""
 
 
-def runs_fused(config: StackConfig, queries: int, dropout: bool) -> bool:
-    """Whether to use `fused`, which has no attention dropout and needs d_v = d_k."""
-    if dropout or config.key_width != config.value_width:
+def attend(
+    config: StackConfig, inputs: AttentionInputs, einsums: Einsums, dropout_key: Callable[[], Array]
+) -> tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"] | None]:
+    """Contexts, by the fastest kernel that can compute them here, and the weights if they are needed."""
+    rate = 0.0 if inputs.deterministic else config.attention_dropout
+    if inputs.keys.shape[1] != inputs.query.shape[1]:
+        return with_joined_heads(inputs)
+    if runs_in_blocks(inputs):
+        return in_blocks(inputs, einsums), None
+    if runs_flash(config, inputs):
+        return flash_by_rows(inputs, (dropout_key(), rate) if rate > 0 else None), None
+    if runs_fused(config, inputs, rate):
+        return fused(config, inputs), None
+    return einsums(inputs.query, inputs.keys, inputs.values, inputs.allowed())
+
+
+def runs_in_blocks(inputs: AttentionInputs) -> bool:
+    """Whether `in_blocks`, which has no bias and no weights, is faster: the window is short, and queries and
+    keys are the same positions."""
+    queries, keys, window = inputs.query.shape[2], inputs.keys.shape[2], inputs.mask.window
+    if inputs.needs_weights or inputs.bias is not None or window is None:
+        return False
+    return queries == keys and 4 * max(window, SMALLEST_BLOCK) <= queries
+
+
+def runs_fused(config: StackConfig, inputs: AttentionInputs, rate: float) -> bool:
+    """Whether to use `fused`, which has no weights and no attention dropout, and needs d_v = d_k."""
+    if inputs.needs_weights or rate > 0 or config.key_width != config.value_width:
         return False
     if config.attention == "auto":
-        return queries >= FEWEST_QUERIES and _cudnn_runs(config)
+        return inputs.query.shape[2] >= FEWEST_QUERIES and _cudnn_runs(config)
     return config.attention == "fused"
 
 
@@ -41,24 +64,21 @@ def _cudnn_runs(config: StackConfig) -> bool:
     return shapes_fit and config.compute_dtype == "bfloat16" and platform() == "gpu"
 
 
-def runs_flash(config: StackConfig, queries: int, keys: int, mask: Mask) -> bool:
-    """Whether to use the kernel of TPUs (`transformer.model.flash`): only where it is known how rows are
-    divided over devices, as in training. Elsewhere XLA would divide them, and it cannot divide a kernel."""
-    wanted = config.attention == "fused" or (
+def runs_flash(config: StackConfig, inputs: AttentionInputs) -> bool:
+    """Whether to use the kernel of TPUs (`transformer.model.flash`), which has neither bias nor weights: only
+    where it is known how rows are divided over devices, as in training. Elsewhere XLA would divide them, and
+    it cannot divide a kernel."""
+    if inputs.needs_weights or inputs.bias is not None or platform() != "tpu":
+        return False
+    chosen = config.attention == "fused" or (
         config.attention == "auto" and config.compute_dtype == "bfloat16"
     )
     divided = not jax.sharding.get_abstract_mesh().empty
-    return wanted and platform() == "tpu" and divided and flash.fits(queries, keys, mask)
+    return chosen and divided and flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
 
 
 def flash_by_rows(
-    query: Float[Array, "b h q d_k"],
-    keys: Float[Array, "b h k d_k"],
-    values: Float[Array, "b h k d_v"],
-    mask: Mask,
-    dropout: tuple[Array, float] | None,
-    *,
-    interpret: bool = False,
+    inputs: AttentionInputs, dropout: tuple[Array, float] | None, *, interpret: bool = False
 ) -> Float[Array, "b h q d_v"]:
     """`flash` for the rows and heads of each device: XLA cannot divide a kernel. On a mesh, each device drops
     other elements."""
@@ -66,7 +86,7 @@ def flash_by_rows(
     one = mesh.empty or not mesh.auto_axes
     rows: Any = () if one else axes.get("rows") or ()
     heads: Any = None if one else axes.get("heads")
-    number, (key, rate) = query.shape[1], dropout or (None, 0.0)
+    number, (key, rate) = inputs.query.shape[1], dropout or (None, 0.0)
     if heads and number % mesh.shape[heads]:
         heads = None  # they are replicated
 
@@ -81,8 +101,9 @@ def flash_by_rows(
     specs, run = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec), here
     if not one:
         run = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
-    beside = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in (query, keys, values)]
-    context = run(mask, key, *beside)
+    arrays = inputs.query, inputs.keys, inputs.values
+    joined = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in arrays]
+    context = run(inputs.mask, key, *joined)
     return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)
 
 
@@ -93,80 +114,54 @@ def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:
 
 
 def with_joined_heads(
-    query: Float[Array, "b h q d_k"],
-    keys: Float[Array, "b 1 k hd_k"],
-    values: Float[Array, "b 1 k hd_v"],
-    mask: Mask,
-    bias: Float[Array, "#b h #q k"] | None,
+    inputs: AttentionInputs,
 ) -> tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"]]:
-    """Eq. 1 for the few queries of a decoding step, as two products for each row: contexts and weights.
+    """Eq. 1 for the few queries of a decoding step, as two products for each row: contexts and weights. Keys
+    and values have their heads joined, `[b, 1, k, hd]`.
 
     A product for each head, of a few queries with narrow keys, uses little of a TPU's matrix unit, and narrow
     keys are padded in its memory. Here a head's query is zero in the columns of the other heads, and of its
-    context only its own columns are kept.
+    context only its own columns are used.
     """
 
-    def own(x: Array) -> Bool[Array, "h hd"]:
+    def head_columns(x: Array) -> Bool[Array, "h hd"]:
         return jnp.repeat(jnp.eye(heads, dtype=bool), x.shape[-1] // heads, axis=1)
 
-    heads, keys, values = query.shape[1], keys[:, 0], values[:, 0]
-    apart = jnp.where(own(keys), cache.join_heads(query).swapaxes(1, 2), 0)
+    query, bias, heads = inputs.query, inputs.bias, inputs.query.shape[1]
+    keys, values = inputs.keys[:, 0], inputs.values[:, 0]
+    apart = jnp.where(head_columns(keys), cache.join_heads(query).swapaxes(1, 2), 0)
     scores = jnp.einsum("bqhm,bkm->bqhk", apart, keys, preferred_element_type=jnp.float32)
     scores = scores / math.sqrt(query.shape[3])
     scores = scores if bias is None else scores + bias.swapaxes(1, 2)
-    allowed = mask.dense(query.shape[2], keys.shape[1]).swapaxes(1, 2)
-    weights = jax.nn.softmax(jnp.where(allowed, scores, jnp.finfo(jnp.float32).min))
+    weights = masked_softmax(scores, inputs.allowed().swapaxes(1, 2))
     contexts = jnp.einsum("bqhk,bkm->bqhm", weights.astype(values.dtype), values)
-    context = jnp.where(own(values), contexts, 0).sum(axis=2)
+    context = jnp.where(head_columns(values), contexts, 0).sum(axis=2)
     return context.reshape(*context.shape[:2], heads, -1).swapaxes(1, 2), weights.swapaxes(1, 2)
 
 
-def fused(
-    config: StackConfig,
-    query: Float[Array, "b h q d"],
-    keys: Float[Array, "b h k d"],
-    values: Float[Array, "b h k d"],
-    mask: Mask,
-    bias: Float[Array, "#b #h #q k"] | None,
-) -> Float[Array, "b h q d"]:
+def fused(config: StackConfig, inputs: AttentionInputs) -> Float[Array, "b h q d"]:
     """`jax.nn.dot_product_attention`, with cuDNN's kernel where it runs."""
-
-    def time_first(x: Array) -> Array:
-        return jnp.swapaxes(x, 1, 2)
-
-    dense = mask.dense(query.shape[2], keys.shape[2])
+    allowed, (queries, keys) = inputs.allowed(), (inputs.query.shape[2], inputs.keys.shape[2])
     context = jax.nn.dot_product_attention(
-        time_first(query),
-        time_first(keys),
-        time_first(values),
-        bias=bias,
-        mask=jnp.broadcast_to(dense, (*dense.shape[:2], query.shape[2], keys.shape[2])),
+        inputs.query.swapaxes(1, 2),
+        inputs.keys.swapaxes(1, 2),
+        inputs.values.swapaxes(1, 2),
+        bias=inputs.bias,
+        mask=jnp.broadcast_to(allowed, (*allowed.shape[:2], queries, keys)),
         implementation="cudnn" if _cudnn_runs(config) else None,
     )
-    return time_first(context)
+    return context.swapaxes(1, 2)
 
 
-def in_blocks(
-    weights_of: Callable[[Array, Array, Array], Array],
-    query: Float[Array, "b h t d_k"],
-    keys: Float[Array, "b h t d_k"],
-    values: Float[Array, "b h t d_v"],
-    mask: Mask,
-    drop: Drop,
-) -> Float[Array, "b h t d_v"]:
-    """Restricted self-attention (section 4) block by block, at a cost linear in the length.
-
-    Args:
-      weights_of: (queries, keys, dense mask) -> attention weights.
-      drop: dropout of the weights.
-    """
-    assert mask.window is not None
-    time, block = query.shape[2], max(mask.window, SMALLEST_BLOCK)
-    query = jnp.pad(query, ((0, 0), (0, 0), (0, -time % block), (0, 0)))
-    query = query.reshape(*query.shape[:2], -1, block, query.shape[3])
-    weights = weights_of(query, _neighbours(keys, block), _mask_of_blocks(mask.dense(time, time), block))
-    context = jnp.einsum("...qk,...kd->...qd", drop(weights).astype(values.dtype), _neighbours(values, block))
-    return context.reshape(*context.shape[:2], -1, context.shape[4])[:, :, :time]
+def in_blocks(inputs: AttentionInputs, einsums: Einsums) -> Float[Array, "b h t d_v"]:
+    """Restricted self-attention (section 4) block by block, at a cost linear in the length."""
+    assert inputs.mask.window is not None
+    query, block = inputs.query, max(inputs.mask.window, SMALLEST_BLOCK)
+    blocks = jnp.pad(query, ((0, 0), (0, 0), (0, -query.shape[2] % block), (0, 0)))
+    blocks = blocks.reshape(*query.shape[:2], -1, block, query.shape[3])
+    keys, values = _neighbours(inputs.keys, block), _neighbours(inputs.values, block)
+    context, _ = einsums(blocks, keys, values, _mask_of_blocks(inputs.allowed(), block))
+    return context.reshape(*query.shape[:2], -1, context.shape[4])[:, :, : query.shape[2]]
 
 
 def _neighbours(x: Float[Array, "b h k d"], block: int) -> Float[Array, "b h _ _ d"]:

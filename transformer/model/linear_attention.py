@@ -4,12 +4,9 @@ size."""
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from transformer.model.cache import KeysValues
-from transformer.model.masks import Mask
-from transformer.model.mechanism import Attended, Mechanism, State
-from transformer.model.positions import Positions
+from transformer.model.mechanism import Attended, AttentionInputs, Mechanism
 
 CHUNK = 64  # positions whose products with each other are computed at once
 TINY = 1e-6  # keeps the quotient finite where a query may attend to nothing
@@ -35,33 +32,25 @@ class LinearAttention(Mechanism):
         return jnp.zeros((rows, beams, c.num_heads, c.key_width, c.value_width + 1))
 
     @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        values = keys_values.values.astype(jnp.float32)
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        mask, state, values = inputs.mask, inputs.state, inputs.values.astype(jnp.float32)
         values = jnp.concatenate([values, jnp.ones((*values.shape[:3], 1))], axis=-1)
-        phi_query, phi_keys = features(query), features(keys_values.keys)
+        phi_query, phi_keys = features(inputs.query), features(inputs.keys)
         if mask.keys is not None:
             phi_keys = jnp.where(mask.keys[:, None, :, None], phi_keys, 0)
         if state is not None:
-            added = jnp.einsum("bhnd,bhne->bnhde", phi_keys, values)
-            state = state + added
+            state = state + jnp.einsum("bhnd,bhne->bnhde", phi_keys, values)
             summed = jnp.einsum("bhnd,bnhde->bhne", phi_query, state)
         elif mask.causal:
             summed = causal_sums(phi_query, phi_keys, values)
         else:
             summed = phi_query @ jnp.einsum("bhkd,bhke->bhde", phi_keys, values)
-        context = (summed[..., :-1] / (summed[..., -1:] + TINY)).astype(query.dtype)
-        return context, _weights(phi_query, phi_keys, mask) if weights else None, state
+        context = (summed[..., :-1] / (summed[..., -1:] + TINY)).astype(inputs.query.dtype)
+        return (
+            context,
+            _weights(phi_query, phi_keys, inputs.allowed()) if inputs.needs_weights else None,
+            state,
+        )
 
 
 def causal_sums(
@@ -81,17 +70,17 @@ def causal_sums(
 
     def step(past: Array, chunk: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         query, keys, values = chunk
-        found = query @ past + ((query @ keys.swapaxes(2, 3)) * earlier) @ values
-        return past + keys.swapaxes(2, 3) @ values, found
+        sums = query @ past + ((query @ keys.swapaxes(2, 3)) * earlier) @ values
+        return past + keys.swapaxes(2, 3) @ values, sums
 
     empty = jnp.zeros((*query.shape[:2], query.shape[-1], values.shape[-1]))
-    _, found = jax.lax.scan(step, empty, (chunks(query), chunks(keys), chunks(values)))
-    return jnp.moveaxis(found, 0, 2).reshape(*query.shape[:2], whole, -1)[:, :, :length]
+    _, sums = jax.lax.scan(step, empty, (chunks(query), chunks(keys), chunks(values)))
+    return jnp.moveaxis(sums, 0, 2).reshape(*query.shape[:2], whole, -1)[:, :, :length]
 
 
-def _weights(query: Array, keys: Array, mask: Mask) -> Float[Array, "b h q k"]:
+def _weights(query: Array, keys: Array, allowed: Bool[Array, "#b 1 #q k"]) -> Float[Array, "b h q k"]:
     """The share of each key in each context."""
     products = jnp.einsum("bhqd,bhkd->bhqk", query, keys)
-    products = jnp.where(mask.dense(query.shape[2], keys.shape[2]), products, 0)
+    products = jnp.where(allowed, products, 0)
     shares: Array = products / (products.sum(axis=-1, keepdims=True) + TINY)
     return shares

@@ -1,8 +1,9 @@
 """Which keys each query may attend to."""
 
+import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 @struct.dataclass
@@ -39,3 +40,8 @@ class Mask:
         for part in parts[1:]:
             allowed &= part
         return allowed[:, None]
+
+
+def masked_softmax(scores: Float[Array, "..."], allowed: Bool[Array, "..."]) -> Float[Array, "..."]:
+    """Weights of float32 scores, zero where attention is not allowed."""
+    return jax.nn.softmax(jnp.where(allowed, scores, jnp.finfo(jnp.float32).min))

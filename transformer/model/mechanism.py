@@ -2,18 +2,41 @@
 
 from typing import Any, ClassVar
 
-from jaxtyping import Array, Float
+from flax import struct
+from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig
-from transformer.model.cache import KeysValues
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module
-from transformer.model.positions import Positions
 
 State = Any
 """What a mechanism passes from each decoding step to the next; None if that is nothing."""
 Attended = tuple[Float[Array, "b h q d_v"], Float[Array, "b h q k"] | None, State]
 """Context, attention weights if they were asked for, and the mechanism's new state."""
+
+
+@struct.dataclass
+class AttentionInputs:
+    """The inputs of a mechanism, of which each reads what it needs. While decoding, the queries are beams."""
+
+    query: Float[Array, "b h q d_k"]
+    """Projected, as keys and values are."""
+    keys: Float[Array, "b h k d_k"]
+    values: Float[Array, "b h k d_v"]
+    mask: Mask
+    """Which keys each query may attend to."""
+    bias: Float[Array, "#b h #q k"] | None = None
+    """The position scheme's term of the scores."""
+    state: State = None
+    """Of the last decoding step; None in training."""
+    deterministic: bool = struct.field(default=True, pytree_node=False)
+    """Whether to leave out dropout."""
+    needs_weights: bool = struct.field(default=False, pytree_node=False)
+    """Whether to return the attention weights, which not every kernel can."""
+
+    def allowed(self) -> Bool[Array, "#b 1 #q k"]:
+        """The mask as one array: True where a query may attend to a key."""
+        return self.mask.dense(self.query.shape[2], self.keys.shape[2])
 
 
 class Mechanism(Module):
@@ -35,28 +58,6 @@ class Mechanism(Module):
         """
         return None
 
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        """The context of each query.
-
-        Args:
-          query: projected queries.
-          keys_values: projected keys and values.
-          mask: which keys each query may attend to.
-          positions: of queries and keys; None for cross-attention.
-          bias: the position scheme's term of the scores.
-          state: of the last decoding step; None in training.
-          deterministic: whether to leave out dropout.
-          weights: whether to return the attention weights, which not every kernel can.
-        """
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        """The context of each query."""
         raise NotImplementedError

@@ -10,11 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
-from transformer.model.cache import KeysValues
-from transformer.model.masks import Mask
-from transformer.model.mechanism import Attended, Mechanism, State
+from transformer.model.mechanism import Attended, AttentionInputs, Mechanism
 from transformer.model.parameters import param
-from transformer.model.positions import Positions
 
 
 class MonotonicAttention(Mechanism):
@@ -30,11 +27,8 @@ class MonotonicAttention(Mechanism):
     config: TransformerConfig
 
     def setup(self) -> None:
-        c, uniform = (
-            self.config,
-            nn.initializers.variance_scaling(1.0, "fan_in", "uniform", in_axis=1, out_axis=0),
-        )
-        heads = ("heads",)
+        c, heads = self.config, ("heads",)
+        uniform = nn.initializers.variance_scaling(1.0, "fan_in", "uniform", in_axis=1, out_axis=0)
         self.energy = param(self, "energy", uniform, (c.num_heads, c.key_width), ("heads", None))
         scale, offset = c.monotonic_scale * c.key_width**-0.5, c.monotonic_offset
         self.gain = param(self, "gain", nn.initializers.constant(scale), (c.num_heads,), heads)
@@ -46,58 +40,45 @@ class MonotonicAttention(Mechanism):
     def energies(self, summed: Float[Array, "b h ... d"]) -> Float[Array, "b h ..."]:
         """The energy of sums of query and key, in float32."""
         unit = self.gain[:, None] * self.energy / jnp.linalg.norm(self.energy, axis=-1, keepdims=True)
-        found = jnp.einsum("bh...d,hd->bh...", jnp.tanh(summed.astype(jnp.float32)), unit)
-        return found + self.offset.reshape(-1, *(1,) * (found.ndim - 2))
+        energies = jnp.einsum("bh...d,hd->bh...", jnp.tanh(summed.astype(jnp.float32)), unit)
+        return energies + self.offset.reshape(-1, *(1,) * (energies.ndim - 2))
 
-    def __call__(
-        self,
-        query: Float[Array, "b h q d_k"],
-        keys_values: KeysValues,
-        mask: Mask,
-        positions: tuple[Positions, Positions] | None,
-        bias: Float[Array, "#b h #q k"] | None,
-        state: State,
-        *,
-        deterministic: bool,
-        weights: bool,
-    ) -> Attended:
-        keys, values = keys_values.keys, keys_values.values
-        allowed = mask.dense(1, keys.shape[2])
-        if state is not None:  # the queries are beams
-            return self._one_step(query, keys_values, allowed, state)
-        energy = self.energies(query[:, :, :, None] + keys[:, :, None])
-        if deterministic:
+    def __call__(self, inputs: AttentionInputs) -> Attended:
+        keys, values = inputs.keys, inputs.values
+        allowed = inputs.mask.dense(1, keys.shape[2])
+        if inputs.state is not None:  # the queries are beams
+            return self._one_step(inputs, allowed)
+        energy = self.energies(inputs.query[:, :, :, None] + keys[:, :, None])
+        if inputs.deterministic:
             stops = (energy > 0).astype(jnp.float32)
         else:
             noise = jax.random.normal(self.make_rng("dropout"), energy.shape)
             stops = jax.nn.sigmoid(energy + self.config.monotonic_noise * noise)
-        attended = expected_alignment(jnp.where(allowed, stops, 0))
-        return jnp.einsum("bhqk,bhkd->bhqd", attended.astype(values.dtype), values), attended, None
+        weights = expected_alignment(jnp.where(allowed, stops, 0))
+        return jnp.einsum("bhqk,bhkd->bhqd", weights.astype(values.dtype), values), weights, None
 
-    def _one_step(
-        self, query: Array, keys_values: KeysValues, allowed: Bool[Array, "..."], state: Int[Array, "b n h"]
-    ) -> Attended:
-        """Goes on from the state: as many keys are looked at as are passed."""
-        keys, values, last = keys_values.keys, keys_values.values, keys_values.keys.shape[2]
-        allowed = jnp.broadcast_to(allowed[:, 0, 0, None, :], (*keys.shape[:2], last))
+    def _one_step(self, inputs: AttentionInputs, allowed: Bool[Array, "#b 1 1 k"]) -> Attended:
+        """Continues from the state: computes the energies of as many keys as are passed."""
+        query, keys, num_keys = inputs.query, inputs.keys, inputs.keys.shape[2]
+        allowed = jnp.broadcast_to(allowed[:, 0, 0, None, :], (*keys.shape[:2], num_keys))
 
-        def at(place: Array, x: Array) -> Array:
-            return jnp.take_along_axis(x, jnp.minimum(place, last - 1)[..., None], axis=2)
+        def at(key: Array, x: Array) -> Array:
+            return jnp.take_along_axis(x, jnp.minimum(key, num_keys - 1)[..., None], axis=2)
 
-        def stopped(place: Array) -> Array:
-            here = jnp.take_along_axis(allowed, jnp.minimum(place, last - 1), axis=2)
-            ended: Array = (place >= last) | (here & (self.energies(query + at(place, keys)) > 0))
-            return ended
+        def stops(key: Array) -> Array:
+            may_stop = jnp.take_along_axis(allowed, jnp.minimum(key, num_keys - 1), axis=2)
+            stops_here: Array = (key >= num_keys) | (may_stop & (self.energies(query + at(key, keys)) > 0))
+            return stops_here
 
-        def go_on(walk: tuple[Array, Array]) -> tuple[Array, Array]:
-            place, done = walk
-            place = jnp.where(done, place, place + 1)
-            return place, stopped(place)
+        def advance(walk: tuple[Array, Array]) -> tuple[Array, Array]:
+            key, done = walk
+            key = jnp.where(done, key, key + 1)
+            return key, stops(key)
 
-        place = state.swapaxes(1, 2)
-        place, _ = jax.lax.while_loop(lambda walk: ~walk[1].all(), go_on, (place, stopped(place)))
-        context = jnp.where((place < last)[..., None], at(place, values), 0)
-        return context, None, place.swapaxes(1, 2)
+        key = inputs.state.swapaxes(1, 2)
+        key, _ = jax.lax.while_loop(lambda walk: ~walk[1].all(), advance, (key, stops(key)))
+        context = jnp.where((key < num_keys)[..., None], at(key, inputs.values), 0)
+        return context, None, key.swapaxes(1, 2)
 
 
 def expected_alignment(stops: Float[Array, "b h q k"]) -> Float[Array, "b h q k"]:
@@ -119,5 +100,5 @@ def expected_alignment(stops: Float[Array, "b h q k"]) -> Float[Array, "b h q k"
         return read, read
 
     first = jnp.zeros_like(stops[:, :, 0]).at[..., 0].set(1)
-    _, each = jax.lax.scan(step, first, jnp.moveaxis(stops, 2, 0))
-    return jnp.moveaxis(each, 0, 2)
+    _, by_query = jax.lax.scan(step, first, jnp.moveaxis(stops, 2, 0))
+    return jnp.moveaxis(by_query, 0, 2)
