@@ -64,8 +64,8 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
     search = translator.system.search
     if not isinstance(search, AutoregressiveSearch):
         raise UserError(f"{run_dir}: {translator.config.system} has a search of its own, without slots")
-    job = ProgramKey(search, translator.model, settings.static(), ("source",))
-    size, queue = sizes(job, fields, rows)[0], Queue(2)
+    job = ProgramKey(search, translator.model, settings.static(), tuple(fields.items()))
+    size, queue = sizes(job, rows)[0], Queue(2)
     records = [(source, "") for source in sentences(run_dir, count)]
     examples = translator.task.input_examples(records, settings.buckets[-1], ())
     queue.put(
@@ -73,7 +73,7 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
         for line, example in enumerate(examples)
         if len(example["source"]) <= size.inputs
     )
-    lane = WatchedLane(0, job, size, fields, translator.variables, queue)
+    lane = WatchedLane(0, job, size, translator.variables, queue)
     while lane.busy or queue.waiting(0):
         for _ in lane.turn():
             pass

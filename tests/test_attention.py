@@ -190,7 +190,11 @@ def test_attention_weights_sum_to_one_and_are_zero_where_masked():
 
 def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     model = Transformer(tiny(attention="fused"))
-    look = jax.jit(lambda variables, *ids: sown_attention(cross_attention, model, variables, *ids))
+    look = jax.jit(
+        lambda variables, source, target: sown_attention(
+            cross_attention, model, variables, {"source": source}, target
+        )
+    )
     looked = look(random_variables(model), jnp.asarray(SOURCE), jnp.asarray(TARGET))
     assert looked.shape == (3, 5, 7)
     np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-6)

@@ -76,12 +76,12 @@ def test_the_loss_is_that_of_the_distribution():
     np.testing.assert_allclose(log_p[1], expected[1], atol=1e-4)
     np.testing.assert_allclose(log_p[2], expected[2], atol=1e-4)
     np.testing.assert_allclose(np.exp(mixture.log_copy) + np.exp(mixture.log_generate), 1, atol=1e-6)
-    scores = copying_scores(MODEL, variables(), SOURCE, TARGET).log_p.sum(axis=1)
+    scores = copying_scores(MODEL, variables(), {"source": SOURCE}, TARGET).log_p.sum(axis=1)
     np.testing.assert_allclose(scores, (log_p * (TARGET != PAD)).sum(axis=1), rtol=1e-6)
 
 
 def test_the_pointer_looks_at_words_only():
-    weights = np.asarray(pointers(MODEL, variables(), SOURCE, TARGET))
+    weights = np.asarray(pointers(MODEL, variables(), {"source": SOURCE}, TARGET))
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert (weights[np.broadcast_to((SOURCE == PAD)[:, None], weights.shape)] == 0).all()
 

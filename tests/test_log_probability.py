@@ -79,7 +79,7 @@ def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
     def forced(tokens: jax.Array) -> jax.Array:
         rows, beams, time = tokens.shape
         sources = jnp.repeat(source, beams, axis=0)
-        log_p = system.scores(model, variables, sources, tokens.reshape(-1, time)).log_p
+        log_p = system.scores(model, variables, {"source": sources}, tokens.reshape(-1, time)).log_p
         return log_p.sum(axis=-1).reshape(rows, beams)
 
     return found, np.asarray(forced(found.tokens))

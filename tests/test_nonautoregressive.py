@@ -142,7 +142,7 @@ def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
     loss = objective(MODELS[name], variables, batch, Context())
     metrics = {metric: total for metric, (total, _) in loss.metrics.items()}
     assert loss.weight == (TARGET != PAD).sum()
-    log_p = nonautoregressive_scores(MODELS[name], variables, SOURCE, TARGET).log_p
+    log_p = nonautoregressive_scores(MODELS[name], variables, {"source": SOURCE}, TARGET).log_p
     assert float(metrics["nll"]) == pytest.approx(-float(log_p.sum()), rel=1e-5)
     if name == "bos":
         assert metrics["plan"] == 0
@@ -288,7 +288,9 @@ def test_text_ends_at_the_first_eos_or_at_the_limit():
 
 @every_model
 def test_attention_is_over_the_words_of_the_source(name):
-    weights = np.asarray(nonautoregressive_attention(MODELS[name], variables_of(name), SOURCE, TARGET))
+    weights = np.asarray(
+        nonautoregressive_attention(MODELS[name], variables_of(name), {"source": SOURCE}, TARGET)
+    )
     assert weights.shape == (*TARGET.shape, SOURCE.shape[1])
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert (weights[np.broadcast_to((SOURCE == PAD)[:, None], weights.shape)] == 0).all()

@@ -122,7 +122,7 @@ def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
     log_p = np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds())))
     assert (log_p[0, :, [3, 6, 7]] == -np.inf).all()
-    scores = copying_scores(model, variables, WORDS, ANSWERS)
+    scores = copying_scores(model, variables, {"source": WORDS}, ANSWERS)
     assert np.isfinite(scores.log_p).all()
     assert np.isfinite(scores.entropy).all()
     (_, _, mixture), _ = forced(model, variables, WORDS, ANSWERS)

@@ -70,8 +70,9 @@ def in_lanes(
 ) -> list:
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
-    job, queue = ProgramKey(find_system(name).search, model, options.static(), ("source",)), Queue(len(each))
-    lanes = [Lane(index, job, size, fields(name), variables, queue, 1) for index, size in enumerate(each)]
+    job = ProgramKey(find_system(name).search, model, options.static(), tuple(fields(name).items()))
+    queue = Queue(len(each))
+    lanes = [Lane(index, job, size, variables, queue, 1) for index, size in enumerate(each)]
     requests = requests_of(given, options)
     waiting = [requests[index] for index in order]
     while not all(request.future.done() for request in requests):
@@ -118,14 +119,14 @@ def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
 def test_sizes_of_lanes() -> None:
     model, _ = model_of("transformer")
     options = BeamConfig(rows=16)
-    job = ProgramKey(find_system("transformer").search, model, options.static(), ("source",))
-    assert sizes(job, FIELDS, 16) == [
+    job = ProgramKey(find_system("transformer").search, model, options.static(), tuple(FIELDS.items()))
+    assert sizes(job, 16) == [
         LaneShape(32, 48, (1, 4, 16)),
         LaneShape(96, 144, (1, 2, 8)),
         LaneShape(256, 306, (1, 4)),
     ]
-    short = ProgramKey(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), ("source",))
-    assert sizes(short, FIELDS, 1) == [LaneShape(8, 10, (1,))]
+    short = ProgramKey(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), job.inputs)
+    assert sizes(short, 1) == [LaneShape(8, 10, (1,))]
 
 
 @pytest.fixture(scope="module")

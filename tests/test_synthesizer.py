@@ -215,7 +215,7 @@ def test_attention_given_the_frames_does_not_depend_on_padding(run):
     found = forced_attention(synthesizer, example)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
     source, target = (jnp.asarray(example[name])[None] for name in ("source", "target"))
-    alone = synthesizer.system.alignment(synthesizer.model, synthesizer.variables, source, target)
+    alone = synthesizer.system.alignment(synthesizer.model, synthesizer.variables, {"source": source}, target)
     np.testing.assert_allclose(found, alone[0], atol=1e-5)
 
 

@@ -64,14 +64,14 @@ def fixed_batches(
     """
     arrays = arrays_of(examples, fields)
     lengths = side_lengths(arrays)
-    order = np.argsort(lengths.max(axis=1), kind="stable")
+    order = np.argsort(lengths.max(axis=1, initial=0), kind="stable")
     place = bucket_of(lengths[order], buckets)
     if (place == len(buckets)).any():
         raise UserError(
             f"an example is longer than the longest bucket, {buckets[-1]}: a task must shorten it"
         )
     for index, bucket in enumerate(buckets):
-        members, rows = order[place == index], batch_tokens // max(bucket)
+        members, rows = order[place == index], batch_tokens // max(bucket, default=1)
         share = math.ceil(rows / hosts)
         for start in range(0, len(members), rows):
             mine = members[start : start + rows][host * share :][:share]

@@ -79,25 +79,24 @@ class Batching:
     seed: int
 
     def rows(self, bucket: Bucket) -> int:
-        """The number of rows of a batch of that length."""
-        return self.batch_tokens // max(bucket)
+        """The number of rows of a batch of that length. A row without sequences counts as one token."""
+        return self.batch_tokens // max(bucket, default=1)
 
 
 def plan_of(lengths: Lengths, batching: Batching) -> Plan:
     """The plan for examples that are the same in every epoch."""
-    return (PackedPlan if batching.packed else BucketPlan)(lengths, batching)
+    return (PackedPlan if batching.packed and lengths.shape[1] else BucketPlan)(lengths, batching)
 
 
 def bucket_of(lengths: Lengths, buckets: Sequence[Bucket]) -> Int[np.ndarray, " examples"]:
     """The first bucket that holds all sides of each example; len(buckets) if none does."""
-    edges = np.array(buckets).T
-    each = [np.searchsorted(edge, side) for edge, side in zip(edges, lengths.T, strict=True)]
-    return np.max(each, axis=0)
+    fits = np.array([(lengths <= bucket).all(axis=1) for bucket in buckets])
+    return np.where(fits.any(axis=0), fits.argmax(axis=0), len(buckets))
 
 
 def kept_examples(lengths: Lengths, longest: Bucket) -> Int[np.ndarray, " kept"]:
     """Indices of the examples whose sides are neither empty nor longer than these lengths."""
-    return np.flatnonzero((lengths.min(axis=1) > 0) & (lengths <= longest).all(axis=1))
+    return np.flatnonzero(((lengths > 0) & (lengths <= longest)).all(axis=1))
 
 
 def _single(examples: Int[np.ndarray, " rows"], bucket: Bucket, size: int) -> Rows:
@@ -146,8 +145,8 @@ class BucketPlan(Plan):
 
     @property
     def padding(self) -> float:
-        places = sum(batch.size * sum(batch.lengths) for batch in self._epoch(0))
-        return 1 - self._tokens / places
+        positions = sum(batch.size * sum(batch.lengths) for batch in self._epoch(0))
+        return 1 - self._tokens / positions if positions else 0.0
 
 
 class PackedPlan(Plan):

@@ -1,6 +1,7 @@
 """Examples as flat arrays: the values of all sequences one after the other, and where each ends. A batch is
 gathered from them by a few index operations, whatever the number of its examples."""
 
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class Field:
     """Of one element if it is a sequence, otherwise of the whole."""
     padded: bool = True
     """Whether its first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
+    share: float = 1.0
+    """Of a sequence that decoding reads: its padded length in a bucket of the search, as a share of that."""
 
 
 Fields = Mapping[str, Field]
@@ -35,9 +38,15 @@ def sides(fields: Fields) -> list[str]:
     return [name for name, field in fields.items() if field.padded]
 
 
-def longest_side(example: Example, fields: Fields) -> int:
-    """The length of the longest sequence of an example; 1 if it has none."""
-    return max((len(example[name]) for name in sides(fields)), default=1)
+def length_in_search(example: Example, fields: Fields) -> int:
+    """The length of the shortest bucket of a search that holds all sequences of an example; 1 if it has
+    none."""
+    return max((math.ceil(len(example[name]) / fields[name].share) for name in sides(fields)), default=1)
+
+
+def lengths_in_search(fields: Fields, bucket: int) -> dict[str, int]:
+    """The padded length of each sequence in a bucket of a search."""
+    return {name: math.ceil(bucket * fields[name].share) for name in sides(fields)}
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,9 @@ def concatenated(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences
 
 def side_lengths(arrays: Arrays) -> Int[np.ndarray, "examples sides"]:
     """The length of each side of every example."""
-    found = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]
-    return np.stack(found, axis=1).astype(np.int32)
+    lengths = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]
+    count = len(next(iter(arrays.values())))
+    return np.array(lengths, np.int32).reshape(-1, count).T
 
 
 def ends_of(sizes: ArrayLike) -> Int[np.ndarray, " sequences_and_one"]:

@@ -37,6 +37,16 @@ def advance(
     return found
 
 
+def whole(model: nn.Module, variables: Variables, inputs: Inputs, target: Array, **options: Any) -> Any:
+    """The output of the model for a whole target at once, whose decoder reads it as it is.
+
+    Args:
+      options: of `Module.apply`.
+    """
+    arguments: dict[str, Any] = {**inputs, "target": target, **options}
+    return model.apply(variables, **arguments)
+
+
 def as_variables(params: Variables) -> Variables:
     """Parameters alone, or a whole variables dict, as a variables dict."""
     return params if "params" in params else {"params": params}

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
-from transformer.decoding.calls import Inputs, advance, init_cache
+from transformer.decoding.calls import Inputs, advance, init_cache, whole
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.cache import AnyCache, EnsembleCache, StackedCache
 from transformer.model.encoder_decoder import decoder_input
@@ -138,13 +138,13 @@ class _Bound:
 
 
 def ensemble_scores(
-    model: Ensemble, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: Ensemble, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
 ) -> TokenScores:
     """log P of each target token under the mean."""
     given = decoder_input(target, model.config.special)
 
     def one(_: int, kind: nn.Module, held: Variables) -> Array:
-        return jnp.asarray(kind.apply(held, source, given))
+        return jnp.asarray(whole(kind, held, inputs, given))
 
     logits = by_members(model, variables, one)
     return token_scores(model.combined(logits), target, model.config.special.pad)

@@ -20,7 +20,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from transformer.config import DecodingConfig
-from transformer.data.sequences import Fields, stacked
+from transformer.data.sequences import Field, Fields, lengths_in_search, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
@@ -50,8 +50,13 @@ class ProgramKey:
     model: nn.Module
     options: DecodingConfig
     """Those that programs depend on (`DecodingConfig.static`)."""
-    padded: tuple[str, ...]
-    """The inputs that are sequences."""
+    inputs: tuple[tuple[str, Field], ...]
+    """The names and fields of what decoding reads."""
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of its inputs."""
+        return dict(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,11 @@ class LaneShape:
     """The numbers of slots that it may have, ascending."""
 
 
-def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
+def sizes(job: ProgramKey, rows: int) -> list[LaneShape]:
     """The sizes of the lanes, from short to long.
 
     Args:
       job: gives the limits.
-      fields: that decoding reads.
       rows: the most slots of the first lane; each longer one has half as many.
     """
     lengths = [job.options.buckets[-1]]
@@ -80,7 +84,7 @@ def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
             lengths.insert(0, length)
     shapes = []
     for index, length in enumerate(lengths):
-        inputs: Inputs = batch([], fields, length, 1)
+        inputs: Inputs = batch([], job.fields, length, 1)
         limits = jax.eval_shape(lambda x: job.search.limits(x, special_ids(job.model), job.options), inputs)
         columns = limits.longest if length == lengths[-1] else min(limits.longest, length * 3 // 2)
         slots = [max(1, rows >> index)]
@@ -91,9 +95,8 @@ def sizes(job: ProgramKey, fields: Fields, rows: int) -> list[LaneShape]:
 
 
 def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> Any:
-    """Exactly `rows` rows of inputs, padded to a length. Additional rows are empty; a search skips them."""
-    lengths = [length for field in fields.values() if field.padded]
-    return stacked(examples, fields, lengths, rows)
+    """Exactly `rows` rows of inputs, padded to a bucket. Additional rows are empty; a search skips them."""
+    return stacked(examples, fields, [*lengths_in_search(fields, length).values()], rows)
 
 
 # The programs
@@ -114,6 +117,7 @@ def init_lane(
 ) -> Slots:
     """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
     read, noise = read_of(job.options, conditions), noise_of(job.options, conditions)
+    lengths = lengths_in_search(job.fields, length)
 
     def slots(inputs: Inputs) -> Slots:
         limits = job.search.limits(inputs, special_ids(job.model), job.options)
@@ -121,7 +125,7 @@ def init_lane(
         return init_slots(job.model, params, inputs, limits, columns, strategy, job.search.hook, read, noise)
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
-        axes = (x.shape[0], length, *x.shape[2:]) if name in job.padded else x.shape
+        axes = (x.shape[0], lengths[name], *x.shape[2:]) if name in lengths else x.shape
         return jax.ShapeDtypeStruct(axes, x.dtype)
 
     def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
@@ -180,7 +184,6 @@ class Lane:
       index: of the lane in the queue.
       job: what it searches.
       size: of the lane.
-      fields: that decoding reads.
       variables: of the model, on the worker's device.
       queue: where requests come from. Those that overflow go back to it, for the next lane.
       workers: how many share the queue.
@@ -191,12 +194,11 @@ class Lane:
         index: int,
         job: ProgramKey,
         size: LaneShape,
-        fields: Fields,
         variables: Variables,
         queue: Queue,
         workers: int = 1,
     ) -> None:
-        self.index, self.job, self.size, self.fields = index, job, size, fields
+        self.index, self.job, self.size = index, job, size
         self.variables, self.queue, self.workers = variables, queue, workers
         lengths = [length for length in job.options.buckets if length < size.inputs]
         self._lengths = (*(length for length in lengths[-1:] if 2 * length >= size.inputs), size.inputs)
@@ -251,7 +253,7 @@ class Lane:
                 resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
         if self.job.search.named is not as_found:
             result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
-            inputs = jax.tree.map(jnp.asarray, batch([], self.fields, self.size.inputs, 1))
+            inputs = jax.tree.map(jnp.asarray, batch([], self.job.fields, self.size.inputs, 1))
             self.job.search.named(self.job.model, result, inputs)
 
     def _resize(self) -> None:
@@ -315,7 +317,7 @@ class Lane:
 
     @enough_memory()
     def _init_slots(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
-        inputs = batch([request.example for request in requests], self.fields, length, rows)
+        inputs = batch([request.example for request in requests], self.job.fields, length, rows)
         options = [request.options for request in requests] or [self.job.options]
         lines = [request.line for request in requests] or [0]
         certain = [request.certain for request in requests] or [None]
@@ -339,7 +341,7 @@ class Lane:
             else:
                 result: SearchResult = jax.tree.map(lambda x, s=slot: x[s : s + 1], snapshot.results)
                 if self.job.search.named is not as_found:
-                    inputs = batch([request.example], self.fields, self.size.inputs, 1)
+                    inputs = batch([request.example], self.job.fields, self.size.inputs, 1)
                     arrays = jax.tree.map(jnp.asarray, (result, inputs))
                     result = self.job.search.named(self.job.model, *arrays)
                 yield request, jax.tree.map(lambda x: np.asarray(x)[0], result)

@@ -106,13 +106,15 @@ def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfi
     return source_limits(inputs["source"], special.pad, options.extra_length, options.max_length)
 
 
-def limits_of_prompt(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
-    """The same limit for what follows any prompt, `inputs["source"]`: `extra_length` tokens and <eos>, or
-    `max_length`, which counts it."""
+def limits_of_options(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
+    """The same limit for the outputs of all rows, whatever they read: `extra_length` tokens and <eos>, or
+    `max_length`, which counts it. A row is there if anything of `inputs["source"]` is: ids that are not
+    <pad>, or numbers that are finite."""
     longest = options.extra_length + 1
     longest = longest if options.max_length is None else min(longest, options.max_length)
-    there = (inputs["source"] != special.pad).any(axis=1)
-    return Limits(jnp.where(there, longest, 0), longest)
+    source = inputs["source"]
+    there = source != special.pad if jnp.issubdtype(source.dtype, jnp.integer) else jnp.isfinite(source)
+    return Limits(jnp.where(there.any(axis=range(1, source.ndim)), longest, 0), longest)
 
 
 def as_found(model: nn.Module, found: SearchResult, inputs: Inputs) -> SearchResult:

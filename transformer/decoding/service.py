@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from transformer.config import DecodingConfig
-from transformer.data.sequences import Fields, sides
+from transformer.data.sequences import Fields
 from transformer.decoding.batch_search import BatchSearch
 from transformer.decoding.lanes import Lane, ProgramKey, sizes
 from transformer.decoding.queue import Queue, Request
@@ -37,13 +37,13 @@ class SearchService:
         copies = [_on_device(variables, device) for device in devices]
         rows = -(-options.rows // len(devices))
         if isinstance(search, AutoregressiveSearch):
-            job = ProgramKey(search, model, options.static(), tuple(sides(fields)))
-            shapes = sizes(job, fields, rows)
+            job = ProgramKey(search, model, options.static(), tuple(fields.items()))
+            shapes = sizes(job, rows)
             self._lengths, queue = [shape.inputs for shape in shapes], Queue(len(shapes))
 
             def searchers(worker: int) -> list[Searcher]:
                 return [
-                    Lane(index, job, shape, fields, copies[worker], queue, len(devices))
+                    Lane(index, job, shape, copies[worker], queue, len(devices))
                     for index, shape in enumerate(shapes)
                 ]
         else:

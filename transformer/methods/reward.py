@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import Config
 from transformer.config.methods import RewardConfig
 from transformer.decoding.beam import BeamSearch
+from transformer.decoding.calls import Inputs
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import wu_penalty
@@ -51,14 +52,14 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         if context.deterministic:
             return loss
         assert isinstance(model, EncoderDecoder)
-        source, target = batch["source"], batch["target"]
+        inputs, target = plain.inputs_of(batch), batch["target"]
         rngs = context.rngs("candidates")
         assert rngs
-        limits = source_limits(source, model.config.special.pad, options.extra_length, None)
-        search = functools.partial(_searched, model, jax.lax.stop_gradient(variables), source, limits)
+        limits = source_limits(batch["source"], model.config.special.pad, options.extra_length, None)
+        search = functools.partial(_searched, model, jax.lax.stop_gradient(variables), inputs, limits)
         candidates = search(choice_of(options), rngs["candidates"])
         rewards = reward(candidates, target)
-        log_p = log_probabilities(model, variables, source, candidates, limits)
+        log_p = log_probabilities(model, variables, inputs, candidates, limits)
         words = (target != model.config.special.pad).sum(axis=-1).astype(jnp.float32)
         rows = (words > 0).astype(jnp.float32)
         metrics = {**loss.metrics, "reward": ((rewards.mean(axis=-1) * rows).sum(), rows.sum())}
@@ -92,20 +93,20 @@ def choice_of(options: RewardConfig) -> Strategy:
 def _searched(
     model: EncoderDecoder,
     variables: Variables,
-    source: Int[Array, "b s"],
+    inputs: Inputs,
     limits: Limits,
     choice: Strategy,
     key: Array,
 ) -> Int[Array, "b n t"]:
-    """Candidates for each source."""
-    read = Randomness.of(key, jnp.arange(len(source)), 1.0) if isinstance(choice, Sampled) else ()
-    return search_all(model, variables, {"source": source}, limits, choice, read=read).tokens
+    """Candidates for each row."""
+    read = Randomness.of(key, jnp.arange(len(limits.each)), 1.0) if isinstance(choice, Sampled) else ()
+    return search_all(model, variables, inputs, limits, choice, read=read).tokens
 
 
 def log_probabilities(
     model: EncoderDecoder,
     variables: Variables,
-    source: Int[Array, "b s"],
+    inputs: Inputs,
     candidates: Int[Array, "b n t"],
     limits: Limits,
 ) -> Float[Array, "b n"]:
@@ -115,7 +116,7 @@ def log_probabilities(
     targets = candidates.reshape(rows * count, time)
 
     def run(model: EncoderDecoder) -> tuple[Array, Array]:
-        memory = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), model.encode(source))
+        memory = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), model.encode(**inputs))  # type: ignore[arg-type]
         return model.output_factors(model.decode(memory, decoder_input(targets, special)))
 
     factors: Any = model.apply(variables, method=run)

@@ -62,7 +62,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
             model,
             variables,
             context,
-            batch["source"],
+            **plain.inputs_of(batch),
             segments=source_segments,
             deterministic=False,
             rngs=dropout,

@@ -23,7 +23,7 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
     fields, batching = task.fields, task.batching()
     longest, random = batching.buckets[-1], np.random.default_rng(0)
     rows = batching.rows(longest)
-    each = max(1, max(longest) // TOKENS) if batching.packed else 1
+    each = max(1, max(longest, default=1) // TOKENS) if batching.packed else 1
     count = POOL * rows * each
     arrays: dict[str, Sequences | np.ndarray] = {
         name: np.zeros((count, *field.shape), field.dtype) for name, field in fields.items()
@@ -36,5 +36,5 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
     while time.perf_counter() - start < seconds:
         chosen = random.integers(count, size=rows * each)
         gathered(arrays, chosen, counts, fields, longest, rows, batching.packed)
-        made += rows * max(longest)
+        made += rows * max(longest, default=1)
     return made / (time.perf_counter() - start)

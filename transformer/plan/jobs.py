@@ -86,8 +86,8 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Lan
             lines = there(np.zeros(options.rows, np.int32))
             search = functools.partial(found, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        job = ProgramKey(found, model, options.static(), tuple(n for n, f in fields.items() if f.padded))
-        size = sizes(job, fields, options.rows)[0]
+        job = ProgramKey(found, model, options.static(), tuple(fields.items()))
+        size = sizes(job, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
         conditions = RowOptions.of([options], [0], rows)

@@ -37,9 +37,9 @@ class System:
     """(what the model has sown in "intermediates") -> [layer, batch, head, target, source]: its attention to
     the source, which training can guide."""
     alignment: Callable[..., Any] | None = None
-    """(model, variables, source, target) -> [batch, target, source]: the attention of each target step."""
+    """(model, variables, inputs, target) -> [batch, target, source]: the attention of each target step."""
     scores: Callable[..., Any] | None = None
-    """(model, variables, source, target) -> `TokenScores`: log P of each target token."""
+    """(model, variables, inputs, target) -> `TokenScores`: log P of each target token."""
     task: type[Task] = Translation
     """What goes in and out of it."""
     carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()

@@ -89,20 +89,26 @@ def apply_training(
 
 @dataclass(frozen=True)
 class TranslationObjective:
-    """Label-smoothed cross-entropy of the target given the source, with teacher forcing.
+    """Label-smoothed cross-entropy of the target given the inputs, with teacher forcing.
 
-    The batch has `source` and `target`, ids `[rows, length]`, each sentence closed by <eos>, then <pad>; for
-    packed rows also `source_segments` and `target_segments`, the index of each token's sentence in its row.
+    The batch has the inputs, named as the arguments of the model, and `target`, ids `[rows, length]`, each
+    sentence closed by <eos>, then <pad>; for packed rows also `source_segments` and `target_segments`, the
+    index of each token's sentence in its row.
 
     The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, whether the target
     had the highest logit, of each target token. The weight is their number.
     """
 
     smoothing: float
+    inputs: tuple[str, ...] = ("source",)
 
     def __call__(self, model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         factors, sown = self.factors(model, variables, batch, context)
         return self.of_factors(model, batch, factors, sown)
+
+    def inputs_of(self, batch: Batch) -> Batch:
+        """What the encoder reads."""
+        return {name: batch[name] for name in self.inputs}
 
     def decoder_input(
         self, model: nn.Module, batch: Batch
@@ -122,8 +128,8 @@ class TranslationObjective:
             model,
             variables,
             context,
-            batch["source"],
-            given,
+            **self.inputs_of(batch),
+            target=given,
             segments=segments,
             deterministic=context.deterministic,
             rngs=context.rngs("dropout"),
@@ -141,9 +147,9 @@ class TranslationObjective:
         return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
 
 
-def translation_objective(smoothing: float) -> TranslationObjective:
+def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
-    return TranslationObjective(smoothing)
+    return TranslationObjective(smoothing, inputs)
 
 
 def _special(model: nn.Module) -> SpecialIds:
@@ -151,5 +157,5 @@ def _special(model: nn.Module) -> SpecialIds:
     return model.config.special
 
 
-def _output_factors(model: EncoderDecoder, *inputs: Array, **options: Any) -> tuple[Array, Array]:
-    return model.output_factors(model.hidden(*inputs, **options))
+def _output_factors(model: EncoderDecoder, **inputs: Any) -> tuple[Array, Array]:
+    return model.output_factors(model.hidden(**inputs))

@@ -28,7 +28,8 @@ def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarra
         return None
     lengths = [len(example[name]) + -len(example[name]) % MULTIPLE for name in sides(fields)]
     batch = stacked([example], fields, lengths, 1)
-    source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
-    weights = np.asarray(aligned(system, model, decoder.variables, source, target))[0]
-    rows, columns = np.asarray(model.target_mask(target))[0], np.asarray(model.source_mask(source))[0]
-    return weights[rows][:, columns]
+    inputs = {name: jnp.asarray(batch[name]) for name in decoder.task.inputs}
+    target = jnp.asarray(batch["target"])
+    weights = np.asarray(aligned(system, model, decoder.variables, inputs, target))[0]
+    rows, columns = model.target_mask(target), model.source_mask(inputs["source"])
+    return weights[np.asarray(rows)[0]][:, np.asarray(columns)[0]]

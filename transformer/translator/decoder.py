@@ -23,7 +23,8 @@ from transformer.config import (
 )
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.corpus import Record
-from transformer.data.sequences import longest_side
+from transformer.data.sequences import length_in_search
+from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
 from transformer.decoding.service import SearchService
@@ -265,7 +266,7 @@ class Decoder(Generic[TaskT]):
         """The outputs of a request, best first. It runs in the thread that has searched it."""
         return search_outputs(self, request, result)
 
-    def source_positions(self, request: Request, source: jax.Array) -> int:
+    def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
         return len(request.example["source"])
 
@@ -284,7 +285,7 @@ class Decoder(Generic[TaskT]):
         is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
         certain, requests = None if is_reranked else n_best, dict[int, Request]()
         for (line, record), example in zip(filled.items(), inputs.examples, strict=True):
-            searched = example, longest_side(example, inputs.fields), line, settings, certain
+            searched = example, length_in_search(example, inputs.fields), line, settings, certain
             requests[line] = Request(*searched, self.finished, record, n_best, extras)
         self._service(settings, inputs).submit(requests.values())
         empty = [line for line, _ in records if line not in requests]

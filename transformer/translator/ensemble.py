@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer.decoding.calls import Inputs
 from transformer.decoding.ensemble import Ensemble, alike, by_members, ensemble_scores, together
 from transformer.decoding.search import autoregressive_search
 from transformer.errors import UserError
@@ -27,10 +28,10 @@ class MeanAlignment:
     """Of each kind of member."""
 
     def __call__(
-        self, model: Ensemble, variables: Variables, source: Array, target: Array
+        self, model: Ensemble, variables: Variables, inputs: Inputs, target: Array
     ) -> Float[Array, "b t s"]:
         def one(index: int, kind: nn.Module, held: Variables) -> Array:
-            return self.systems[index].required("alignment")(kind, held, source, target)
+            return self.systems[index].required("alignment")(kind, held, inputs, target)
 
         each = jnp.concatenate(by_members(model, variables, one))
         return jnp.tensordot(jnp.array(sum(model.weights, ())), each, axes=1)

@@ -6,21 +6,21 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import TokenScores
-from transformer.model.encoder_decoder import Source
 from transformer.model.parameters import Variables
 from transformer.systems.system import System
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def scored(
-    system: System, model: nn.Module, variables: Variables, source: Source, target: Int[Array, "b t"]
+    system: System, model: nn.Module, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
 ) -> TokenScores:
-    return system.required("scores")(model, variables, source, target)
+    return system.required("scores")(model, variables, inputs, target)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def aligned(
-    system: System, model: nn.Module, variables: Variables, source: Source, target: Array
+    system: System, model: nn.Module, variables: Variables, inputs: Inputs, target: Array
 ) -> Float[Array, "b t s"]:
-    return system.required("alignment")(model, variables, source, target)
+    return system.required("alignment")(model, variables, inputs, target)

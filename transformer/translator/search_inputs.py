@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from transformer.config import BeamConfig, DecodingConfig
 from transformer.data.corpus import Record
-from transformer.data.sequences import Example, Fields, longest_side
+from transformer.data.sequences import Example, Fields, length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
 from transformer.decoding.lanes import batch
@@ -82,7 +82,7 @@ def steered_search(
 def search_of_one(system: System, task: Task, record: Record, settings: DecodingConfig) -> tuple[Any, Inputs]:
     """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
     inputs = search_inputs(system, task, {1: record}, settings)
-    length = bucket_of(longest_side(inputs.examples[0], inputs.fields), settings)
+    length = bucket_of(length_in_search(inputs.examples[0], inputs.fields), settings)
     row = jax.tree.map(jnp.asarray, batch(inputs.examples, inputs.fields, length, 1))
     return steered_search(system, task, settings, inputs.hooks), row
 
@@ -94,7 +94,7 @@ def room_of(task: Task, record: Record, settings: DecodingConfig) -> int:
 
 
 def _room(task: Task, example: Example, settings: DecodingConfig) -> int:
-    longest = longest_side(example, _fields(task)) + settings.extra_length
+    longest = length_in_search(example, _fields(task)) + settings.extra_length
     return min(longest, settings.max_length or longest, settings.buckets[-1]) - 1
 
 

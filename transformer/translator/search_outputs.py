@@ -10,7 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.config import BeamConfig, MbrConfig
+from transformer.data.sequences import length_in_search
+from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct
+from transformer.decoding.lanes import batch
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.model.parameters import Variables
@@ -46,7 +49,7 @@ class TrainedModel(Protocol):
     variables: Variables
     task: Any
 
-    def source_positions(self, request: Request, source: jax.Array) -> int:
+    def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
 
 
@@ -73,17 +76,17 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
 
 def teacher_forcing(
     decoder: TrainedModel, request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
-) -> tuple[System, nn.Module, Variables, jax.Array, jax.Array]:
+) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
-    rows, columns = result.tokens.shape
-    field, elements = decoder.task.fields["source"], request.example["source"]
-    length = bucket_of(len(elements), request.options)
-    source = np.full((rows, length, *field.shape), field.fill, field.dtype)
-    source[: len(hypotheses), : len(elements)] = elements
-    target = padded([x.ids for x in hypotheses], columns, rows, decoder.task.special.pad)
-    source_rows, target_rows = shard_rows(source, target)
-    return decoder.system, decoder.model, decoder.variables, source_rows, target_rows
+    task, (rows, columns) = decoder.task, result.tokens.shape
+    fields = {name: task.fields[name] for name in task.inputs}
+    bucket = bucket_of(length_in_search(request.example, fields), request.options)
+    row = batch([request.example], fields, bucket, 1)
+    target = padded([x.ids for x in hypotheses], columns, rows, task.special.pad)
+    *arrays, target_rows = shard_rows(*(np.repeat(array, rows, axis=0) for array in row.values()), target)
+    inputs = dict(zip(row, arrays, strict=True))
+    return decoder.system, decoder.model, decoder.variables, inputs, target_rows
 
 
 def with_alignments(

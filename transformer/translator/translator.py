@@ -284,7 +284,9 @@ class Translator(Decoder[Translation]):
             source, target = (
                 padded([ids[row] for row in rows], length, count, pad) for ids in (source_ids, target_ids)
             )
-            of_tokens = scored(self.system, self.model, self.variables, *shard_rows(source, target))
+            source_rows, target_rows = shard_rows(source, target)
+            inputs = {"source": source_rows}
+            of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
             scores[rows] = np.asarray(of_tokens.log_p).sum(axis=1)[: len(rows)]
         return scores
 

@@ -32,11 +32,11 @@ copying_search = AutoregressiveSearch(named=_copied_words)
 
 
 def copying_scores(
-    model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: CopyingTransformer, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
 ) -> TokenScores:
     """log P of each target token, including <eos>. The entropy is that of the choice between generating and
     copying, and of the word or the source position chosen."""
-    (log_p, _, mixture), _ = forced(model, variables, source, target)
+    (log_p, _, mixture), _ = forced(model, variables, inputs["source"], target)
     is_token = target != model.config.special.pad
     generate, copy = jnp.exp(mixture.log_generate), jnp.exp(mixture.log_copy)
     pointed = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
@@ -47,8 +47,8 @@ def copying_scores(
 
 
 def pointers(
-    model: CopyingTransformer, variables: Variables, source: Int[Array, "b s"], target: Int[Array, "b t"]
+    model: CopyingTransformer, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
 ) -> Float[Array, "b t s"]:
     """The pointer distribution over the source for each token of a translation."""
-    (_, _, mixture), _ = forced(model, variables, source, target)
+    (_, _, mixture), _ = forced(model, variables, inputs["source"], target)
     return mixture.pointer

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.decoding.calls import Inputs, whole
 from transformer.decoding.forced import sown_attention
 from transformer.decoding.scores import TokenScores, token_scores
 from transformer.model.parameters import Variables
@@ -36,13 +37,13 @@ def initial_draft(
 def nonautoregressive_scores(
     model: NonAutoregressiveTransformer,
     variables: Variables,
-    source: Int[Array, "b s"],
+    inputs: Inputs,
     target: Int[Array, "b t"],
 ) -> TokenScores:
     """log P of each target token, with all predicted at once from the likeliest fertilities. The length is
     given, except for decoder input bos, where tokens beyond `bos_length` are impossible."""
-    c, draft = model.config, initial_draft(model, variables, source, target)
-    logits = _as_long(jnp.asarray(model.apply(variables, source, draft)), target)
+    c, draft = model.config, initial_draft(model, variables, inputs["source"], target)
+    logits = _as_long(jnp.asarray(whole(model, variables, inputs, draft)), target)
     found, is_token = token_scores(logits, target, c.special.pad), target != c.special.pad
     beyond = is_token & (jnp.arange(target.shape[1]) >= draft.shape[1])
     return replace(found, log_p=jnp.where(beyond, -jnp.inf, found.log_p))
@@ -51,15 +52,15 @@ def nonautoregressive_scores(
 def nonautoregressive_attention(
     model: NonAutoregressiveTransformer,
     variables: Variables,
-    source: Int[Array, "b s"],
+    inputs: Inputs,
     target: Int[Array, "b t"],
 ) -> Float[Array, "b t s"]:
     """Cross-attention weights of each target position, averaged over layers and heads. The input of a masked
     decoder is the target, that of the others the initial draft."""
     draft = target
     if model.config.decoder_input != "masked":
-        draft = initial_draft(model, variables, source, target)
-    weights = sown_attention(cross_attention, model, variables, source, draft)
+        draft = initial_draft(model, variables, inputs["source"], target)
+    weights = sown_attention(cross_attention, model, variables, inputs, draft)
     return jax.lax.stop_gradient(_as_long(weights, target))
 
 

@@ -120,7 +120,7 @@ def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | No
 
     def fertilities(source: Int[Array, "b s"], target: Int[Array, "b t"]) -> Int[Array, "b s"]:
         traced = jax.tree.map(jnp.asarray, variables)
-        weights = teacher.system.required("alignment")(teacher.model, traced, source, target)
+        weights = teacher.system.required("alignment")(teacher.model, traced, {"source": source}, target)
         weights = jnp.where((source != c.special.pad)[:, None, :], weights, -1)
         aligned = jax.nn.one_hot(weights.argmax(axis=-1), source.shape[1], dtype=jnp.int32)
         return (aligned * (target != c.special.pad)[:, :, None]).sum(axis=1)

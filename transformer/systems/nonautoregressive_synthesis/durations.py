@@ -70,7 +70,7 @@ def teacher_durations(config: Config, load_teacher: Callable[[Path], Any]) -> Du
 
     def found(source: Int[Array, "b s"], target: Float[Array, "b t bands"]) -> Int[Array, "b s"]:
         traced = jax.tree.map(jnp.asarray, variables)
-        attention = sown_attention(cross_attention, model, traced, source, target)
+        attention = sown_attention(cross_attention, model, traced, {"source": source}, target)
         steps = jnp.isfinite(target[..., 0])[:, :: c.reduction]
         theirs = jnp.arange(steps.shape[1]) * c.reduction // model.config.reduction  # the teacher's steps
         return durations(attention[:, theirs], steps, source != c.special.pad)
