@@ -1,6 +1,7 @@
 """Masks, and attention compared with loops. Tolerances as in test_model.py."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -190,12 +191,8 @@ def test_attention_weights_sum_to_one_and_are_zero_where_masked():
 
 def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     model = Transformer(tiny(attention="fused"))
-    look = jax.jit(
-        lambda variables, source, target: sown_attention(
-            cross_attention, model, variables, {"source": source}, target
-        )
-    )
-    looked = look(random_variables(model), jnp.asarray(SOURCE), jnp.asarray(TARGET))
+    look = jax.jit(partial(sown_attention, cross_attention, model))
+    looked = look(random_variables(model), {"source": jnp.asarray(SOURCE)}, jnp.asarray(TARGET))
     assert looked.shape == (3, 5, 7)
     np.testing.assert_allclose(looked.sum(axis=-1), 1, atol=1e-6)
     assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()

@@ -150,6 +150,7 @@ LINES = {
     "toy-frames": "0.1 0.2 0.3",
     "toy-memory": "1 1 2 3 5 8",
     "toy-waves": "3 7",
+    "toy-images": "0 0 0 1 1 1 0 0 0",
 }
 
 

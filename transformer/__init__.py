@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from transformer.systems.system import System as System
     from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.hypotheses import Hypothesis as Hypothesis
+    from transformer.tasks.lines import Lines as Lines
+    from transformer.tasks.outputs import DecodingTask as DecodingTask
     from transformer.tasks.task import Task as Task
+    from transformer.tasks.text import TextTask as TextTask
     from transformer.tasks.translation import Translation as Translation
     from transformer.trainer.train import train as train
     from transformer.training.objective import Context as Context
@@ -74,6 +77,9 @@ _HOMES = {
     "systems.speech.api": ("Transcriber",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
+    "tasks.outputs": ("DecodingTask",),
+    "tasks.text": ("TextTask",),
+    "tasks.lines": ("Lines",),
     "tasks.glossary": ("Glossary",),
     "tasks.hypotheses": ("Hypothesis",),
     "tasks.translation": ("Translation",),

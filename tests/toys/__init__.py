@@ -1,4 +1,4 @@
-"""Six small systems, written against the public contracts only: they are what the contracts are tested with.
+"""Seven small systems, written against the public contracts only: what the contracts are tested with.
 
 | | |
 |---|---|
@@ -7,10 +7,11 @@
 | tracked | a layer with running statistics of its activations and of their gradients |
 | matrices | a decoder whose cache is one matrix per head |
 | waves | real-valued outputs, with its own search |
+| images | pictures become labels: no array of an example is a sequence |
 | forbidden | a search hook that forbids a token |
 """
 
-from toys import forbidden, frames, matrices, memory, tracked, waves
+from toys import forbidden, frames, images, matrices, memory, tracked, waves
 from toys.task import ToyData, ToyTask
 from transformer import Options, register
 from transformer.config import DataConfig
@@ -21,6 +22,7 @@ TOYS = {
     "toy-tracked": tracked.SYSTEM,
     "toy-matrices": matrices.SYSTEM,
     "toy-waves": waves.SYSTEM,
+    "toy-images": images.SYSTEM,
     "toy-forbidden": forbidden.SYSTEM,
 }
 

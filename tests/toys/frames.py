@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
-from transformer import Context, Loss, System, Transformer
+from transformer import Context, DecodingTask, Lines, Loss, System, Transformer
 from transformer.data.sequences import Field
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
@@ -19,7 +19,7 @@ from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import apply_training
 
 
-class Frames(ToyTask):
+class Frames(ToyTask, DecodingTask, Lines):
     """Digits, each "spoken" as 20 to 40 noisy frames."""
 
     criterion = Metric("error", "digit error rate", higher_is_better=False)

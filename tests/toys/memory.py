@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
-from transformer import Context, Loss, System
+from transformer import Context, DecodingTask, Lines, Loss, System
 from transformer.config import ModelConfig
 from transformer.data.plans import Plan, Rows
 from transformer.data.sequences import Field, stacked
@@ -17,7 +17,7 @@ from transformer.model.parameters import Module
 from transformer.training.cross_entropy import cross_entropy
 
 
-class Stream(ToyTask):
+class Stream(ToyTask, DecodingTask, Lines):
     """One long row of digits, each the sum of the two before, in pieces of eight."""
 
     criterion = PERPLEXITY

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
-from transformer import Context, Loss, System
+from transformer import Context, DecodingTask, Lines, Loss, System
 from transformer.config import ModelConfig
 from transformer.data.sequences import Field
 from transformer.evaluation.scores import Metric, Score
 from transformer.model.parameters import Module
 
 
-class Waves(ToyTask):
+class Waves(ToyTask, DecodingTask, Lines):
     """Digits become ten samples of two sines with these frequencies."""
 
     criterion = Metric("mse", "mean squared error", higher_is_better=False)

@@ -1,6 +1,6 @@
 """What decode.py writes for each line of input, and what it scores.
 
-A task names the module of its writer (`Task.writer`), which has a class `WRITER`.
+A task names the module of its writer (`Lines.writer`), which has a class `WRITER`.
 """
 
 import importlib
@@ -15,6 +15,7 @@ from transformer.errors import UserError
 from transformer.files import Json, parse_object
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -131,8 +132,15 @@ class Writer:
 
 
 def writer_of(given: DecodeArguments) -> type[Writer]:
-    """The writer of the run's task."""
-    task = find_system(Run(given.run_dir).config.system).task
+    """The writer of the run's task.
+
+    Raises:
+      UserError: it is not for the command line.
+    """
+    system = Run(given.run_dir).config.system
+    task = find_system(system).task
+    if not issubclass(task, Lines):
+        raise UserError(f"{given.run_dir}: system {system} does not read lines of text")
     writer: type[Writer] = importlib.import_module(task.writer).WRITER
     return writer
 

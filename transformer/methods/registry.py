@@ -29,7 +29,7 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
     Args:
       config: of the run.
       load_teacher: as for `System.objective`.
-      spell: the text of output ids (`Task.spell`).
+      spell: the text of output ids (`TextTask.spell`).
 
     Raises:
       UserError: methods do not go together, or with the system.

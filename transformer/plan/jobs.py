@@ -19,7 +19,9 @@ from transformer.model.placement import tracing_for
 from transformer.runtime.sharding import layout_of
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import find_system
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
+from transformer.tasks.text import spelling
 from transformer.training.objective import Context
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import configured_step, init_state
@@ -48,7 +50,7 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
     system, t = find_system(config.system), config.training
     model, optimizer = system.model(config.model), make_optimizer(config)
     layout = layout_of(config.mesh, declared_parameters(config), devices)
-    objective = objective_of(config, teacher, task.spell)
+    objective = objective_of(config, teacher, spelling(task))
     state = jax.eval_shape(
         lambda: init_state(
             model,
@@ -72,6 +74,8 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Lan
     config, task = prepared(config)
     system, options = find_system(config.system), config.decoding
     model = system.model(config.model)
+    found = system.required("search")
+    assert isinstance(task, DecodingTask)
     fields = {name: task.fields[name] for name in task.inputs}
     sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
 
@@ -79,7 +83,6 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Lan
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), tree)
 
     variables = there(model_shapes(config))
-    found = system.required("search")
     with tracing_for(platform):
         if not isinstance(found, AutoregressiveSearch):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))
@@ -103,7 +106,7 @@ def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
     as many). Neither recomputation nor element-wise work counts; masked products do."""
     config, task = prepared(config)
     system = find_system(config.system)
-    model, objective = system.model(config.model), objective_of(config, teacher, task.spell)
+    model, objective = system.model(config.model), objective_of(config, teacher, spelling(task))
     carry = system.carry(config, False)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:

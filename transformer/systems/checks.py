@@ -3,10 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import Config, DataConfig
+import numpy as np
+
+from transformer.config import Config, DataConfig, DecodingConfig, check_beam
 from transformer.config.decoding import methods_of
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
 from transformer.systems.registry import find_system, options_of
+from transformer.systems.system import System
+from transformer.tasks.outputs import DecodingTask
 
 
 def packs(config: Config) -> bool:
@@ -25,6 +30,19 @@ def decided_for(config: Config, platform: str) -> Config:
         batching: Any = "packed" if accelerated and packs(config) else "buckets"
         config = replace(config, data=replace(config.data, batching=batching))
     return config
+
+
+def check_search(system: System, task: DecodingTask, settings: DecodingConfig) -> None:
+    """Raises UserError if a system cannot search with these options."""
+    if isinstance(system.search, AutoregressiveSearch):
+        check_beam(settings, task.config.model)
+    if getattr(settings, "coverage_penalty", 0):
+        option, name = "--decoding.coverage-penalty", task.config.system
+        if system.alignment is None:
+            raise UserError(f"{option}: {name} has no alignments; leave it out")
+        if not np.issubdtype(task.fields["source"].dtype, np.integer):
+            raise UserError(f"{option}: what {name} reads has no words to cover; leave it out")
+    task.check_search(settings)
 
 
 def check_system(config: Config) -> None:

@@ -1,10 +1,14 @@
 """Examples of what a model does that are more than text: sounds and pictures, for the report of a run."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+
+from transformer.data.corpus import Record, Records
+from transformer.tasks.outputs import Output
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,29 @@ class ReportSample:
     """Such as what is said and what is heard, by name."""
     sounds: tuple[Sound, ...] = ()
     pictures: tuple[Picture, ...] = ()
+
+
+class Exhibits(ABC):
+    """What a `DecodingTask` adds, so that reports show sounds and pictures of it."""
+
+    @abstractmethod
+    def exhibited(self, records: Records, count: int) -> list[Record]:
+        """The records whose exhibits a report shows.
+
+        Args:
+          records: of the validation.
+          count: at most so many.
+        """
+
+    @abstractmethod
+    def exhibit(
+        self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None
+    ) -> ReportSample:
+        """Sounds and pictures of an exhibited record and its best output.
+
+        Args:
+          record: one of `exhibited`.
+          output: the first of `outputs`.
+          attention: of each target position to each source position, given the reference. None: the system
+            has no alignments.
+        """

@@ -24,8 +24,9 @@ from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
 from transformer.errors import UserError
 from transformer.files import parse_object, read_text, write_whole
-from transformer.tasks.exhibit import Axis, Picture, Sound
-from transformer.tasks.task import Task
+from transformer.tasks.exhibit import Axis, Exhibits, Picture, Sound
+from transformer.tasks.lines import Lines
+from transformer.tasks.outputs import DecodingTask
 from transformer.text import has_text
 
 SILENCE = float("-inf")
@@ -64,7 +65,7 @@ class Scale:
         return found
 
 
-class Recordings(Task):
+class Recordings(Exhibits, Lines, DecodingTask):
     """Recordings and what is said in them.
 
     Args:

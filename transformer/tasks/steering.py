@@ -17,7 +17,7 @@ from transformer.decoding.rules import segmentations
 from transformer.decoding.terms import LONGEST, SIZES, Terms
 from transformer.errors import UserError
 from transformer.files import brief
-from transformer.tasks.task import Steering
+from transformer.tasks.text import Steering
 from transformer.text import has_text
 
 

@@ -13,7 +13,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
@@ -40,10 +40,12 @@ from transformer.evaluation.scores import (
 from transformer.evaluation.segmentation import bleu_tokenizer, warning_of
 from transformer.files import brief
 from transformer.model.parameters import Arguments
-from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses
+from transformer.tasks.hypotheses import Hypothesis, hypotheses
+from transformer.tasks.lines import Lines
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.steering import TextSteering
-from transformer.tasks.task import Evaluation, Steering, Task
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text import Steering, TextTask
 from transformer.text import has_text
 
 log = logging.getLogger("transformer")
@@ -53,7 +55,7 @@ Pair = tuple[str, str]
 SIDES = ("source", "target")
 
 
-class Translation(Task):
+class Translation(TextTask, Lines):
     """Translation between two languages.
 
     Args:
@@ -313,13 +315,6 @@ class Translation(Task):
             f"no output can have {', '.join(wanted)} by the rules of this search: change these, or options "
             "such as --decoding.forbidden"
         )
-
-    def check_search(self, settings: DecodingConfig) -> None:
-        """Accepts all of them."""
-
-    def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
-        """The different translations by expected chrF, which becomes their score."""
-        return by_consensus(outputs)
 
     def scored(self, output: Hypothesis) -> str:
         """The translation."""

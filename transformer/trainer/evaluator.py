@@ -18,6 +18,8 @@ from transformer.runs.exhibits import exhibit_as_json
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
 from transformer.systems.registry import find_system
+from transformer.tasks.exhibit import Exhibits
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import TrainingData
 from transformer.tasks.task import Evaluation
 from transformer.trainer.signals import StopRequest, asked
@@ -39,6 +41,7 @@ class Evaluator:
 
     def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
         self.config, self.data, self.task, self.layout = config, data, data.task, layout
+        self.decoding = data.task if isinstance(data.task, DecodingTask) else None
         self.system = find_system(config.system)
         self._warned: set[str] = set()
         self._step = layout.compile_step(make_eval_step(self.system.model(config.model), objective))
@@ -49,8 +52,9 @@ class Evaluator:
         start, records = time.monotonic(), self.data.corpus.splits["validation"]
         means = self._means(variables, records, request)
         some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
-        task, count = self.task, self.config.training.samples
-        shown = some if task.decodes else task.prompts(some, count)
+        task, decoding, count = self.task, self.decoding, self.config.training.samples
+        prompts = decoding.prompts(some, count) if decoding else []
+        shown = some if task.decodes else prompts
         outputs = self._decoded(variables, "validation", shown, request) if means else []
         if asked(request) or means is None:
             return None
@@ -58,7 +62,7 @@ class Evaluator:
         score = score_of(Evaluation(some, outputs if task.decodes else [], means))
         lengths = [len(str(record)) for record in shown]
         chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
-        samples = [task.shown(shown[i], outputs[i]) for i in chosen]
+        samples = [decoding.shown(shown[i], outputs[i]) for i in chosen] if decoding else []
         scored = len(some) if task.decodes else len(records)
         part = f"first {scored:,} of " if scored < len(records) else "all "
         found = {
@@ -104,10 +108,12 @@ class Evaluator:
         """What the report shows of the first records of the validation that the task exhibits; none if a stop
         was requested."""
         count = min(EXHIBITS, self.config.training.samples)
-        chosen = self.task.exhibited(self.data.corpus.splits["validation"], count) if count else []
+        if not (count and self.decoding and isinstance(self.task, Exhibits)):
+            return []
+        chosen = self.task.exhibited(self.data.corpus.splits["validation"], count)
         if not chosen:
             return []
-        decoder = Decoder(self.config, variables, self.task, warns=False)
+        decoder = Decoder(self.config, variables, self.decoding, warns=False)
 
         def made(mine: list[Record]) -> list[Json]:
             try:
@@ -124,18 +130,19 @@ class Evaluator:
         self, variables: Variables, split: str, records: list[Record], request: StopRequest
     ) -> list[Any]:
         """The best output of each record, as scores need it. Some are missing if a stop was requested."""
-        if not records:
+        task = self.decoding
+        if task is None or not records:
             return []
-        decoder = Decoder(self.config, variables, self.task, warns=False)
+        decoder = Decoder(self.config, variables, task, warns=False)
         if is_main_process() and split not in self._warned:
-            if warning := self.task.truncated(records, self.config.decoding.buckets[-1]):
+            if warning := task.truncated(records, self.config.decoding.buckets[-1]):
                 log.warning(warning, split)
             self._warned.add(split)
 
         def decode(mine: list[Record]) -> list[Any]:
             found = decoder.stream(mine)
             going_on = itertools.takewhile(lambda _: not request.signal, found)
-            return [self.task.scored(best[0]) for best in going_on]
+            return [task.scored(best[0]) for best in going_on]
 
         return by_turns(records, decode)
 

@@ -26,6 +26,7 @@ from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import find_system
+from transformer.tasks.lines import Lines
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
@@ -309,8 +310,8 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
-        example = self.data.task.example_command(records[0], command("decode", self.run.name))
-        if example and find_system(self.config.system).search:
+        task, decode = self.data.task, command("decode", self.run.name)
+        if isinstance(task, Lines) and (example := task.example_command(records[0], decode)):
             self.watch.message(f"Try: {example}", command=True)
 
     # Stopping

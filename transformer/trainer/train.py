@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from transformer.config import Config, as_decided, check_beam, differences
+from transformer.config import Config, as_decided, differences
 from transformer.data.corpus import Corpus
 from transformer.data.remote import has
 from transformer.errors import UserError
@@ -20,9 +20,11 @@ from transformer.runtime.console import ProgressReporter
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
-from transformer.systems.checks import check_system, decided_for
+from transformer.systems.checks import check_search, check_system, decided_for
 from transformer.systems.registry import find_system
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import prepare
+from transformer.tasks.text import spelling
 from transformer.trainer.checks import check_task
 from transformer.trainer.clock import Clock
 from transformer.trainer.journal import Track, untracked
@@ -100,8 +102,9 @@ def train(
         watch.message(f"  {epochs:g} epochs are {training.steps:,} updates")
         if run:
             check_unchanged(run, config)
-    check_beam(config.decoding, config.model)
-    objective = objective_of(config, partial(load_teacher, task), task.spell)
+    if isinstance(task, DecodingTask):
+        check_search(system, task, config.decoding)
+    objective = objective_of(config, partial(load_teacher, task), spelling(task))
     if run is None:  # only now, after all checks: a run stores its options
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():

@@ -19,7 +19,6 @@ from transformer.config import (
     MbrConfig,
     Option,
     changed_search,
-    check_beam,
 )
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.corpus import Record
@@ -35,10 +34,11 @@ from transformer.runs.run import Run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.forks import refuse_forked
+from transformer.systems.checks import check_search
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
-from transformer.tasks.task import Output, Task
+from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import SearchInputs, search_inputs, steered_search
 from transformer.translator.search_outputs import NO_EXTRAS, Extras, search_outputs
@@ -46,7 +46,7 @@ from transformer.translator.search_outputs import NO_EXTRAS, Extras, search_outp
 AHEAD = 4096  # records read, and outputs kept, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
-TaskT = TypeVar("TaskT", bound=Task)
+TaskT = TypeVar("TaskT", bound=DecodingTask)
 D = TypeVar("D", bound="Decoder[Any]")
 
 
@@ -69,7 +69,7 @@ class Decoder(Generic[TaskT]):
       longest: the length up to which the model has positions; None: any.
     """
 
-    reads: ClassVar[Any] = Task
+    reads: ClassVar[Any] = DecodingTask
     """The type of its runs' task."""
     does: ClassVar[str] = "decode"
     """What they do, for messages."""
@@ -256,8 +256,7 @@ class Decoder(Generic[TaskT]):
                 f"--n-best {n_best}: must be at least 1 and at most {most}, which this search keeps; see "
                 "--decoding.beam-size, --decoding.samples and --decoding.method"
             )
-        check_beam(settings, self.config.model)
-        self.task.check_search(settings)
+        check_search(self.system, self.task, settings)
         return within_positions(settings, self.longest)
 
     # Inside

@@ -17,7 +17,8 @@ from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.errors import UserError
 from transformer.systems.system import System
-from transformer.tasks.task import Steering, Task
+from transformer.tasks.outputs import DecodingTask
+from transformer.tasks.text import Steering, TextTask, text_task
 from transformer.translator.lengths import bucket_of
 
 
@@ -34,7 +35,7 @@ class SearchInputs:
 
 def search_inputs(
     system: System,
-    task: Task,
+    task: DecodingTask,
     records: Mapping[int, Record],
     settings: DecodingConfig,
     warned: Sequence[int] = (),
@@ -46,7 +47,8 @@ def search_inputs(
     """
     lines, several = list(records), list(records.values())
     examples = task.input_examples(several, settings.buckets[-1], warned)
-    fields, steerings = _fields(task), task.steering(several, lines)
+    fields = _fields(task)
+    steerings = task.steering(several, lines) if isinstance(task, TextTask) else []
     if steerings:
         rooms = [_room(task, example, settings) for example in examples]
         _check_steering(system, steerings, settings, dict(zip(lines, rooms, strict=True)))
@@ -57,12 +59,12 @@ def search_inputs(
     return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
 
 
-def _fields(task: Task) -> Fields:
+def _fields(task: DecodingTask) -> Fields:
     return {name: task.fields[name] for name in task.inputs}
 
 
 def steered_search(
-    system: System, task: Task, settings: DecodingConfig, hooks: Sequence[SearchHook] = ()
+    system: System, task: DecodingTask, settings: DecodingConfig, hooks: Sequence[SearchHook] = ()
 ) -> Any:
     """The system's search, with the rules of the options and these hooks.
 
@@ -74,12 +76,18 @@ def steered_search(
         return search
     all_hooks = [search.hook] if search.hook != NO_HOOK else []
     if settings.steered:
-        phrases = tuple(ids for text in settings.forbidden for ids in task.phrases(text))
+        phrases = tuple(
+            ids
+            for text in settings.forbidden
+            for ids in text_task(task, f"--decoding.forbidden {text!r}").phrases(text)
+        )
         all_hooks.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
     return dataclasses.replace(search, hook=Hooks((*all_hooks, *hooks)))
 
 
-def search_of_one(system: System, task: Task, record: Record, settings: DecodingConfig) -> tuple[Any, Inputs]:
+def search_of_one(
+    system: System, task: DecodingTask, record: Record, settings: DecodingConfig
+) -> tuple[Any, Inputs]:
     """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
     inputs = search_inputs(system, task, {1: record}, settings)
     length = bucket_of(length_in_search(inputs.examples[0], inputs.fields), settings)
@@ -87,13 +95,13 @@ def search_of_one(system: System, task: Task, record: Record, settings: Decoding
     return steered_search(system, task, settings, inputs.hooks), row
 
 
-def room_of(task: Task, record: Record, settings: DecodingConfig) -> int:
+def room_of(task: DecodingTask, record: Record, settings: DecodingConfig) -> int:
     """How many tokens the output of a record may have, besides <eos>."""
     (example,) = task.input_examples([record], settings.buckets[-1])
     return _room(task, example, settings)
 
 
-def _room(task: Task, example: Example, settings: DecodingConfig) -> int:
+def _room(task: DecodingTask, example: Example, settings: DecodingConfig) -> int:
     longest = length_in_search(example, _fields(task)) + settings.extra_length
     return min(longest, settings.max_length or longest, settings.buckets[-1]) - 1
 

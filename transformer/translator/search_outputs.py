@@ -20,7 +20,7 @@ from transformer.model.parameters import Variables
 from transformer.runtime.arrays import shard_rows
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.task import Output
+from transformer.tasks.outputs import Output
 from transformer.translator.lengths import bucket_of, padded
 from transformer.translator.scoring import aligned, scored
 

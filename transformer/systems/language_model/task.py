@@ -36,9 +36,11 @@ from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Met
 from transformer.files import brief
 from transformer.model.parameters import Arguments
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.tasks.lines import Lines
 from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
-from transformer.tasks.task import Evaluation, Task
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text import TextTask
 from transformer.text import has_text
 
 log = logging.getLogger("transformer")
@@ -61,7 +63,7 @@ class Generated(Plain):
     """The generated ids."""
 
 
-class LanguageModelling(Task):
+class LanguageModelling(TextTask, Lines):
     """Predicts each token of running text from those before it.
 
     Args:
@@ -242,7 +244,8 @@ class LanguageModelling(Task):
 
     def check_search(self, settings: DecodingConfig) -> None:
         """Raises UserError if a model without memory is to write more than a segment."""
-        super().check_search(settings)
+        if settings.method == "mbr":
+            raise UserError("--decoding.method mbr: what follows a prompt has no consensus; leave it out")
         model = _model(self.config)
         longest = min(settings.extra_length, settings.max_length or settings.extra_length)
         segment = self.data.max_length
@@ -272,6 +275,10 @@ class LanguageModelling(Task):
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into tokens, for pieces of words at the beginning of a word."""
         return TextSteering(self.tokenizer, self.special).phrases(text)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of output ids alone."""
+        return self.tokenizer.decode(ids)
 
     def pieces(self, ids: Sequence[int], record: str) -> list[str]:
         """The token of each id."""

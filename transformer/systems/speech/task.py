@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig, ErrorRate
+from transformer.config import Config, ErrorRate
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.sequences import Example
@@ -24,16 +24,17 @@ from transformer.evaluation.segmentation import is_unspaced
 from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.model.parameters import Arguments
 from transformer.tasks.exhibit import ReportSample
-from transformer.tasks.hypotheses import Hypothesis, by_consensus, hypotheses, words_of
+from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
+from transformer.tasks.text import TextTask
 
 ErrorsOf = Callable[[Sequence[str], Sequence[str]], Score]
 """An error rate of outputs and references."""
 log = logging.getLogger("transformer")
 
 
-class SpeechToText(Recordings):
+class SpeechToText(Recordings, TextTask):
     """What is said in recordings, in their language or in another."""
 
     inputs = ("source",)
@@ -103,15 +104,6 @@ class SpeechToText(Recordings):
         if not several:
             raise UserError(NO_OUTPUT)
         return several
-
-    def check_search(self, settings: DecodingConfig) -> None:
-        """Accepts all but the coverage penalty, which counts words of a source."""
-        if getattr(settings, "coverage_penalty", 0):
-            raise UserError("--decoding.coverage-penalty: recordings have no words to cover; leave it out")
-
-    def consensus(self, outputs: list[Hypothesis]) -> list[Hypothesis]:
-        """The different texts by expected chrF, which becomes their score."""
-        return by_consensus(outputs)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The ids of a phrase, if the vocabulary can spell it."""
