@@ -16,6 +16,7 @@ from jaxtyping import TypeCheckError
 from toy_batches import BOS
 from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
+from transformer.config import EncoderConfig
 from transformer.model.layers import Embedding
 from transformer.model.placement import tracing_for
 from transformer.model.positions import sinusoids
@@ -47,6 +48,10 @@ VARIANTS = {
     "alibi, restricted": {"positions": "alibi", "window": 2, "num_heads": 4},
     "relative": {"positions": "relative"},
     "relative, restricted": {"positions": "relative", "window": 2},
+    "an encoder of its own": {
+        "share_embeddings": "target",
+        "encoder": EncoderConfig(d_model=12, d_ff=20, num_heads=3, norm="pre", positions="rotary"),
+    },
 }
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from transformer.config import Config as Config
     from transformer.config import DataConfig as DataConfig
     from transformer.config import DecodingConfig as DecodingConfig
+    from transformer.config import EncoderConfig as EncoderConfig
     from transformer.config import GreedyConfig as GreedyConfig
     from transformer.config import MbrConfig as MbrConfig
     from transformer.config import OptimizerConfig as OptimizerConfig
@@ -60,6 +61,7 @@ _HOMES = {
         "Config",
         "DataConfig",
         "DecodingConfig",
+        "EncoderConfig",
         "GreedyConfig",
         "MbrConfig",
         "OptimizerConfig",

@@ -11,7 +11,7 @@ from transformer.config.decoding import (
     check_beam,
 )
 from transformer.config.devices import HostsConfig, MeshConfig
-from transformer.config.model import ModelConfig, SpecialIds, StackConfig, TransformerConfig
+from transformer.config.model import EncoderConfig, ModelConfig, SpecialIds, StackConfig, TransformerConfig
 from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
 from transformer.config.ranges import COUNTS, LONGEST, Option, Range
 from transformer.config.training import BleuTokenizer, ErrorRate, OptimizerConfig, TrainingConfig
@@ -25,6 +25,7 @@ __all__ = [
     "CorpusConfig",
     "DataConfig",
     "DecodingConfig",
+    "EncoderConfig",
     "ErrorRate",
     "GreedyConfig",
     "HostsConfig",

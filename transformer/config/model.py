@@ -1,10 +1,16 @@
 """Options of networks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, check_ranges, check_types
 from transformer.errors import UserError
+
+Norm = Literal["post", "pre"]
+Activation = Literal["relu", "gelu", "swish"]
+PositionScheme = Literal["sinusoidal", "learned", "rotary", "alibi", "relative"]
+Mechanism = Literal["dot-product", "linear", "additive"]
+Normalization = Literal["layer", "batch", "power"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,11 @@ class ModelConfig:
         return self.num_layers
 
     @property
+    def of_encoder(self) -> "ModelConfig":
+        """The options of the encoder, if they differ from those of the decoder; otherwise the same."""
+        return self
+
+    @property
     def described(self) -> str:
         """Depth and width, for people."""
         return f"{self.num_layers}+{self.decoder_depth} layers, d_model {self.d_model}"
@@ -125,15 +136,15 @@ class StackConfig(ModelConfig):
     """Dropout on the attention weights (not in the paper)."""
     activation_dropout: Annotated[float, RATE] = 0.0
     """Dropout after the activation of the feed-forward networks (not in the paper)."""
-    norm: Literal["post", "pre"] = "post"
+    norm: Norm = "post"
     """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
     norm_epsilon: Annotated[float, Range(0, 1, above=True)] = 1e-6
     """Epsilon of layer normalisation."""
-    activation: Literal["relu", "gelu", "swish"] = "relu"
+    activation: Activation = "relu"
     """Activation of the feed-forward networks; relu in the paper."""
     attention_bias: bool = False
     """Add biases to the attention projections (not in the paper; imported models have them)."""
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative"] = "sinusoidal"
+    positions: PositionScheme = "sinusoidal"
     """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
     are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022); relative: a
     second score of query and distance, as in Transformer-XL (Dai et al. 2019)."""
@@ -141,11 +152,11 @@ class StackConfig(ModelConfig):
     """Rows of the learned position table. Sinusoids have no limit."""
     window: Annotated[int, Range(0, LARGEST)] | None = None
     """Restricted self-attention (section 4): maximum distance to attend to. None: unrestricted."""
-    mechanism: Literal["dot-product", "linear", "additive"] = "dot-product"
+    mechanism: Mechanism = "dot-product"
     """Mechanism of self-attention. dot-product: softmax(Q K^T / sqrt(d_k)) V (Eq. 1); linear: time linear in
     the length, and a decoding state of constant size (Katharopoulos et al. 2020); additive: by a small
     network (Bahdanau et al. 2015)."""
-    normalization: Literal["layer", "batch", "power"] = "layer"
+    normalization: Normalization = "layer"
     """Normalisation of each sublayer. layer: over the features of a position; batch: each feature over the
     positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
     (Shen et al. 2020)."""
@@ -213,12 +224,53 @@ class StackConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    """What the encoder of a `TransformerConfig` has otherwise than the decoder. None: the same."""
+
+    d_model: Annotated[int, Range(1, LARGEST)] | None = None
+    """Width of the encoder. A linear layer leads from it to that of the decoder."""
+    d_ff: Annotated[int, Range(1, LARGEST)] | None = None
+    """Inner width of the encoder's feed-forward networks."""
+    num_heads: Annotated[int, Range(1, LARGEST)] | None = None
+    """Number of attention heads in the encoder."""
+    d_k: Annotated[int, Range(1, LARGEST)] | None = None
+    """Width of a query and a key in one head of the encoder."""
+    d_v: Annotated[int, Range(1, LARGEST)] | None = None
+    """Width of a value in one head of the encoder."""
+    norm: Norm | None = None
+    """Layer normalisation in the encoder: after each residual sum (post), or before each sublayer (pre)."""
+    norm_epsilon: Annotated[float, Range(0, 1, above=True)] | None = None
+    """Epsilon of layer normalisation in the encoder."""
+    activation: Activation | None = None
+    """Activation of the encoder's feed-forward networks."""
+    attention_bias: bool | None = None
+    """Add biases to the attention projections of the encoder."""
+    positions: PositionScheme | None = None
+    """Position scheme of the encoder."""
+    max_positions: Annotated[int, Range(1, LARGEST)] | None = None
+    """Rows of the encoder's learned position table."""
+    mechanism: Mechanism | None = None
+    """Mechanism of the encoder's self-attention."""
+    normalization: Normalization | None = None
+    """Normalisation of each sublayer of the encoder."""
+
+    def __post_init__(self) -> None:
+        check_ranges("model.encoder", self)
+
+
+SAME = EncoderConfig()
+"""An encoder that is like the decoder."""
+
+
+@dataclass(frozen=True)
 class TransformerConfig(StackConfig):
     """The encoder-decoder (Vaswani et al. 2017, section 3). Defaults are the paper's base model."""
 
     decoder_layers: Annotated[int, Range(1, DEEPEST)] | None = None
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: num_layers."""
+    encoder: EncoderConfig = SAME
+    """What the encoder has otherwise than the decoder."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
     attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
@@ -243,6 +295,36 @@ class TransformerConfig(StackConfig):
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
+        if self.encoder != SAME:
+            self._check_encoder()
+
+    def _check_encoder(self) -> None:
+        try:
+            width = self.of_encoder.d_model
+        except UserError as error:
+            raise UserError(f"in the encoder (--model.encoder): {error}") from error
+        if width != self.d_model and self.share_embeddings == "all":
+            raise UserError(
+                f"--model.encoder.d-model {width}: source and target of different widths cannot share one "
+                "matrix: use --model.share-embeddings target"
+            )
+
+    @property
+    def of_encoder(self) -> "TransformerConfig":
+        if self.encoder == SAME:
+            return self
+        given = {name: value for name, value in vars(self.encoder).items() if value is not None}
+        return replace(self, encoder=SAME, **given)
+
+    @property
+    def longest(self) -> int | None:
+        stacks = {self, self.of_encoder}
+        return min((stack.max_positions for stack in stacks if stack.positions == "learned"), default=None)
+
+    @property
+    def needs_whole_batch(self) -> str:
+        encoder = self.of_encoder.needs_whole_batch if self.encoder != SAME else ""
+        return super().needs_whole_batch or encoder
 
     @property
     def decoder_depth(self) -> int:
@@ -250,7 +332,7 @@ class TransformerConfig(StackConfig):
 
     @property
     def packing_conflict(self) -> str:
-        sequential = self.cross_mechanism in ("location", "monotonic")
-        return super().packing_conflict or (
-            f"--model.cross-mechanism {self.cross_mechanism}" if sequential else ""
-        )
+        if self.cross_mechanism in ("location", "monotonic"):
+            return f"--model.cross-mechanism {self.cross_mechanism}"
+        encoder = self.of_encoder.packing_conflict if self.encoder != SAME else ""
+        return super().packing_conflict or encoder

@@ -165,6 +165,7 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
         "a window": config.window is not None,
         "a separate d_k or d_v": config.num_heads * config.key_width != config.d_model
         or config.num_heads * config.value_width != config.d_model,
+        "an encoder unlike its decoder": config.of_encoder != config,
         "three separate embeddings": config.share_embeddings == "none",
     }
     if has := [name for name, there in cannot.items() if there]:

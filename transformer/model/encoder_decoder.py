@@ -34,7 +34,7 @@ class EncoderDecoder(Module):
         c = self.config
         if c.vocab_size < 1:
             raise ValueError("the config's vocab_size is not set")
-        self.source_embedding = Embedding(c, c.vocab_size)
+        self.source_embedding = Embedding(c.of_encoder, c.vocab_size)
         if c.share_embeddings != "all":
             self.target_embedding = Embedding(c, c.output_size)
         if c.share_embeddings == "none":

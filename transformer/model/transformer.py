@@ -16,7 +16,7 @@ from transformer.model import kernels
 from transformer.model.attention import MECHANISMS, self_attention, source_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States, join_heads
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
-from transformer.model.layers import FeedForward, Residual
+from transformer.model.layers import Affine, FeedForward, Residual
 from transformer.model.masks import Mask
 from transformer.model.mechanism import State
 from transformer.model.normalization import normalization
@@ -220,15 +220,19 @@ class Transformer(EncoderDecoder):
 
     def setup(self) -> None:
         super().setup()
-        c = self.config
+        c, encoder = self.config, self.config.of_encoder
         encoder_layer = nn.remat(EncoderLayer, static_argnums=(5,)) if c.remat else EncoderLayer
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
-        self.encoder = [encoder_layer(c) for _ in range(c.num_layers)]
+        self.encoder = [encoder_layer(encoder) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
         self.second_view = VIEWS[c.cross_view](c)
+        if encoder.norm == "pre":
+            self.encoder_norm = normalization(encoder)
         if c.norm == "pre":
-            self.encoder_norm, self.decoder_norm = normalization(c), normalization(c)
-        self.source_positions, self.target_positions = PositionEncoding(c), PositionEncoding(c)
+            self.decoder_norm = normalization(c)
+        if encoder.d_model != c.d_model:
+            self.bridge = Affine(c.d_model, ("hidden", "model"))
+        self.source_positions, self.target_positions = PositionEncoding(encoder), PositionEncoding(c)
 
     def encode(
         self,
@@ -267,9 +271,12 @@ class Transformer(EncoderDecoder):
         for layer in self.encoder:
             x = layer(x, words, mask, positions, deterministic)
             outputs.append(x)
-        states = self.encoder_norm(x, words, deterministic) if self.config.norm == "pre" else x
-        every_layer = every_layer or self.config.cross_view != "last"
-        return Memory(states, words, tuple(outputs) if every_layer else ())
+        c, encoder = self.config, self.config.of_encoder
+        states = self.encoder_norm(x, words, deterministic) if encoder.norm == "pre" else x
+        layers = tuple(outputs) if every_layer or c.cross_view != "last" else ()
+        if encoder.d_model != c.d_model:
+            states, layers = self.bridge(states), tuple(map(self.bridge, layers))
+        return Memory(states, words, layers)
 
     def views(self, memory: Memory) -> list[Views]:
         """What each decoder layer reads of the source."""

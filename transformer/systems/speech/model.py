@@ -51,7 +51,7 @@ class SpeechTransformer(Transformer):
         super().setup()
         c = self.config
         self.halvings = [Halving(c) for _ in range(c.convolutions)]
-        self.front = Affine(c.d_model, ("hidden", "model"))
+        self.front = Affine(c.of_encoder.d_model, ("hidden", "model"))
 
     @nn.nowrap
     def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
