@@ -55,6 +55,13 @@ def test_a_png_file_has_the_values():
     np.testing.assert_allclose(pixels[0, 1, :3] * 255, COLOURS[1], atol=2)
 
 
+def test_a_png_file_has_the_colours():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    colours = np.random.default_rng(0).uniform(size=(3, 5, 3))
+    pixels = pyplot.imread(io.BytesIO(png_of(colours)))
+    np.testing.assert_allclose(pixels[..., :3], colours, atol=0.5 / 255 + 1e-6)
+
+
 def test_silence_after_the_frames_changes_no_length():
     rng = np.random.default_rng(0)
     for frames in (0, 1, 7, 100, 101):

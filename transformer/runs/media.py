@@ -31,17 +31,25 @@ def wav_of(samples: Float[np.ndarray, " samples"], rate: int = RATE) -> bytes:
     return content.getvalue()
 
 
-def png_of(values: Float[np.ndarray, "rows columns"]) -> bytes:
-    """A PNG file with a pixel for each value, from dark for 0 to light for 1 (ISO/IEC 15948)."""
+def png_of(values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows columns 3"]) -> bytes:
+    """A PNG file with a pixel for each value, from dark for 0 to light for 1, or for each red, green and blue
+    (ISO/IEC 15948)."""
     shades = np.rint(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
-    rows, columns = shades.shape
-    places = np.linspace(0, 1, len(COLOURS))
-    each = [np.interp(np.linspace(0, 1, 256), places, channel) for channel in zip(*COLOURS, strict=True)]
-    palette = np.rint(np.stack(each, axis=1)).astype(np.uint8).tobytes()
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)  # 8 bits, colours from the palette
-    filtered = np.pad(shades, ((0, 0), (1, 0))).tobytes()  # each row begins with its filter: none
-    parts = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(filtered, 9)), (b"IEND", b""))
+    rows, columns, *channels = shades.shape
+    colours = 2 if channels else 3  # those of each pixel, or from a palette
+    header = struct.pack(">IIBBBBB", columns, rows, 8, colours, 0, 0, 0)  # 8 bits
+    lines = np.pad(shades.reshape(rows, -1), ((0, 0), (1, 0)))  # each begins with its filter: none
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    if not channels:
+        parts.insert(1, (b"PLTE", _palette()))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+
+
+def _palette() -> bytes:
+    """Red, green and blue of each of 256 shades."""
+    knots, shades = np.linspace(0, 1, len(COLOURS)), np.linspace(0, 1, 256)
+    channels = [np.interp(shades, knots, channel) for channel in zip(*COLOURS, strict=True)]
+    return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

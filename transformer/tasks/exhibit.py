@@ -24,11 +24,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Picture:
-    """A matrix to be drawn."""
+    """A matrix to be drawn, or a picture in colours."""
 
     caption: str
-    values: Float[np.ndarray, "rows columns"]
-    """From 0 to 1. The first row is at the top."""
+    values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows columns 3"]
+    """From 0 to 1: of each pixel, or its red, green and blue. The first row is at the top."""
     x: Axis
     y: Axis
 
