@@ -1,1 +1,1 @@
-"""Measurements that anyone can repeat: `python -m benchmarks.NAME`."""
+"""Measurements that anyone can repeat. `python -m benchmarks` lists the commands."""

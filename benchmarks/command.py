@@ -72,19 +72,20 @@ def new_file(text: str) -> Path:
 
 
 def drawing_options(
-    name: str,
+    module: str,
     about: str | None,
-    number: int,
+    repeats: int,
     arguments: list[str] | None,
-    option: str = "repeats",
-    help: str = "timed runs of each size",
     panels: Sequence[str] = (),
 ) -> argparse.Namespace:
-    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats` or
-    another option with a number, `quick`, and if there are panels to choose from, `panels`."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
-    parser.add_argument("--output", type=new_file, default=Path(name), help="writes OUTPUT.json, OUTPUT.png")
-    parser.add_argument(f"--{option}", type=positive, default=number, help=f"{help} ({number})")
+    """The command line of a benchmark that writes OUTPUT.json and draws OUTPUT.png: `output`, `repeats`,
+    `quick`, and if there are panels to choose from, `panels`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    stem = Path(module.rpartition(".")[2])
+    parser.add_argument("--output", type=new_file, default=stem, help="writes OUTPUT.json, OUTPUT.png")
+    parser.add_argument(
+        "--repeats", type=positive, default=repeats, help=f"timed runs of each size ({repeats})"
+    )
     parser.add_argument("--quick", action="store_true", help="a few small sizes, to test that it runs")
     if panels:
         parser.add_argument(

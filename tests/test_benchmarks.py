@@ -5,21 +5,48 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import agreement as agreement_of
-from benchmarks import growth, rows, slots, student
-from benchmarks.__main__ import rows_of, sentences
+from benchmarks.__main__ import GROUPS, commands
+from benchmarks.__main__ import main as list_commands
 from benchmarks.command import needs, run
-from benchmarks.decoding import agreement, model
-from benchmarks.endurance import Watched, endure, watch
 from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
-from benchmarks.training import CASES, batch_of, jax_step
+from benchmarks.quality import student
+from benchmarks.quality.endurance import Watched, endure, watch
+from benchmarks.runs import once, sentences
+from benchmarks.speed import growth, rows, slots
+from benchmarks.speed.decoding import agreement, model
+from benchmarks.speed.peers import rows_of
+from benchmarks.speed.training import CASES, batch_of, jax_step
 from transformer import Translator, UserError
 from transformer.systems.parameters import model_shapes
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_command_is_listed_with_a_line(capsys):
+    """A module that can be run has the block at its end, so that is another way to find them."""
+    runnable = {
+        f"benchmarks.{path.parent.name}.{path.stem}"
+        for path in ROOT.glob("benchmarks/*/*.py")
+        if "run(__spec__.name, main)" in path.read_text(encoding="utf-8")
+    }
+    found = {name: about for group in GROUPS for name, about in commands(group).items()}
+    assert found.keys() == runnable
+    list_commands()
+    lines = capsys.readouterr().out.splitlines()
+    for name, about in found.items():
+        assert about.endswith("."), name
+        assert any(line.split() == [name, *about.split()] for line in lines), name
+
+
+def test_results_are_made_once(tmp_path):
+    path = tmp_path / "results.json"
+    assert [once(path, lambda value=value: {"value": value}) for value in (1, 2)] == [{"value": 1}] * 2
 
 
 def make_counter(step: int):
@@ -115,19 +142,17 @@ def test_endurance_at_a_small_size(tmp_path):
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        ("benchmarks", ["--rounds", "0"], "--rounds: 0: must be a whole number, at least 1"),
-        ("benchmarks", ["--steps", "-3"], "--steps: -3: must be a whole number, at least 1"),
-        ("benchmarks", ["dekode"], "no section dekode: there are train-tiny"),
-        ("benchmarks.growth", ["--repeats", "0"], "--repeats: 0: must be"),
-        ("benchmarks.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
-        ("benchmarks.options", ["--sizes", "huge"], "invalid choice: 'huge'"),
-        ("benchmarks.grid", ["--layouts", "tensors"], "invalid choice: 'tensors'"),
+        ("benchmarks.speed.training", ["--rounds", "0"], "--rounds: 0: must be a whole number, at least 1"),
+        ("benchmarks.speed.decoding", ["--steps", "-3"], "--steps: -3: must be a whole number, at least 1"),
+        ("benchmarks.speed.decoding", ["dekode"], "no section dekode: there are batch, sentence"),
+        ("benchmarks.speed.growth", ["--repeats", "0"], "--repeats: 0: must be"),
+        ("benchmarks.speed.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
+        ("benchmarks.speed.grid", ["--layouts", "tensors"], "invalid choice: 'tensors'"),
     ],
 )
 def test_commands_refuse_before_they_measure(module, arguments, message, capsys):
-    name = "benchmarks.__main__" if module == "benchmarks" else module
     with pytest.raises(SystemExit) as stop:
-        importlib.import_module(name).main(arguments)
+        importlib.import_module(module).main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -175,17 +200,6 @@ def test_what_slots_hold_over_time(finished, tmp_path):
         assert used >= len(best.ids) > 0
 
 
-def test_slots_and_batches_agree(finished, capsys):
-    agreement_of.main([str(finished), "--count", "12"])
-    lines = capsys.readouterr().out.splitlines()
-    assert sum("12 of 12 the same; ties: none" in line for line in lines) == 3
-    one = [[((4, 2), -1.0), ((5, 2), -2.0)], [((4, 2), -1.0)]]
-    swapped = [[((5, 2), -1.000001), ((4, 2), -2.0)], [((4, 2), -1.5)]]
-    assert list(agreement_of.differences(one, one)) == []
-    assert [row for row, gap in agreement_of.differences(one, swapped) if gap < agreement_of.TIE] == [0]
-    assert dict(agreement_of.differences(one, [one[0], []])) == {1: np.inf}
-
-
 def test_a_student_is_compared_with_its_teacher_elsewhere():
     references = ["Ein Mann mit einem Hut steht dort.", "Zwei Hunde spielen im Schnee."]
     worse = [references[0], "Zwei Katzen schlafen."]
@@ -220,11 +234,19 @@ def test_a_student_and_its_teacher_are_each_measured_in_two_types(tmp_path):
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        ("start", ["tiney"], "no preset 'tiney': did you mean tiny"),
-        ("input", ["nothing-like-it"], "no preset 'nothing-like-it'. train.py --list-presets"),
-        ("input", ["speech", "--subword-sampling", "0.1"], "--subword-sampling: system speech has no such"),
-        ("gpu", ["--quick", "--part", "train", "--case", "1 at once"], "--part train has no case 1 at once"),
-        ("gpu", ["--table", "--output", "other.jsonl"], "not the output of an earlier call"),
+        ("speed.start", ["tiney"], "no preset 'tiney': did you mean tiny"),
+        ("speed.input", ["nothing-like-it"], "no preset 'nothing-like-it'. train.py --list-presets"),
+        (
+            "speed.input",
+            ["speech", "--subword-sampling", "0.1"],
+            "--subword-sampling: system speech has no such",
+        ),
+        (
+            "speed.gpu",
+            ["--quick", "--part", "train", "--case", "1 at once"],
+            "--part train has no case 1 at once",
+        ),
+        ("speed.gpu", ["--table", "--output", "other.jsonl"], "not the output of an earlier call"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(module, arguments, message, tmp_path, monkeypatch):

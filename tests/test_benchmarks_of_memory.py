@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from benchmarks import language_model, segments
+from benchmarks.quality import language_model
+from benchmarks.speed import segments
 from transformer import PRESETS, UserError
 
 

@@ -1,18 +1,17 @@
-"""Benchmarks of methods, rewards, tasks, normalisations, recurrent cells, wrong beginnings: small runs."""
+"""Studies of methods, rewards and tasks, with small runs."""
 
 import json
-import random
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import bootstrap, distance, methods, normalizations, rewards, robustness, tasks
-from benchmarks.updates import updates
+from benchmarks.runs import test_set as set_of_test
+from benchmarks.studies import bootstrap, methods, rewards, tasks
+from benchmarks.studies.updates import updates
 from transformer import Config, UserError
 from transformer.data.sources.spelling import spelled
-from transformer.model.normalization import MOMENTUM
 from transformer.systems.checks import check_system
 from transformer.systems.transformer.variants import VARIANTS
 
@@ -74,7 +73,7 @@ def test_the_expected_reward_is_that_of_samples(finished):
 
 
 def test_translations_are_compared(finished):
-    references = [target for _, target in bootstrap.test_set(finished)]
+    references = [target for _, target in set_of_test(finished)]
     first = ["wrong" for _ in references]
     found = bootstrap.compare(finished, first, references)
     assert (found.bleu, found.difference) == (pytest.approx(100), pytest.approx(100))
@@ -151,77 +150,3 @@ def test_a_task_is_trained_and_written(tmp_path, capsys):
     assert "| monotonic |" in (tmp_path / "spelling.md").read_text()
     with pytest.raises(UserError, match="--only nothing: there is no such model"):
         tasks.main([str(tmp_path), "--tasks", "sorting", "--only", "nothing"])
-
-
-# Wrong beginnings
-
-
-def test_words_are_replaced_by_others():
-    words, others = list("abcde"), [*"abcde", *"vwxyz"]
-    for wrong in range(6):
-        found = robustness.corrupted(words, wrong, others, random.Random(0))
-        assert sum(a != b for a, b in zip(words, found, strict=True)) == wrong
-    assert words == list("abcde")
-
-
-def test_beginnings_of_a_run(finished, capsys):
-    robustness.main([str(finished), "--given", "2", "--most", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "|  | 0 wrong | 1 wrong |"
-    assert lines[2].startswith(f"| {finished.name} | ")
-    with pytest.raises(UserError, match="only 1 words are given"):
-        robustness.main([str(finished), "--given", "1"])
-
-
-# Normalisations
-
-
-def test_the_statistics_of_a_batch_follow_from_the_running_ones():
-    rng = np.random.default_rng(0)
-    old = {"['a']['mean']": rng.normal(size=4), "['a']['variance']": rng.uniform(1, 2, size=4)}
-    batch = {name: value + 1 for name, value in old.items()}
-    new = {name: MOMENTUM * old[name] + (1 - MOMENTUM) * batch[name] for name in old}
-    found = normalizations.distances(old, new)
-    variance = old["['a']['variance']"]
-    assert found["mean"] == pytest.approx(2 / np.linalg.norm(np.sqrt(variance)))
-    assert found["variance"] == pytest.approx(2 / np.linalg.norm(variance))
-
-
-def test_normalisations_are_drawn(tmp_path, monkeypatch, capsys):
-    curves = {"loss": [3.0, 2.0, 1.0], "variance": [0.5, 0.4]}
-    monkeypatch.setattr(normalizations, "curve", lambda kind, count, small: curves)
-    normalizations.main(["--output", str(tmp_path / "norm")])
-    assert "| batch | 1.000 | variance 0.40 |" in capsys.readouterr().out
-    assert (tmp_path / "norm.png").stat().st_size > 5_000
-
-
-@pytest.mark.slow
-def test_normalisations_at_a_small_size(tmp_path, capsys):
-    normalizations.main(["--quick", "--output", str(tmp_path / "norm")])
-    kept = json.loads((tmp_path / "norm.json").read_text())["curves"]
-    assert {kind: sorted(values) for kind, values in kept.items()} == {
-        "layer": ["loss"],
-        "batch": ["loss", "mean", "variance"],
-        "power": ["loss", "quadratic"],
-    }
-
-
-# Recurrent cells
-
-
-def test_gradients_over_distance_are_those_of_the_chain_rule():
-    """An RNN whose recurrent matrix is half the identity, with small inputs."""
-    params = distance.start("rnn", 0)
-    (cell,) = (value for name, value in params["params"].items() if name == "network")
-    cell["cell"]["h"]["kernel"] = 0.5 * np.eye(distance.WIDTH, dtype=np.float32)
-    params["params"]["embedding"]["embedding"] *= 1e-3
-    found = distance.gradients("rnn", params, 6)
-    np.testing.assert_allclose(found, 0.5 ** np.arange(7), rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_recall_at_a_small_size(tmp_path):
-    distance.main(["--quick", "--output", str(tmp_path / "far")])
-    assert (tmp_path / "far.png").stat().st_size > 5_000
-    share, _ = distance.recall("gru", 3, 300)
-    assert share > 0.9

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import digits as recorded
-from benchmarks import speech_translation, synthesis, word_times
+from benchmarks.quality import digits as recorded
+from benchmarks.quality import synthesis, word_times
 from transformer import UserError
 from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
@@ -83,19 +83,6 @@ def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice)
     assert all(len(row["repeats"]) == 2 and row["length"] >= 0 for row in rows.values() if "cost" in row)
     assert ("numbers" in found) == (voice == "built-in")
     assert (tmp_path / "work/synthesis.png").exists()
-
-
-@pytest.mark.slow
-def test_direct_and_cascade(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
-    sizes = ["--updates", "2", "--size", "40", "--count", "4"]
-    speech_translation.main([str(tmp_path / "work"), *sizes])
-    assert "| cascade | " in capsys.readouterr().out
-    found = json.loads((tmp_path / "work/speech_translation.json").read_text())["found"]
-    assert found.keys() == {"direct", "cascade"}
-    pairs = (tmp_path / "work/pairs.tsv").read_text().splitlines()
-    assert len(pairs) == 40
-    assert speech_translation.german("one zero five") == "eins null fünf"
 
 
 def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):

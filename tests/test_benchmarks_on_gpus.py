@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` without a GPU: small sizes on the CPU, what is refused, what a call leaves, the
+"""`python -m benchmarks.speed.gpu` without a GPU: small sizes on the CPU, what is refused, what a call leaves, the
 table."""
 
 import json
@@ -12,11 +12,11 @@ import jax
 import pytest
 import sentencepiece
 
-from benchmarks import gpu, gpu_table
 from benchmarks.command import run
-from benchmarks.decoding import enlarged
-from benchmarks.gpu import time_limit
-from benchmarks.training import batch_of, case_of, network
+from benchmarks.speed import gpu, gpu_table
+from benchmarks.speed.decoding import enlarged
+from benchmarks.speed.gpu import time_limit
+from benchmarks.speed.training import batch_of, case_of, network
 from transformer import PRESETS
 from transformer.plan.jobs import global_batch, prepared
 
@@ -127,9 +127,9 @@ def test_a_case_that_takes_longer_than_there_is_time(cases, output, monkeypatch,
     call(output=output)
     assert "left: plan b, plan c" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["gpu", "--quick", "--output", str(output), "--work", str(output.parent)])
-    assert run("benchmarks.gpu", gpu.main) == 2
+    assert run("benchmarks.speed.gpu", gpu.main) == 2
     assert capsys.readouterr().err == (
-        "benchmarks.gpu: plan b: not done in 9 minutes. Compiled programs are kept: repeat the call, or "
+        "benchmarks.speed.gpu: plan b: not done in 9 minutes. Compiled programs are kept: repeat the call, or "
         "raise --minutes\n"
     )
     assert [line["case"] for line in lines(output)] == ["a"]
@@ -159,9 +159,9 @@ def test_what_is_missing_is_named_before_anything_is_measured(
     monkeypatch.setattr(gpu, "ON_CARD", {"JAX_PLATFORMS": "none"})
     monkeypatch.setattr("importlib.util.find_spec", find)
     monkeypatch.setattr("sys.argv", ["gpu", *arguments, "--output", str(output)])
-    assert run("benchmarks.gpu", gpu.main) == 2
+    assert run("benchmarks.speed.gpu", gpu.main) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"benchmarks.gpu: {message}")
+    assert said.startswith(f"benchmarks.speed.gpu: {message}")
     assert not output.exists()
 
 
@@ -224,5 +224,5 @@ def test_subwords_that_never_occur_change_no_sentence():
 
 
 def test_the_command_as_it_is_typed(output):
-    command = [sys.executable, "-m", "benchmarks.gpu", "--table", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks.speed.gpu", "--table", "--output", str(output)]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "nothing is measured yet\n"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import table1
+from benchmarks.studies import table1
 
 
 @pytest.mark.parametrize(

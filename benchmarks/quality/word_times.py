@@ -1,0 +1,50 @@
+"""How exact the times of words are.
+
+`python -m benchmarks.quality.word_times RUN` lets a recogniser of the built-in spoken digits, such as that of
+`train.py speech`, say when each word of new recordings begins and ends, and compares that with what the
+built-in synthesiser did. Recordings with an error in a word are left out.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.command import positive, run
+from transformer import Transcriber
+from transformer.data.sources.recordings import digits
+
+TEST = 2  # number of the test split
+
+
+def errors(transcriber: Transcriber, count: int, most: int) -> tuple[np.ndarray, int]:
+    """The differences in seconds, with columns for starts and ends, of all words; and how many recordings
+    were left out."""
+    found, wrong = [], 0
+    for index in range(count):
+        said = digits(TEST, index, most)
+        best = transcriber.search([said.wave], n_best=1, times=True)[0][0]
+        if best.text.split() != said.words:
+            wrong += 1
+            continue
+        heard = [(word.start, word.end) for word in best.words]
+        found += [np.subtract(times, true) for times, true in zip(heard, said.times, strict=True)]
+    return np.array(found).reshape(-1, 2), wrong
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the mean error of starts and ends."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("run", type=Path, help="run directory of a recogniser of the built-in digits")
+    parser.add_argument("--count", type=positive, default=200, help="recordings (200)")
+    parser.add_argument("--most", type=positive, default=5, help="most digits of a recording (5)")
+    given = parser.parse_args(arguments)
+    found, wrong = errors(Transcriber.load(given.run), given.count, given.most)
+    print(f"{len(found)} words of {given.count - wrong} recordings; {wrong} left out, with another word")
+    for name, each in zip(("starts", "ends"), found.T, strict=True):
+        late = f"{each.mean():+.3f} s on average" if len(each) else "none"
+        print(f"{name}: {np.abs(each).mean():.3f} s off, {late}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))

@@ -1,0 +1,1 @@
+"""Time and memory: the figures of docs/performance.md."""

@@ -1,0 +1,122 @@
+"""What a training spends before its first update, by stage: from nothing, and when it is resumed.
+
+`python -m benchmarks.speed.start quickstart`. Each start is a process of its own, stopped after its first
+update. The first one has an empty cache; the second one resumes the run.
+"""
+
+import argparse
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import preset, run
+
+NAMES = "imports", "corpus", "vocabulary", "examples", "plan", "state", "first update"
+"""The stages. The rest is the time between them."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
+    parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in a process of its own
+    given = parser.parse_args(arguments)
+    preset(given.preset)
+    if given.stages:
+        started(given.preset, given.stages)
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from benchmarks.measure import machine
+
+    with tempfile.TemporaryDirectory() as folder:
+        starts = [measured(given.preset, Path(folder)) for _ in range(2)]
+    table = Table("stage", "from nothing, CPU s", "wall s", "resumed, CPU s", "wall s")
+    for name in (*NAMES, "rest", "all"):
+        cells = (starts[i].get(name, (0.0, 0.0))[j] for i in range(2) for j in range(2))
+        table.add_row(name, *(f"{seconds:.1f}" for seconds in cells))
+    Console().print(table)
+    print(machine())
+
+
+def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
+    """The CPU and wall seconds of each stage of a start, or of a resumption if the folder has a run."""
+    environment = os.environ | {"TRANSFORMER_CACHE": os.fspath(folder / "cache")}
+    command = [sys.executable, "-m", "benchmarks.speed.start", "--stages", os.fspath(folder), name]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    found: dict[str, tuple[float, float]] = json.loads((folder / "stages.json").read_text())
+    return found
+
+
+def started(name: str, folder: Path) -> None:
+    """Trains one update of a preset, and writes the stages to the folder."""
+    begun = 0.0, time.time() - time.process_time()  # when the process began, about
+    import jax
+
+    from transformer.errors import Stopped
+    from transformer.systems.registry import find_system
+    from transformer.tasks import preparation
+    from transformer.trainer.loop import Loop
+    from transformer.trainer.train import train
+
+    config = preset(name)
+    task: Any = find_system(config.system).task
+    stages = {"imports": _since(begun)}
+
+    def timed(name: str, work: Callable[..., Any], last: bool = False) -> Callable[..., Any]:
+        @functools.wraps(work)
+        def call(*arguments: Any, **options: Any) -> Any:
+            before = _now()
+            found = (
+                jax.block_until_ready(work(*arguments, **options)) if last else work(*arguments, **options)
+            )
+            if name not in stages:
+                stages[name] = _since(before)
+            if last and "all" not in stages:
+                stages["all"] = _since(begun)
+                os.kill(os.getpid(), signal.SIGINT)  # saves and stops
+            return found
+
+        return call
+
+    task.open_corpus = timed("corpus", task.open_corpus)
+    task.create, task.load = (timed("vocabulary", each) for each in (task.create, task.load))
+    task.plan = timed("plan", task.plan)
+    preparation.examples_of = timed("examples", preparation.examples_of)
+    Loop._first_state = timed("state", Loop._first_state)  # type: ignore[method-assign]
+    take_steps = Loop._take_steps
+
+    def one_step(loop: Loop, batches: Any) -> None:
+        loop.train_step = timed("first update", loop.train_step, last=True)
+        take_steps(loop, batches)
+
+    Loop._take_steps = one_step  # type: ignore[method-assign]
+    try:
+        train(config, folder / "run")
+    except Stopped:
+        kept = [stages[name] for name in NAMES if name in stages]
+        rest = tuple(stages["all"][j] - sum(each[j] for each in kept) for j in range(2))
+        (folder / "stages.json").write_text(json.dumps(stages | {"rest": rest}))
+
+
+def _now() -> tuple[float, float]:
+    return time.process_time(), time.time()
+
+
+def _since(before: tuple[float, float]) -> tuple[float, float]:
+    now = _now()
+    return now[0] - before[0], now[1] - before[1]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))
