@@ -1,5 +1,5 @@
-"""`python -m benchmarks.speed.gpu` without a GPU: small sizes on the CPU, what is refused, what a call leaves, the
-table."""
+"""`python -m benchmarks.speed.gpu` without a GPU: small sizes on the CPU, what is refused, what a call
+leaves, the table."""
 
 import json
 import subprocess
@@ -129,8 +129,8 @@ def test_a_case_that_takes_longer_than_there_is_time(cases, output, monkeypatch,
     monkeypatch.setattr("sys.argv", ["gpu", "--quick", "--output", str(output), "--work", str(output.parent)])
     assert run("benchmarks.speed.gpu", gpu.main) == 2
     assert capsys.readouterr().err == (
-        "benchmarks.speed.gpu: plan b: not done in 9 minutes. Compiled programs are kept: repeat the call, or "
-        "raise --minutes\n"
+        "benchmarks.speed.gpu: plan b: not done in 9 minutes. Compiled programs are kept: repeat the call, "
+        "or raise --minutes\n"
     )
     assert [line["case"] for line in lines(output)] == ["a"]
 

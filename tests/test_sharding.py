@@ -137,11 +137,6 @@ def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str], Found]) -> N
     assert found("one device")["rounded"] == found("one device")["losses"]  # nothing is sent
 
 
-def test_shard_map_can_take_the_place_of_pmap(found: Callable[[str], Found]) -> None:
-    this = found("8 replicas")
-    assert this["by_shard_map"] == this["dropout"]["losses"][:4]
-
-
 TRAIN = """
 import sys
 from transformer.runs.config_json import from_json

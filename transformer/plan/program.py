@@ -166,10 +166,6 @@ class Program:
         called = instruction.named("calls")
         return self.computations.get(called[0], {}) if called else {}
 
-    def loops(self) -> list[tuple[Instruction, int | None]]:
-        """The loops that run, and how often each repeats its body; None if that depends on data."""
-        return [(each, self.trips(each)) for _, each, _ in self.running() if each.operation == "while"]
-
     # Communication
 
     def collectives(self, near: int | None = None) -> list["Collective"]:

@@ -123,7 +123,7 @@ class Replicas(Layout):
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
             return *_split(state), metrics
 
-        return _Spread(replicated(split_step, self._given, donate_state), self._rows)
+        return _Spread(by_pmap(split_step, self._given, donate_state), self._rows)
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
@@ -150,27 +150,6 @@ def by_pmap(step: Callable[..., Any], devices: Devices, donate_state: bool) -> A
         donate_argnums=(0,) if donate_state else (),
         devices=devices,
     )
-
-
-def by_shard_map(step: Callable[..., Any], devices: Devices, donate_state: bool) -> Any:
-    """The same by `jax.shard_map`, for when `jax.pmap`, which JAX calls the old way, is gone."""
-    whole, rows = PartitionSpec(), PartitionSpec(AXIS)
-
-    def here(state: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
-        state, carry, metrics = step(state, *jax.tree.map(lambda x: x[0], (carry, batch)))
-        return state, jax.tree.map(lambda x: x[None], carry), metrics
-
-    mapped = jax.shard_map(
-        here,
-        mesh=_flat_mesh(list(devices or jax.devices())),
-        in_specs=(whole, rows, rows),
-        out_specs=(whole, rows, whole),
-        check_vma=False,
-    )
-    return jax.jit(mapped, donate_argnums=(0,) if donate_state else ())
-
-
-replicated = by_pmap
 
 
 class _Spread:

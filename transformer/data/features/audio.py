@@ -81,23 +81,9 @@ def _windowed(mirrored: Float[Array, "*b samples"], window: int, hop: int) -> Ar
     return jnp.fft.rfft(mirrored[..., places] * _hann(window), axis=-1)
 
 
-def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
-    """The power in each mel band, a frame every 10 ms."""
-    return _banded(stft(wave), bands, rate)
-
-
-def _banded(spectrum: Array, bands: int, rate: int = RATE) -> Float[Array, "*b t bands"]:
-    return jnp.abs(spectrum) ** 2 @ jnp.asarray(mel_filters(bands, rate)).T
-
-
-def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array, "*b t bands"]:
-    """The natural logarithm of `mel`."""
-    return jnp.log(jnp.maximum(mel(wave, bands), FLOOR))
-
-
 def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Float[np.ndarray, "t bands"]:
-    """`log_mel` of a recording, some minutes at once. One program computes all lengths within the same
-    second."""
+    """The natural logarithm of the power in each mel band, a frame every 10 ms. Some minutes are computed at
+    once, and one program computes all lengths within the same second."""
     mirrored, frames = np.pad(wave, WINDOW // 2, mode="reflect"), 1 + len(wave) // HOP
     pieces = []
     for start in range(0, frames, PIECE):
@@ -109,7 +95,8 @@ def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Floa
 
 @functools.partial(jax.jit, static_argnums=1)
 def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, "t bands"]:
-    return jnp.log(jnp.maximum(_banded(_windowed(mirrored, WINDOW, HOP), bands), FLOOR))
+    power = jnp.abs(_windowed(mirrored, WINDOW, HOP)) ** 2
+    return jnp.log(jnp.maximum(power @ jnp.asarray(mel_filters(bands)).T, FLOOR))
 
 
 class Statistics(NamedTuple):
