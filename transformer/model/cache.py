@@ -75,7 +75,7 @@ class ByRows:
 @struct.dataclass
 class KeysValues(ByRows):
     """Keys and values of attention. In decoding they are a ring, and only appended to it: those that beam i
-    wrote at column c are in place c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
+    wrote at column c are in entry c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
     the heads are joined (`kernels.with_joined_heads`)."""
 
     keys: Float[Array, "b h k d_k"]
@@ -86,8 +86,8 @@ class KeysValues(ByRows):
 
         def write(old: Array, x: Array) -> Array:
             x = join_heads(x) if x.shape[1] != old.shape[1] else x
-            place = column * x.shape[2]
-            return jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), place, axis=2)
+            entry = column * x.shape[2]
+            return jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), entry, axis=2)
 
         return jax.tree.map(write, self, new)
 
@@ -132,8 +132,8 @@ class Cache(ByRows):
     """The position of the next token in each row."""
     source: PyTree[Array]
     """What all beams of a row share, such as projected keys and values: arrays with rows first."""
-    ancestors: Bool[Array, "b n places"] | None = None
-    """For layers that keep `KeysValues`: the places of each beam's own past. A column has a place for every
+    ancestors: Bool[Array, "b n entries"] | None = None
+    """For layers that keep `KeysValues`: the entries of each beam's own past. A column has an entry for every
     beam, and a row may take as many steps as there are columns."""
 
     @classmethod
@@ -150,7 +150,7 @@ class Cache(ByRows):
           layers: their empty caches.
           source: see above.
           rows: number of rows, b.
-          ancestors: for layers that keep `KeysValues`, the numbers of beams and of places.
+          ancestors: for layers that keep `KeysValues`, the numbers of beams and of entries.
         """
         return cls(
             layers=layers,
@@ -181,18 +181,18 @@ class Cache(ByRows):
         )
 
     def begin_step(self) -> "Cache":
-        """Adds each beam's new place to its past."""
+        """Adds each beam's new entry to its past."""
         if self.ancestors is None:
             return self
-        n, places = self.ancestors.shape[1:]
-        own = jnp.arange(places) == self.column * n + jnp.arange(n)[:, None]
+        n, entries = self.ancestors.shape[1:]
+        own = jnp.arange(entries) == self.column * n + jnp.arange(n)[:, None]
         return replace(self, ancestors=self.ancestors | own)
 
-    def _ages(self) -> Int[Array, " places"]:
-        """How many steps ago each place was written."""
+    def _ages(self) -> Int[Array, " entries"]:
+        """How many steps ago each entry was written."""
         assert self.ancestors is not None
-        n, places = self.ancestors.shape[1:]
-        return (self.column - jnp.arange(places) // n) % (places // n)
+        n, entries = self.ancestors.shape[1:]
+        return (self.column - jnp.arange(entries) // n) % (entries // n)
 
     def mask(self, window: int | None = None) -> Mask:
         """Each beam's past, for self-attention."""
@@ -200,8 +200,8 @@ class Cache(ByRows):
         near = True if window is None else self._ages() <= window
         return Mask(pairs=self.ancestors & near)
 
-    def key_positions(self) -> Int[Array, "b places"]:
-        """The position of the token in each place."""
+    def key_positions(self) -> Int[Array, "b entries"]:
+        """The position of the token in each entry."""
         return self.positions[:, None] - self._ages()
 
     def end_step(self, layers: list[LayerCache]) -> "Cache":
