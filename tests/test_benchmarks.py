@@ -44,6 +44,13 @@ def test_every_command_is_listed_with_a_line(capsys):
         assert any(line.split() == [name, *about.split()] for line in lines), name
 
 
+def test_commands_on_pages_exist():
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    typed = {name for page in pages for name in re.findall(r"-m\s+(benchmarks\.[\w.]+\w)", page.read_text())}
+    assert len(typed) > 20
+    assert typed <= {name for group in GROUPS for name in commands(group)}
+
+
 def test_results_are_made_once(tmp_path):
     path = tmp_path / "results.json"
     assert [once(path, lambda value=value: {"value": value}) for value in (1, 2)] == [{"value": 1}] * 2

@@ -1,4 +1,4 @@
-"""Programs of the documentation run as printed."""
+"""Programs of the documentation run as printed, and its sources are wrapped."""
 
 import os
 import re
@@ -17,6 +17,29 @@ from transformer.cli import decode_main
 from transformer.config import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
+WIDEST = 130  # characters of a line of prose
+SOURCES = [
+    *DOCS.rglob("*.md"),
+    *(DOCS.parent / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+]
+
+
+def wide_prose(page: str) -> list[str]:
+    """The lines of prose that are too long: not those of code, tables, headings, images, HTML or one link."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [
+        line
+        for line in prose.splitlines()
+        if len(line) > WIDEST and not re.match(r"\s*(\||#|!\[|<|\S+$)", line)
+    ]
+
+
+def test_lines_of_prose_are_short() -> None:
+    long = "word " * 30
+    page = f"# {long}\n{long}\n```\n{long}\n```\n| {long} |\n- {long}\n{'/'.join(long.split())}\n"
+    assert wide_prose(page) == [long, f"- {long}"]
+    for path in SOURCES:
+        assert wide_prose(path.read_text(encoding="utf-8")) == [], path
 
 
 def programs_of(page: str) -> list[str]:
