@@ -201,6 +201,13 @@ def save(path: str, results: dict[str, Any]) -> None:
         file.write("\n")
 
 
+def report(stem: Path, results: dict[str, Any], table: str) -> None:
+    """Prints a table in Markdown, and writes it to STEM.md and the results to STEM.json."""
+    save(str(stem.with_suffix(".json")), results)
+    stem.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
+    print(f"{table}\n{results['about']}\nwritten to {stem.with_suffix('.json')} and {stem.name}.md")
+
+
 def keep(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) -> str:
     """Writes results and their picture. Returns a line that names the files."""
     data, picture = output.with_suffix(".json"), output.with_suffix(".png")

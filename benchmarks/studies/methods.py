@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from benchmarks.command import positive, run, work_folder
-from benchmarks.measure import Contestant, machine, save, side_by_side
+from benchmarks.measure import Contestant, machine, report, save, side_by_side
 from benchmarks.runs import once, test_set, text_files, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from benchmarks.studies.updates import updates
@@ -241,9 +241,7 @@ def main(arguments: list[str] | None = None) -> None:
     measured = costs(plan, names, given.rounds)
     rows = [quality(plan, name) | measured[name] for name in names]
     settings = {key: str(value) for key, value in dataclasses.asdict(plan).items()}
-    save(str(given.work / "methods.json"), {"about": machine() | settings, "rows": rows})
-    (given.work / "methods.md").write_text(table(rows) + "\n")
-    print(f"{table(rows)}\n{machine()}\nwritten to {given.work / 'methods.json'} and methods.md")
+    report(given.work / "methods", {"about": machine() | settings, "rows": rows}, table(rows))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks.command import positive, run, work_folder
-from benchmarks.measure import machine, save
+from benchmarks.measure import machine, report
 from benchmarks.runs import once, test_set, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from transformer import Config, Run, Translator, train
@@ -184,14 +184,10 @@ def main(arguments: list[str] | None = None) -> None:
     rows = [plan.row(name, given.seeds) for name in given.only]
     start = plan.before()
     before = compare(plan.start, start["translations"], start["translations"])
-    text = table(before, start["reward"], rows)
     settings = {"run": str(plan.start), "updates": plan.updates, "peak": plan.peak}
-    save(
-        str(given.work / "rewards.json"),
-        {"about": machine() | settings, "before": asdict(before) | {"reward": start["reward"]}, "rows": rows},
-    )
-    (given.work / "rewards.md").write_text(text + "\n")
-    print(f"{text}\n{machine()}\nwritten to {given.work / 'rewards.json'} and rewards.md")
+    found = {"before": asdict(before) | {"reward": start["reward"]}, "rows": rows}
+    results = {"about": machine() | settings} | found
+    report(given.work / "rewards", results, table(before, start["reward"], rows))
 
 
 if __name__ == "__main__":

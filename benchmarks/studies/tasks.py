@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.command import positive, run, work_folder
-from benchmarks.measure import machine, save
+from benchmarks.measure import machine, report
 from benchmarks.runs import once, test_set
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
@@ -182,10 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
             every = min(config.training.evaluate_every, max(1, steps // 10))
             training = replace(config.training, steps=steps, evaluate_every=every, keep_last=1)
             rows.append(build(given.work, task, name, replace(config, training=training)))
-        save(str(given.work / f"{task}.json"), {"about": machine(), "rows": rows})
-        (given.work / f"{task}.md").write_text(table(task, rows) + "\n")
-        print(f"{task}\n\n{table(task, rows)}\n")
-    print(f"{machine()}\nwritten to {given.work}: a .md and a .json for each task")
+        report(given.work / task, {"about": machine(), "rows": rows}, table(task, rows))
 
 
 if __name__ == "__main__":
