@@ -1,10 +1,12 @@
 """The benchmarks without the peers: contestants take turns, and ours does the work that is timed."""
 
+import argparse
 import importlib
 import json
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -20,7 +22,7 @@ from benchmarks.quality.endurance import Watched, endure, watch
 from benchmarks.runs import once, sentences
 from benchmarks.speed import growth, rows, slots
 from benchmarks.speed.decoding import agreement, model
-from benchmarks.speed.peers import rows_of
+from benchmarks.speed.peers import compare, rows_of
 from benchmarks.speed.training import CASES, batch_of, jax_step
 from transformer import Translator, UserError
 from transformer.systems.parameters import model_shapes
@@ -92,6 +94,27 @@ def test_ratios_are_to_the_first():
     assert [row.ratio for row in rows] == [1.0, 2.0]
     assert [row.rate for row in rows] == [50.0, 25.0]
     assert rows[1].agreement == 0.5
+
+
+def test_chosen_sections_are_compared_and_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    measured = [Measurement("transformer", [2.0], None, 2**20), Measurement("peer", [3.0], None, 0)]
+    sections = {name: partial(section, name, measured) for name in ("one", "other")}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.any")
+    compare(parser, sections, ["other", "--output", str(tmp_path / "any")], [])
+    rows = json.loads((tmp_path / "any.json").read_text())["rows"]
+    assert [(row["section"], row["name"], row["ratio"]) for row in rows] == [
+        ("other", "transformer", 1.0),
+        ("other", "peer", 1.5),
+    ]
+    assert (tmp_path / "any.png").stat().st_size > 5_000
+    assert "peer" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no_such not installed"):
+        compare(argparse.ArgumentParser(prog="any"), sections, [], ["no_such"])
+
+
+def section(name, measured, given):
+    return rows_of(name, measured, 10, "tokens/s", [None, None])
 
 
 SMALL = {"num_layers": 1, "vocab_size": 50, "rows": 4, "d_model": 32, "d_ff": 32, "num_heads": 2}
