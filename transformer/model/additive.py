@@ -51,7 +51,8 @@ class LocationAttention(AdditiveAttention):
 
     def setup(self) -> None:
         super().setup()
-        c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=1, out_axis=2)
+        c = self.config
+        glorot = nn.initializers.glorot_uniform(in_axis=1, out_axis=2)
         shape = (c.num_heads, c.location_width, c.location_filters)
         self.filters = param(self, "filters", glorot, shape, ("heads", None, None))
         shape = (c.num_heads, c.location_filters, c.key_width)

@@ -90,13 +90,15 @@ class MultiHeadAttention(Module):
 
     def _heads(self, name: str, width: int) -> Projection:
         """W^Q, W^K or W^V of all heads."""
-        c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
+        c = self.config
+        glorot = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
         shape, axes = (c.d_model, c.num_heads, width), ("model", "heads", None)
         return matrix(self, name, glorot, shape, axes), self._bias(name, (c.num_heads, 1, width))
 
     def _merge(self, name: str, width: int) -> Projection:
         """W^O."""
-        c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
+        c = self.config
+        glorot = nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
         shape, axes = (c.num_heads, width, c.d_model), ("heads", None, "model")
         return matrix(self, name, glorot, shape, axes, summed=(0, 1)), self._bias(name, (c.d_model,))
 
@@ -141,7 +143,8 @@ class MultiHeadAttention(Module):
           deterministic: whether to leave out dropout.
           state: of the mechanism, None at first.
         """
-        query, bias = self._project(x, self.query), None
+        query = self._project(x, self.query)
+        bias = None
         if self.positions and positions:
             bias = self.positions.scores(query, positions, mask.causal)
             query = self.positions.queries(query, positions[0])

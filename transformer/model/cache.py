@@ -56,7 +56,7 @@ class LayerCache(Protocol):
         ...
 
     def put_rows(self, rows: Int[Array, " r"], new: Any) -> "LayerCache":
-        """The cache in which these rows begin anew, as in `new`, a cache before its first step."""
+        """The cache with these rows reset to those of `new`, a cache before its first step."""
         ...
 
 
@@ -75,7 +75,7 @@ class ByRows:
 @struct.dataclass
 class KeysValues(ByRows):
     """Keys and values of attention. In decoding they are a ring, and only appended to it: those that beam i
-    wrote at column c are in entry c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
+    wrote at column c are entry c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
     the heads are joined (`kernels.with_joined_heads`)."""
 
     keys: Float[Array, "b h k d_k"]
@@ -86,8 +86,8 @@ class KeysValues(ByRows):
 
         def write(old: Array, x: Array) -> Array:
             x = join_heads(x) if x.shape[1] != old.shape[1] else x
-            entry = column * x.shape[2]
-            return jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), entry, axis=2)
+            start = column * x.shape[2]
+            return jax.lax.dynamic_update_slice_in_dim(old, x.astype(old.dtype), start, axis=2)
 
         return jax.tree.map(write, self, new)
 
@@ -96,7 +96,7 @@ class KeysValues(ByRows):
         return self
 
     def put_rows(self, rows: Int[Array, " r"], new: "KeysValues") -> "KeysValues":
-        """Itself: a row that begins anew has no past."""
+        """Itself: a row that is reset has no past."""
         return self
 
 
@@ -169,7 +169,7 @@ class Cache(ByRows):
         return replace(self, layers=tuple(x.select(parents) for x in self.layers), ancestors=past)
 
     def put_rows(self, rows: Int[Array, " r"], new: "Cache") -> "Cache":
-        """The cache in which these rows begin anew, as in `new`, a cache before its first step with any
+        """The cache with these rows reset to those of `new`, a cache before its first step with any
         number of columns. Rows beyond the last are dropped."""
         past = self.ancestors
         return replace(
@@ -185,8 +185,8 @@ class Cache(ByRows):
         if self.ancestors is None:
             return self
         n, entries = self.ancestors.shape[1:]
-        own = jnp.arange(entries) == self.column * n + jnp.arange(n)[:, None]
-        return replace(self, ancestors=self.ancestors | own)
+        newest = jnp.arange(entries) == self.column * n + jnp.arange(n)[:, None]
+        return replace(self, ancestors=self.ancestors | newest)
 
     def _ages(self) -> Int[Array, " entries"]:
         """How many steps ago each entry was written."""
@@ -201,7 +201,7 @@ class Cache(ByRows):
         return Mask(pairs=self.ancestors & near)
 
     def key_positions(self) -> Int[Array, "b entries"]:
-        """The position of the token in each entry."""
+        """The position of the token of each entry."""
         return self.positions[:, None] - self._ages()
 
     def end_step(self, layers: list[LayerCache]) -> "Cache":
@@ -224,18 +224,20 @@ class StackedCache(ByRows):
         """The axis of the decoders for `jax.vmap`, of every array of a cache of one or of all."""
         return jax.tree.map(lambda x: 1 if x.ndim else None, cache)
 
-    def _each(self, method: Callable[..., Any], *given: Any, axes: tuple[Any, ...] = ()) -> "StackedCache":
-        own = StackedCache.axes(self.cache)
-        return StackedCache(jax.vmap(method, in_axes=(own, *axes), out_axes=own)(self.cache, *given))
+    def _map(self, method: Callable[..., Any], *arguments: Any, axes: tuple[Any, ...] = ()) -> "StackedCache":
+        cache_axes = StackedCache.axes(self.cache)
+        return StackedCache(
+            jax.vmap(method, in_axes=(cache_axes, *axes), out_axes=cache_axes)(self.cache, *arguments)
+        )
 
     def select(self, parents: Int[Array, "b n"]) -> "StackedCache":
         """As `Cache.select`."""
-        return self._each(lambda cache: cache.select(parents))
+        return self._map(lambda cache: cache.select(parents))
 
     def put_rows(self, rows: Int[Array, " r"], new: "StackedCache") -> "StackedCache":
         """As `Cache.put_rows`."""
         axes = (StackedCache.axes(new.cache),)
-        return self._each(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
+        return self._map(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
 
 
 @struct.dataclass

@@ -20,8 +20,8 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
         if deterministic or self.rate == 0:
             return x
-        kept = keep_mask(self.key(), self.rate, x.shape)
-        return jnp.where(kept, x / (1 - self.rate), 0).astype(x.dtype)
+        keep = keep_mask(self.key(), self.rate, x.shape)
+        return jnp.where(keep, x / (1 - self.rate), 0).astype(x.dtype)
 
     def key(self) -> Array:
         """The random key."""
@@ -36,14 +36,14 @@ def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, ".
     """
     first, second = jax.random.key_data(key).astype(jnp.uint32)[-2:]
     if platform() != "cpu" and shape and shape[-1] % 2 == 0:
-        return _kept_one_by_one(first, second, rate, shape)
+        return _keep_mask_by_element(first, second, rate, shape)
     size = math.prod(shape)
     bits = hashed(jnp.arange((size + 1) // 2, dtype=jnp.uint32), first, second)
     halves = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(-1)
     return halves[:size].reshape(shape) >= round(rate * 2**16)
 
 
-def _kept_one_by_one(
+def _keep_mask_by_element(
     first: UInt32[Array, ""], second: UInt32[Array, ""], rate: float, shape: tuple[int, ...]
 ) -> Bool[Array, "..."]:
     """The same mask, for accelerators: each element computes the bits of its pair, which costs them less than
@@ -52,7 +52,8 @@ def _kept_one_by_one(
     def iota(axis: int) -> Array:
         return jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
 
-    pair, last = jnp.zeros(shape, jnp.uint32), len(shape) - 1
+    pair = jnp.zeros(shape, jnp.uint32)
+    last = len(shape) - 1
     for axis, size in enumerate(shape):
         pair = pair * np.uint32(size // 2 if axis == last else size) + (iota(axis) >> int(axis == last))
     bits = hashed(pair, first, second)

@@ -86,12 +86,12 @@ class EncoderDecoder(Module):
 
     @nn.nowrap
     def source_mask(self, source: Array) -> Bool[Array, "b s"]:
-        """Which positions of the memory are there, and no padding."""
+        """True at positions of the memory that are not padding."""
         return source != self.config.special.pad
 
     @nn.nowrap
     def target_mask(self, target: Array) -> Bool[Array, "b t"]:
-        """Which steps of the decoder are there, and no padding."""
+        """True at steps of the decoder that are not padding."""
         return target != self.config.special.pad
 
     def decode(
@@ -110,7 +110,7 @@ class EncoderDecoder(Module):
           target: `decoder_input`, <pad> where nothing is to be predicted.
           segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks.
-          embedded: takes the place of the embedded target.
+          embedded: replaces the embedded target.
         """
         raise NotImplementedError
 
@@ -124,8 +124,8 @@ class EncoderDecoder(Module):
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
-        found = logits(hidden, self.unembedding())
-        return found + self.output_bias if self.config.output_bias else found
+        product = logits(hidden, self.unembedding())
+        return product + self.output_bias if self.config.output_bias else product
 
     def output_factors(
         self, hidden: Float[Array, "b t m"]

@@ -68,15 +68,16 @@ def flash(
       dropout: of the weights: a random key and the rate. The elements that `transformer.model.dropout` drops.
       interpret: run it without a TPU.
     """
-    (rows, queries, _), seen = query.shape, keys.shape[1]
-    block = min(queries, MOST_SCORES // seen // LANES * LANES)
+    rows, queries, _ = query.shape
+    num_keys = keys.shape[1]
+    block = min(queries, MOST_SCORES // num_keys // LANES * LANES)
     while queries % block:
         block -= LANES
     key, rate = dropout or (None, 0.0)
     words = jnp.zeros((1, 2), jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)
     shape = Shape(heads, mask.causal, mask.window, rate, block, interpret)
     words = words.reshape(-1)[-2:][None]
-    return _attend(shape, query, keys, values, *_segments(mask, rows, queries, seen), words)
+    return _attend(shape, query, keys, values, *_segments(mask, rows, queries, num_keys), words)
 
 
 def _segments(
@@ -103,23 +104,24 @@ def _attend(
     words: UInt32[Array, "1 2"],
 ) -> Float[Array, "b q hv"]:
     out = jax.ShapeDtypeStruct((*query.shape[:2], values.shape[2]), values.dtype)
-    given = (query, keys, values, of_queries, of_keys, words)
-    return _call(_forward, shape, given, ("query",), (out,), products=2)[0]
+    arrays = (query, keys, values, of_queries, of_keys, words)
+    return _call(_forward, shape, arrays, ("query",), (out,), products=2)[0]
 
 
-def _attend_forward(shape: Shape, *given: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _attend(shape, *given), given
+def _attend_forward(shape: Shape, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attend(shape, *arrays), arrays
 
 
-def _attend_backward(shape: Shape, given: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
-    whole = shape.block == given[0].shape[1]  # otherwise the blocks' gradients of the keys are added
-    kinds, types = ("query", "keys", "keys"), [x.dtype for x in given[:3]]
+def _attend_backward(shape: Shape, arrays: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
+    whole = shape.block == arrays[0].shape[1]  # otherwise the blocks' gradients of the keys are added
+    kinds = ("query", "keys", "keys")
+    types = [x.dtype for x in arrays[:3]]
     out = tuple(
         jax.ShapeDtypeStruct(x.shape, x.dtype if whole or kind == "query" else jnp.float32)
-        for x, kind in zip(given, kinds, strict=False)
+        for x, kind in zip(arrays, kinds, strict=False)
     )
-    found = _call(_backward, shape, (*given, gradient), kinds, out, products=5)
-    return *(x.astype(kind) for x, kind in zip(found, types, strict=True)), None, None, None
+    gradients = _call(_backward, shape, (*arrays, gradient), kinds, out, products=5)
+    return *(x.astype(kind) for x, kind in zip(gradients, types, strict=True)), None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -128,14 +130,15 @@ _attend.defvjp(_attend_forward, _attend_backward)
 def _call(
     kernel: Any,
     shape: Shape,
-    given: tuple[Array, ...],
+    arrays: tuple[Array, ...],
     kinds: tuple[str, ...],
     out: tuple[Any, ...],
     products: int,
 ) -> tuple[Array, ...]:
     """Runs a kernel for every row and block of queries."""
-    rows, queries, width = given[0].shape
-    block, seen = shape.block, given[1].shape[1]
+    rows, queries, width = arrays[0].shape
+    block = shape.block
+    num_keys = arrays[1].shape[1]
 
     def part(x: Any, kind: str) -> pl.BlockSpec:
         if kind == "query":
@@ -145,21 +148,21 @@ def _call(
         return pl.BlockSpec((1, *x.shape[1:]), lambda row, at: (row, 0, 0))
 
     read = ("query", "keys", "keys", "query", "keys", "words", "query")
-    moved = sum(x.size * x.dtype.itemsize for x in (*given, *out))
+    moved = sum(x.size * x.dtype.itemsize for x in (*arrays, *out))
     return pl.pallas_call(  # type: ignore[no-any-return]
         functools.partial(kernel, shape),
         grid=(rows, queries // block),
-        in_specs=[part(x, kind) for x, kind in zip(given, read, strict=False)],
+        in_specs=[part(x, kind) for x, kind in zip(arrays, read, strict=False)],
         out_specs=[part(x, kind) for x, kind in zip(out, kinds, strict=True)],
         out_shape=out,
         interpret=shape.interpret,
         cost_estimate=pl.CostEstimate(
-            flops=2 * products * rows * queries * seen * width,
-            transcendentals=rows * shape.heads * queries * seen,
+            flops=2 * products * rows * queries * num_keys * width,
+            transcendentals=rows * shape.heads * queries * num_keys,
             bytes_accessed=moved,
         ),
         name=f"attention{kernel.__name__}",
-    )(*given)
+    )(*arrays)
 
 
 def _weights(shape: Shape, head: int, query: Array, keys: Array, allowed: Array) -> Float[Array, "q k"]:
@@ -192,11 +195,11 @@ def _iota(shape: tuple[int, ...], axis: int) -> Int[Array, "q k"]:
     return jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
 
-def _kept(shape: Shape, head: int, words: Any, scores: tuple[int, ...]) -> Array:
+def _keep_mask(shape: Shape, head: int, words: Any, scores: tuple[int, ...]) -> Array:
     """Which weights dropout keeps: those of `keep_mask` for all weights of all rows."""
     queries = pl.num_programs(1) * shape.block
-    place = (pl.program_id(0) * shape.heads + head) * queries + pl.program_id(1) * shape.block
-    index = (place + _iota(scores, 0)) * scores[1] + _iota(scores, 1)
+    first_row = (pl.program_id(0) * shape.heads + head) * queries + pl.program_id(1) * shape.block
+    index = (first_row + _iota(scores, 0)) * scores[1] + _iota(scores, 1)
     bits = hashed((index >> 1).astype(jnp.uint32), words[0, 0], words[0, 1])
     halves = jnp.where(index % 2 == 0, bits & np.uint32(0xFFFF), bits >> np.uint32(16))
     return halves.astype(jnp.int32) >= round(shape.rate * 2**16)
@@ -211,15 +214,16 @@ def _heads(shape: Shape, x: Array) -> list[Array]:
 def _forward(
     shape: Shape, query: Any, keys: Any, values: Any, of_queries: Any, of_keys: Any, words: Any, context: Any
 ) -> None:
-    allowed, found = _allowed(shape, of_queries[0], of_keys[0]), []
+    allowed = _allowed(shape, of_queries[0], of_keys[0])
+    contexts = []
     heads = zip(*(_heads(shape, x[0]) for x in (query, keys, values)), strict=True)
     for head, (q, k, v) in enumerate(heads):
         weights = _weights(shape, head, q, k, allowed)
         if shape.rate:
-            kept = _kept(shape, head, words, weights.shape)
-            weights = jnp.where(kept, weights / (1 - shape.rate), 0)
-        found.append(_product(weights.astype(v.dtype), v, 1, 0))
-    context[0] = jnp.concatenate(found, axis=1).astype(context.dtype)
+            keep = _keep_mask(shape, head, words, weights.shape)
+            weights = jnp.where(keep, weights / (1 - shape.rate), 0)
+        contexts.append(_product(weights.astype(v.dtype), v, 1, 0))
+    context[0] = jnp.concatenate(contexts, axis=1).astype(context.dtype)
 
 
 def _backward(
@@ -236,20 +240,21 @@ def _backward(
     of_value: Any,
 ) -> None:
     allowed = _allowed(shape, of_queries[0], of_keys[0])
-    found: tuple[list[Array], ...] = ([], [], [])
+    gradients: tuple[list[Array], ...] = ([], [], [])
     heads = zip(*(_heads(shape, x[0]) for x in (query, keys, values, gradient)), strict=True)
     for head, (q, k, v, g) in enumerate(heads):
         weights = _weights(shape, head, q, k, allowed)
-        dropped, of_weights = weights, _product(g, v, 1, 1)
+        dropped = weights
+        of_weights = _product(g, v, 1, 1)
         if shape.rate:
-            kept = _kept(shape, head, words, weights.shape)
-            dropped, of_weights = (jnp.where(kept, x / (1 - shape.rate), 0) for x in (weights, of_weights))
+            keep = _keep_mask(shape, head, words, weights.shape)
+            dropped, of_weights = (jnp.where(keep, x / (1 - shape.rate), 0) for x in (weights, of_weights))
         of_scores = weights * (of_weights - (weights * of_weights).sum(axis=1, keepdims=True))
         of_scores = (of_scores / math.sqrt(q.shape[1])).astype(q.dtype)
-        found[0].append(_product(of_scores, k, 1, 0))
-        found[1].append(_product(of_scores, q, 0, 0))
-        found[2].append(_product(dropped.astype(g.dtype), g, 0, 0))
-    joined = [jnp.concatenate(each, axis=1) for each in found]
+        gradients[0].append(_product(of_scores, k, 1, 0))
+        gradients[1].append(_product(of_scores, q, 0, 0))
+        gradients[2].append(_product(dropped.astype(g.dtype), g, 0, 0))
+    joined = [jnp.concatenate(parts, axis=1) for parts in gradients]
     of_query[0] = joined[0].astype(of_query.dtype)
     for total, new in zip((of_key, of_value), joined[1:], strict=True):
 

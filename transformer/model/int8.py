@@ -34,11 +34,11 @@ class QuantizedMatrix:
         positions = x.astype(jnp.float32).reshape(-1, x.shape[-1])
         if len(positions) == 1:  # CPUs multiply several rows faster than one
             positions = jnp.concatenate([positions, jnp.zeros_like(positions)])
-        given = quantized(positions)
+        activations = quantized(positions)
         sums = jax.lax.dot_general(
-            given.values, self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
+            activations.values, self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
         )
-        products = sums.astype(jnp.float32) * (given.scale[:, None] * self.scale)
+        products = sums.astype(jnp.float32) * (activations.scale[:, None] * self.scale)
         return products[: x.shape[0] * x.shape[1]].reshape(*x.shape[:2], -1)
 
 
@@ -58,7 +58,8 @@ def in_int8(
       variables: of a model.
       summed: the axes that products with each parameter sum over, by its path; none for one that stays.
     """
-    params, matrices = traverse_util.flatten_dict(variables["params"]), {}
+    params = traverse_util.flatten_dict(variables["params"])
+    matrices = {}
     for path, axes in summed.items():
         if axes:
             kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))

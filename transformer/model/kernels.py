@@ -44,7 +44,9 @@ def attend(
 def runs_in_blocks(inputs: AttentionInputs) -> bool:
     """Whether `in_blocks`, which has no bias and no weights, is faster: the window is short, and queries and
     keys are the same positions."""
-    queries, keys, window = inputs.query.shape[2], inputs.keys.shape[2], inputs.mask.window
+    queries = inputs.query.shape[2]
+    keys = inputs.keys.shape[2]
+    window = inputs.mask.window
     if inputs.needs_weights or inputs.bias is not None or window is None:
         return False
     return queries == keys and 4 * max(window, SMALLEST_BLOCK) <= queries
@@ -66,41 +68,44 @@ def _cudnn_runs(config: StackConfig) -> bool:
 
 def runs_flash(config: StackConfig, inputs: AttentionInputs) -> bool:
     """Whether to use the kernel of TPUs (`transformer.model.flash`), which has neither bias nor weights: only
-    where it is known how rows are divided over devices, as in training. Elsewhere XLA would divide them, and
-    it cannot divide a kernel."""
+    where it is known how rows are sharded over devices, as in training. Elsewhere XLA would shard them, and
+    it cannot shard a kernel."""
     if inputs.needs_weights or inputs.bias is not None or platform() != "tpu":
         return False
     chosen = config.attention == "fused" or (
         config.attention == "auto" and config.compute_dtype == "bfloat16"
     )
-    divided = not jax.sharding.get_abstract_mesh().empty
-    return chosen and divided and flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
+    is_sharded = not jax.sharding.get_abstract_mesh().empty
+    return chosen and is_sharded and flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
 
 
 def flash_by_rows(
     inputs: AttentionInputs, dropout: tuple[Array, float] | None, *, interpret: bool = False
 ) -> Float[Array, "b h q d_v"]:
-    """`flash` for the rows and heads of each device: XLA cannot divide a kernel. On a mesh, each device drops
+    """`flash` for the rows and heads of each device: XLA cannot shard a kernel. On a mesh, each device drops
     other elements."""
-    mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules())
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = dict(nn.get_logical_axis_rules())
     one = mesh.empty or not mesh.auto_axes
     rows: Any = () if one else axes.get("rows") or ()
     heads: Any = None if one else axes.get("heads")
-    number, (key, rate) = inputs.query.shape[1], dropout or (None, 0.0)
+    number = inputs.query.shape[1]
+    key, rate = dropout or (None, 0.0)
     if heads and number % mesh.shape[heads]:
         heads = None  # they are replicated
 
-    def here(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
-        mine = number // mesh.shape[heads] if heads else number
+    def on_device(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
+        local_heads = number // mesh.shape[heads] if heads else number
         if key is None:
-            return flash.flash(mine, query, keys, values, mask, interpret=interpret)
+            return flash.flash(local_heads, query, keys, values, mask, interpret=interpret)
         key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, *filter(None, [heads]))))
-        return flash.flash(mine, query, keys, values, mask, (key, rate), interpret=interpret)
+        return flash.flash(local_heads, query, keys, values, mask, (key, rate), interpret=interpret)
 
     spec = PartitionSpec(rows, None, heads)
-    specs, run = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec), here
+    specs = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec)
+    run = on_device
     if not one:
-        run = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
+        run = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
     arrays = inputs.query, inputs.keys, inputs.values
     joined = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in arrays]
     context = run(inputs.mask, key, *joined)
@@ -127,7 +132,9 @@ def with_joined_heads(
     def head_columns(x: Array) -> Bool[Array, "h hd"]:
         return jnp.repeat(jnp.eye(heads, dtype=bool), x.shape[-1] // heads, axis=1)
 
-    query, bias, heads = inputs.query, inputs.bias, inputs.query.shape[1]
+    query = inputs.query
+    bias = inputs.bias
+    heads = inputs.query.shape[1]
     keys, values = inputs.keys[:, 0], inputs.values[:, 0]
     apart = jnp.where(head_columns(keys), cache.join_heads(query).swapaxes(1, 2), 0)
     scores = jnp.einsum("bqhm,bkm->bqhk", apart, keys, preferred_element_type=jnp.float32)
@@ -141,7 +148,8 @@ def with_joined_heads(
 
 def fused(config: StackConfig, inputs: AttentionInputs) -> Float[Array, "b h q d"]:
     """`jax.nn.dot_product_attention`, with cuDNN's kernel where it runs."""
-    allowed, (queries, keys) = inputs.allowed(), (inputs.query.shape[2], inputs.keys.shape[2])
+    allowed = inputs.allowed()
+    queries, keys = (inputs.query.shape[2], inputs.keys.shape[2])
     context = jax.nn.dot_product_attention(
         inputs.query.swapaxes(1, 2),
         inputs.keys.swapaxes(1, 2),
@@ -156,7 +164,8 @@ def fused(config: StackConfig, inputs: AttentionInputs) -> Float[Array, "b h q d
 def in_blocks(inputs: AttentionInputs, einsums: Einsums) -> Float[Array, "b h t d_v"]:
     """Restricted self-attention (section 4) block by block, at a cost linear in the length."""
     assert inputs.mask.window is not None
-    query, block = inputs.query, max(inputs.mask.window, SMALLEST_BLOCK)
+    query = inputs.query
+    block = max(inputs.mask.window, SMALLEST_BLOCK)
     blocks = jnp.pad(query, ((0, 0), (0, 0), (0, -query.shape[2] % block), (0, 0)))
     blocks = blocks.reshape(*query.shape[:2], -1, block, query.shape[3])
     keys, values = _neighbours(inputs.keys, block), _neighbours(inputs.values, block)

@@ -47,13 +47,13 @@ class Residual(Module):
         x: Float[Array, "b t m"],
         sublayer: Callable[[Float[Array, "b t m"]], Float[Array, "b t m"]],
         deterministic: bool = True,
-        words: Bool[Array, "b t"] | None = None,
+        mask: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t m"]:
-        """The sum. `words`, False for padding, is what statistics of a batch are of; None: decoding has
-        none."""
+        """The sum. Statistics of a batch are those of the positions where `mask` is True, which is False for
+        padding; None: decoding has no padding."""
         if self.config.norm == "pre":
-            return by_rows(x + self.dropout(sublayer(self.norm(x, words, deterministic)), deterministic))
-        return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic), words, deterministic))
+            return by_rows(x + self.dropout(sublayer(self.norm(x, mask, deterministic)), deterministic))
+        return by_rows(self.norm(x + self.dropout(sublayer(x), deterministic), mask, deterministic))
 
 
 class Affine(Module):
@@ -65,7 +65,8 @@ class Affine(Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t n"]:
-        glorot, shape = nn.initializers.glorot_uniform(), (x.shape[-1], self.width)
+        glorot = nn.initializers.glorot_uniform()
+        shape = (x.shape[-1], self.width)
         kernel = matrix(self, "kernel", glorot, shape, self.axes)
         return linear(x, kernel, param(self, "bias", nn.initializers.zeros_init(), shape[1:], self.axes[1:]))
 
@@ -90,7 +91,8 @@ class Embedding(Module):
     size: int
 
     def setup(self) -> None:
-        normal, shape = nn.initializers.normal(self.config.d_model**-0.5), (self.size, self.config.d_model)
+        normal = nn.initializers.normal(self.config.d_model**-0.5)
+        shape = (self.size, self.config.d_model)
         self.table = matrix(self, "table", normal, shape, ("vocabulary", "model"), summed=(1,))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:

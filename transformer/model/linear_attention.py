@@ -33,7 +33,9 @@ class LinearAttention(Mechanism):
 
     @nn.compact
     def __call__(self, inputs: AttentionInputs) -> Attended:
-        mask, state, values = inputs.mask, inputs.state, inputs.values.astype(jnp.float32)
+        mask = inputs.mask
+        state = inputs.state
+        values = inputs.values.astype(jnp.float32)
         values = jnp.concatenate([values, jnp.ones((*values.shape[:3], 1))], axis=-1)
         phi_query, phi_keys = features(inputs.query), features(inputs.keys)
         if mask.keys is not None:

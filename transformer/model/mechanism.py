@@ -45,8 +45,8 @@ class Mechanism(Module):
 
     config: StackConfig
     keeps_past: ClassVar[bool] = True
-    """Whether queries read the keys and values of all earlier tokens. Otherwise decoding gives only those of
-    the new token, and its state is all that it keeps of the others."""
+    """Whether queries read the keys and values of all earlier tokens. Otherwise decoding passes only those of
+    the new token, and all that remains of the others is its state."""
 
     def init_state(self, rows: int, beams: int, keys: int) -> State:
         """The state before the first step of decoding, arrays `[rows, beams, ...]`. None: it has none.

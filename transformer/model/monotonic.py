@@ -1,4 +1,4 @@
-"""Monotonic attention (Raffel et al. 2017): each step goes on in the source from where the last one stopped.
+"""Monotonic attention (Raffel et al. 2017): each step continues in the source where the last stopped.
 
 In training every path has its probability, and a step reads the mean over all paths. In decoding, also with
 given targets, a step stops at the first key whose probability is above one half.
@@ -16,21 +16,23 @@ from transformer.model.parameters import param
 
 class MonotonicAttention(Mechanism):
     """Hard monotonic attention, of each head for itself. A step stops at key j with probability p_j =
-    sigmoid(g w . tanh(q + k_j) / |w| + r) (Eq. 16), otherwise it goes on to j + 1. After the last key it
+    sigmoid(g w . tanh(q + k_j) / |w| + r) (Eq. 16), otherwise it moves on to j + 1. After the last key it
     reads zeros, as do all later steps. Its state is the key that each head reads.
 
     Training adds normal noise to the energy, so that p becomes near to 0 or 1 (section 2.4). The paper's
-    initial energies are between -1 and 1, which takes long trainings to exceed the noise; here they begin
-    larger.
+    initial energies are between -1 and 1, which takes long trainings to exceed the noise; here
+    they are larger.
     """
 
     config: TransformerConfig
 
     def setup(self) -> None:
-        c, heads = self.config, ("heads",)
+        c = self.config
+        heads = ("heads",)
         uniform = nn.initializers.variance_scaling(1.0, "fan_in", "uniform", in_axis=1, out_axis=0)
         self.energy = param(self, "energy", uniform, (c.num_heads, c.key_width), ("heads", None))
-        scale, offset = c.monotonic_scale * c.key_width**-0.5, c.monotonic_offset
+        scale = c.monotonic_scale * c.key_width**-0.5
+        offset = c.monotonic_offset
         self.gain = param(self, "gain", nn.initializers.constant(scale), (c.num_heads,), heads)
         self.offset = param(self, "offset", nn.initializers.constant(offset), (c.num_heads,), heads)
 
@@ -59,7 +61,9 @@ class MonotonicAttention(Mechanism):
 
     def _one_step(self, inputs: AttentionInputs, allowed: Bool[Array, "#b 1 1 k"]) -> Attended:
         """Continues from the state: computes the energies of as many keys as are passed."""
-        query, keys, num_keys = inputs.query, inputs.keys, inputs.keys.shape[2]
+        query = inputs.query
+        keys = inputs.keys
+        num_keys = inputs.keys.shape[2]
         allowed = jnp.broadcast_to(allowed[:, 0, 0, None, :], (*keys.shape[:2], num_keys))
 
         def at(key: Array, x: Array) -> Array:
@@ -94,8 +98,8 @@ def expected_alignment(stops: Float[Array, "b h q k"]) -> Float[Array, "b h q k"
         return left[0] * right[0], left[1] * right[0] + right[1]
 
     def step(before: Array, stops: Array) -> tuple[Array, Array]:
-        goes_on = jnp.pad(1 - stops[..., :-1], ((0, 0), (0, 0), (1, 0)))
-        _, arrives = jax.lax.associative_scan(add, (goes_on, before), axis=-1)
+        continues = jnp.pad(1 - stops[..., :-1], ((0, 0), (0, 0), (1, 0)))
+        _, arrives = jax.lax.associative_scan(add, (continues, before), axis=-1)
         read = stops * arrives
         return read, read
 

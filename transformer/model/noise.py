@@ -1,6 +1,6 @@
 """Noise on the inputs of a decoder while it generates: outputs vary without sampling of tokens.
 
-A search gives it in the collection "noise". Each row has its own key, so a sentence meets the same noise
+A search passes it in the collection "noise". Each row has its own key, so a sentence meets the same noise
 whatever else is in the batch.
 """
 
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
-NOISE, OF_INPUTS = "noise", "of_inputs"
+NOISE = "noise"
+OF_INPUTS = "of_inputs"
 
 
 @struct.dataclass
@@ -39,9 +40,9 @@ class Noise:
 
         def one(key: Array, x: Array) -> Array:
             drop, add = jax.random.split(jax.random.wrap_key_data(key, impl=self.generator))
-            kept = jax.random.bernoulli(drop, 1 - self.dropout, x.shape)
+            keep = jax.random.bernoulli(drop, 1 - self.dropout, x.shape)
             size = jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
             noise = self.deviation * size * jax.random.normal(add, x.shape)
-            return jnp.where(kept, (x + noise) / (1 - self.dropout), 0).astype(x.dtype)
+            return jnp.where(keep, (x + noise) / (1 - self.dropout), 0).astype(x.dtype)
 
         return jax.vmap(one)(self.keys, embedded)

@@ -1,6 +1,6 @@
 """Normalisation of the inputs or outputs of sublayers (section 3.1), always in float32.
 
-Each is called with `words`, False for padding, and `deterministic`; only the normalisations over a batch read
+Each is called with `mask`, False for padding, and `deterministic`; only the normalisations over a batch read
 them.
 """
 
@@ -22,8 +22,8 @@ MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020
 
 def normalization(config: StackConfig) -> nn.Module:
     """The normalisation that a config names."""
-    found: Any = NORMALIZATIONS[config.normalization]
-    return found(config)  # type: ignore[no-any-return]
+    kind: Any = NORMALIZATIONS[config.normalization]
+    return kind(config)  # type: ignore[no-any-return]
 
 
 def scale_and_bias(module: nn.Module, width: int) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
@@ -43,7 +43,7 @@ class LayerNorm(Module):
     def __call__(
         self,
         x: Float[Array, "b t m"],
-        words: Bool[Array, "b t"] | None = None,
+        mask: Bool[Array, "b t"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
@@ -75,14 +75,15 @@ def _layer_forward(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple
     return y, (x, mean, inverse, scale)
 
 
-def _layer_backward(epsilon: float, kept: Any, gradient: Array) -> tuple[Array, Array, Array]:
-    x, mean, inverse, scale = kept
+def _layer_backward(epsilon: float, residuals: Any, gradient: Array) -> tuple[Array, Array, Array]:
+    x, mean, inverse, scale = residuals
     normalised = (x.astype(jnp.float32) - mean) * inverse
     gradient = gradient.astype(jnp.float32)
     scaled = gradient * scale
     along = (scaled * normalised).mean(axis=-1, keepdims=True)
     of_x = (scaled - scaled.mean(axis=-1, keepdims=True) - normalised * along) * inverse
-    of_scale, of_bias = (gradient * normalised).sum(axis=(0, 1)), gradient.sum(axis=(0, 1))
+    of_scale = (gradient * normalised).sum(axis=(0, 1))
+    of_bias = gradient.sum(axis=(0, 1))
     return of_x.astype(x.dtype), of_scale, of_bias
 
 
@@ -99,22 +100,23 @@ class BatchNorm(Module):
     def __call__(
         self,
         x: Float[Array, "b t m"],
-        words: Bool[Array, "b t"] | None = None,
+        mask: Bool[Array, "b t"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
         values = x.astype(jnp.float32)
-        there = jnp.ones((*x.shape[:2], 1)) if words is None else words[..., None].astype(jnp.float32)
-        count = there.sum()
-        total = (values * there).sum(axis=(0, 1))
-        all_words = jnp.maximum(over_replicas(count), 1)
-        mean = over_replicas(total) / all_words
-        squares = (jnp.square(values - mean) * there).sum(axis=(0, 1))
-        variance = over_replicas(squares) / all_words
+        is_token = jnp.ones((*x.shape[:2], 1)) if mask is None else mask[..., None].astype(jnp.float32)
+        count = is_token.sum()
+        total = (values * is_token).sum(axis=(0, 1))
+        num_tokens = jnp.maximum(over_replicas(count), 1)
+        mean = over_replicas(total) / num_tokens
+        squares = (jnp.square(values - mean) * is_token).sum(axis=(0, 1))
+        variance = over_replicas(squares) / num_tokens
         running = running_mean(self, "mean", total, count, momentum=MOMENTUM)
         around = running_mean(self, "variance", squares, count, momentum=MOMENTUM, initial=1.0)
         if deterministic:
-            mean, variance = running, around
+            mean = running
+            variance = around
         normalised = (values - mean) * jax.lax.rsqrt(variance + self.config.norm_epsilon)
         return (normalised * scale + bias).astype(x.dtype)
 
@@ -122,7 +124,7 @@ class BatchNorm(Module):
 class PowerNorm(Module):
     """PowerNorm (Shen et al. 2020, Eq. 9-12): each feature divided by its running quadratic mean, which also
     training reads from the batches before. The gradient reads a running mean, too. So neither depends on
-    this batch, nor on how it is divided. In a pass that does not count in the running means, the quadratic
+    this batch, nor on how it is sharded. In a pass that does not count in the running means, the quadratic
     mean is a constant."""
 
     config: StackConfig
@@ -131,26 +133,27 @@ class PowerNorm(Module):
     def __call__(
         self,
         x: Float[Array, "b t m"],
-        words: Bool[Array, "b t"] | None = None,
+        mask: Bool[Array, "b t"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
         values = x.astype(jnp.float32)
-        there = jnp.ones((*x.shape[:2], 1)) if words is None else words[..., None].astype(jnp.float32)
-        count, width = there.sum(), x.shape[-1:]
-        total = jax.lax.stop_gradient((jnp.square(values) * there).sum(axis=(0, 1)))
+        is_token = jnp.ones((*x.shape[:2], 1)) if mask is None else mask[..., None].astype(jnp.float32)
+        count = is_token.sum()
+        width = x.shape[-1:]
+        total = jax.lax.stop_gradient((jnp.square(values) * is_token).sum(axis=(0, 1)))
         quadratic = running_mean(self, "quadratic", total, count, momentum=MOMENTUM, initial=1.0)
         gradient, probe = running_gradient(self, "gradient", width, count, momentum=MOMENTUM)
         if not counts(self):  # then the quadratic mean does not depend on x
             gradient = jnp.zeros_like(gradient)
         psi = jnp.sqrt(quadratic + self.config.norm_epsilon)
-        return (power_normalised(values, there, psi, gradient, probe) * scale + bias).astype(x.dtype)
+        return (power_normalised(values, is_token, psi, gradient, probe) * scale + bias).astype(x.dtype)
 
 
 @jax.custom_vjp
 def power_normalised(
     x: Float[Array, "b t m"],
-    there: Float[Array, "b t 1"],
+    is_token: Float[Array, "b t 1"],
     psi: Float[Array, " m"],
     nu: Float[Array, " m"],
     probe: Float[Array, " m"],
@@ -159,7 +162,7 @@ def power_normalised(
 
     Args:
       x: activations.
-      there: 0 for padding, 1 otherwise.
+      is_token: 0 for padding, 1 otherwise.
       psi: the running quadratic mean of each feature.
       nu: the running mean of gradient times normalised activation.
       probe: zeros. Its gradient is the sum over positions whose mean the running mean nu takes in: nu + g y -
@@ -169,16 +172,16 @@ def power_normalised(
     return x / psi
 
 
-def _forward(x: Array, there: Array, psi: Array, nu: Array, probe: Array) -> tuple[Array, Any]:
+def _forward(x: Array, is_token: Array, psi: Array, nu: Array, probe: Array) -> tuple[Array, Any]:
     y = x / psi
-    return y, (y, there, psi, nu)
+    return y, (y, is_token, psi, nu)
 
 
-def _backward(kept: Any, g: Array) -> tuple[Array, ...]:
-    y, there, psi, nu = kept
-    of_x = (g - nu * y) * there / psi
-    of_probe = ((nu + g * y - nu * jnp.square(y)) * there).sum(axis=(0, 1))
-    return of_x, jnp.zeros_like(there), jnp.zeros_like(psi), jnp.zeros_like(nu), of_probe
+def _backward(residuals: Any, g: Array) -> tuple[Array, ...]:
+    y, is_token, psi, nu = residuals
+    of_x = (g - nu * y) * is_token / psi
+    of_probe = ((nu + g * y - nu * jnp.square(y)) * is_token).sum(axis=(0, 1))
+    return of_x, jnp.zeros_like(is_token), jnp.zeros_like(psi), jnp.zeros_like(nu), of_probe
 
 
 power_normalised.defvjp(_forward, _backward)

@@ -39,7 +39,7 @@ class Declared(nn.LogicallyPartitioned):  # type: ignore[misc]
 
 def declared(initial: Initializer, axes: Axes, summed: tuple[int, ...] = ()) -> Initializer:
     """An initialiser that declares its parameter, also for modules of Flax."""
-    return lambda *given: Declared(initial(*given), axes, summed=summed)
+    return lambda *arguments: Declared(initial(*arguments), axes, summed=summed)
 
 
 def param(
@@ -57,12 +57,12 @@ def param(
     """
     if not module.has_variable("params", name):
         return module.param(name, declared(initial, axes, summed), shape)
-    kept: Any = module.get_variable("params", name)
-    if isinstance(kept, Declared):  # from `init` of a module that is not a `Module`
-        kept = kept.value
-    if kept.shape != shape:
-        raise ScopeParamShapeError(name, "/".join(module.path), kept.shape, shape)
-    return kept  # type: ignore[no-any-return]
+    value: Any = module.get_variable("params", name)
+    if isinstance(value, Declared):  # from `init` of a module that is not a `Module`
+        value = value.value
+    if value.shape != shape:
+        raise ScopeParamShapeError(name, "/".join(module.path), value.shape, shape)
+    return value  # type: ignore[no-any-return]
 
 
 def matrix(
@@ -82,9 +82,9 @@ def matrix(
 class Module(nn.Module):
     """A module whose `init` returns plain arrays. All modules of this package are."""
 
-    def init(self, *given: Any, **options: Any) -> Variables:  # type: ignore[override]
+    def init(self, *arguments: Any, **options: Any) -> Variables:  # type: ignore[override]
         """As `nn.Module.init`, without the declarations."""
-        plain: Variables = nn.unbox(super().init(*given, **options))
+        plain: Variables = nn.unbox(super().init(*arguments, **options))
         return plain
 
 
@@ -92,10 +92,10 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     """The declared parameters of a model.
 
     Args:
-      model: any module; a parameter of a module that declares nothing is left out.
+      model: any module; a parameter of a module that declares nothing is omitted.
       example: arguments of the model, or their shapes.
     """
-    boxed = jax.eval_shape(lambda *given: nn.Module.init(model, jax.random.key(0), *given), *example)
+    boxed = jax.eval_shape(lambda *arguments: nn.Module.init(model, jax.random.key(0), *arguments), *example)
     leaves = traverse_util.flatten_dict(boxed["params"])
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
 

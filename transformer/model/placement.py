@@ -19,7 +19,8 @@ def by_rows(x: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
 def shards_of(name: str = "rows") -> int:
     """The number of shards of a batch's rows, or of another logical axis, under the current mesh; 1 without a
     mesh."""
-    mesh, axes = jax.sharding.get_abstract_mesh(), dict(nn.get_logical_axis_rules()).get(name) or ()
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = dict(nn.get_logical_axis_rules()).get(name) or ()
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 

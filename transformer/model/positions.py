@@ -121,8 +121,10 @@ class Relative(RelativePositions):
     and v are what queries of all positions share."""
 
     def setup(self) -> None:
-        c, glorot = self.config, nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
-        shape, zeros = (c.num_heads, c.key_width), nn.initializers.zeros_init()
+        c = self.config
+        glorot = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
+        shape = (c.num_heads, c.key_width)
+        zeros = nn.initializers.zeros_init()
         self.distance = param(self, "distance", glorot, (c.d_model, *shape), ("model", "heads", None))
         self.content_bias = param(self, "content_bias", zeros, shape, ("heads", None))
         self.distance_bias = param(self, "distance_bias", zeros, shape, ("heads", None))
@@ -134,13 +136,16 @@ class Relative(RelativePositions):
         self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
     ) -> Float[Array, "b h q k"]:
         at, of = positions
-        consecutive, keys = at.ndim == of.ndim == 1, of.shape[-1]
+        consecutive = at.ndim == of.ndim == 1
+        keys = of.shape[-1]
         nearest = 0 if causal and consecutive else 1 - (at.shape[-1] if consecutive else keys)
-        each = self._of_distances(query, jnp.arange(keys - 1, nearest - 1, -1))
+        by_distance = self._of_distances(query, jnp.arange(keys - 1, nearest - 1, -1))
         if consecutive:
-            return shifted(jnp.pad(each, ((0, 0), (0, 0), (0, 0), (0, at.shape[0] - 1 + nearest))), keys)
-        place = keys - 1 - jnp.clip(_distances(*positions), nearest, keys - 1)
-        return jnp.take_along_axis(each, place[:, None], axis=3)
+            return shifted(
+                jnp.pad(by_distance, ((0, 0), (0, 0), (0, 0), (0, at.shape[0] - 1 + nearest))), keys
+            )
+        index = keys - 1 - jnp.clip(_distances(*positions), nearest, keys - 1)
+        return jnp.take_along_axis(by_distance, index[:, None], axis=3)
 
     def _of_distances(
         self, query: Float[Array, "b h q d"], distances: Int[Array, " n"]
@@ -150,8 +155,8 @@ class Relative(RelativePositions):
         encoded = sinusoids(distances, c.d_model)
         projected = jnp.einsum("nm,mhd->hnd", encoded, self.distance).astype(query.dtype)
         query = query + self.distance_bias[:, None].astype(query.dtype)
-        each = jnp.einsum("bhqd,hnd->bhqn", query, projected, preferred_element_type=jnp.float32)
-        return each / math.sqrt(c.key_width)
+        scores = jnp.einsum("bhqd,hnd->bhqn", query, projected, preferred_element_type=jnp.float32)
+        return scores / math.sqrt(c.key_width)
 
 
 def shifted(x: Float[Array, "b h q n"], keys: int) -> Float[Array, "b h q k"]:

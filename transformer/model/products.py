@@ -27,8 +27,8 @@ def logits(x: Float[Array, "b t m"], table: Float[Array, "v m"] | QuantizedMatri
     if isinstance(table, QuantizedMatrix):
         return table.product(x)
     if x.shape[0] * x.shape[1] <= FEW and platform() == "cpu":
-        found = jnp.einsum("vm,btm->vbt", table.astype(x.dtype), x, preferred_element_type=jnp.float32)
-        return found.transpose(1, 2, 0)
+        by_row = jnp.einsum("vm,btm->vbt", table.astype(x.dtype), x, preferred_element_type=jnp.float32)
+        return by_row.transpose(1, 2, 0)
     return jnp.einsum("btm,vm->btv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
@@ -39,8 +39,8 @@ def _product(x: Float[Array, "b t m"], kernel: Float[Array, "m n"]) -> Float[Arr
     return jnp.einsum("btm,mn->btn", x, kernel)
 
 
-def _product_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, kernel = kept
+def _product_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, kernel = residuals
     x = jax.lax.optimization_barrier(x)  # transposed separately: CPUs are slow if it is fused with more
     return jnp.einsum("btn,mn->btm", gradient, kernel), jnp.einsum("btm,btn->mn", x, gradient)
 

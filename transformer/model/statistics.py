@@ -88,8 +88,8 @@ def running_mean(
     mean = module.variable(STATISTICS, name, lambda: jnp.full(total.shape, initial))
     if counts(module):
         module.put_variable(SUMS, name, Sums(total, count, momentum))
-    kept: Array = mean.value
-    return kept
+    value: Array = mean.value
+    return value
 
 
 def counts(module: nn.Module) -> bool:
@@ -121,10 +121,10 @@ def running_gradient(
     if counts(module):
         module.put_variable(SUMS, name, Sums(probe, count, momentum))  # the backward pass replaces it
         if module.has_variable(PROBES, name):
-            given: Sums = module.get_variable(PROBES, name)
-            probe = _counted(given.total, given.count, count)
-    kept: Array = mean.value
-    return kept, probe
+            probe_sums: Sums = module.get_variable(PROBES, name)
+            probe = _counted(probe_sums.total, probe_sums.count, count)
+    value: Array = mean.value
+    return value, probe
 
 
 @jax.custom_vjp

@@ -82,7 +82,7 @@ class EncoderLayer(Module):
     def __call__(
         self,
         x: Float[Array, "b s m"],
-        words: Bool[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
         mask: Mask,
         positions: Positions,
         deterministic: bool,
@@ -94,8 +94,8 @@ class EncoderLayer(Module):
         def transform(x: Array) -> Array:
             return self.feed_forward(x, deterministic)
 
-        x = self.self_residual(x, attend, deterministic, words)
-        return self.feed_forward_residual(x, transform, deterministic, words)
+        x = self.self_residual(x, attend, deterministic, source_mask)
+        return self.feed_forward_residual(x, transform, deterministic, source_mask)
 
 
 class DecoderLayer(Module):
@@ -114,14 +114,14 @@ class DecoderLayer(Module):
     def __call__(
         self,
         x: Float[Array, "b t m"],
-        words: Bool[Array, "b t"],
+        target_mask: Bool[Array, "b t"],
         views: Views,
         self_mask: Mask,
         cross_mask: Mask,
         positions: Positions,
         deterministic: bool,
     ) -> Float[Array, "b t m"]:
-        """Training: all positions at once. `source_mask` is False for padding."""
+        """Training: all positions at once. `target_mask` is False for padding."""
         sources = self.source_keys_values(views)
 
         def attend(x: Array) -> Array:
@@ -129,18 +129,18 @@ class DecoderLayer(Module):
             return self.self_attention(x, keys_values, self_mask, (positions, positions), deterministic)[0]
 
         def attend_to_source(x: Array) -> Array:
-            each = [
+            outputs = [
                 self.cross_attention(x, source, cross_mask, deterministic=deterministic)[0]
                 for source in sources
             ]
-            return mean(each)
+            return mean(outputs)
 
-        return self._sublayers(x, attend, attend_to_source, deterministic, words)
+        return self._sublayers(x, attend, attend_to_source, deterministic, target_mask)
 
     def decode_step(
         self,
         x: Float[Array, "b n m"],
-        own: "LayerPast",
+        layer_cache: "LayerPast",
         cache: Cache,
         sources: tuple[KeysValues, ...],
         cross_mask: Mask,
@@ -148,10 +148,11 @@ class DecoderLayer(Module):
         """Decoding: one new token in each of n beams. Also returns the layer's cache, with the new token.
 
         Args:
-          own: the layer's cache.
+          layer_cache: the layer's, with keys, values and states.
           cache: that of the decoder, without its layers.
         """
-        past, (self_state, cross_states) = own.past, own.states.value
+        past = layer_cache.past
+        self_state, cross_states = layer_cache.states.value
         query_positions = cache.positions[:, None]
 
         def attend(x: Array) -> Array:
@@ -161,18 +162,19 @@ class DecoderLayer(Module):
                 x, self_state = self.self_attention(x, new, Mask(), state=self_state)
                 return x
             past = past.append(new, cache.column, cache.positions)
-            mask, positions = cache.mask(self.config.window), (query_positions, cache.key_positions())
+            mask = cache.mask(self.config.window)
+            positions = (query_positions, cache.key_positions())
             x, self_state = self.self_attention(x, past, mask, positions, state=self_state)
             return x
 
         def attend_to_source(x: Array) -> Array:
             nonlocal cross_states
-            each = [
+            attended = [
                 self.cross_attention(x, source, cross_mask, state=state)
                 for source, state in zip(sources, cross_states, strict=True)
             ]
-            cross_states = tuple(state for _, state in each)
-            return mean([x for x, _ in each])
+            cross_states = tuple(state for _, state in attended)
+            return mean([x for x, _ in attended])
 
         x = self._sublayers(x, attend, attend_to_source, True)
         return x, LayerPast(past, States((self_state, cross_states)))
@@ -188,14 +190,14 @@ class DecoderLayer(Module):
         attend: Callable[[Array], Array],
         attend_to_source: Callable[[Array], Array],
         deterministic: bool,
-        words: Bool[Array, "b t"] | None = None,
+        target_mask: Bool[Array, "b t"] | None = None,
     ) -> Array:
         def transform(x: Array) -> Array:
             return self.feed_forward(x, deterministic)
 
-        x = self.self_residual(x, attend, deterministic, words)
-        x = self.cross_residual(x, attend_to_source, deterministic, words)
-        return self.feed_forward_residual(x, transform, deterministic, words)
+        x = self.self_residual(x, attend, deterministic, target_mask)
+        x = self.cross_residual(x, attend_to_source, deterministic, target_mask)
+        return self.feed_forward_residual(x, transform, deterministic, target_mask)
 
     def init_states(self, rows: int, beams: int, sources: tuple[KeysValues, ...]) -> States[LayerStates]:
         """The states of both attention mechanisms before the first step of decoding."""
@@ -220,7 +222,8 @@ class Transformer(EncoderDecoder):
 
     def setup(self) -> None:
         super().setup()
-        c, encoder = self.config, self.config.of_encoder
+        c = self.config
+        encoder = self.config.of_encoder
         encoder_layer = nn.remat(EncoderLayer, static_argnums=(5,)) if c.remat else EncoderLayer
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
         self.encoder = [encoder_layer(encoder) for _ in range(c.num_layers)]
@@ -232,7 +235,8 @@ class Transformer(EncoderDecoder):
             self.decoder_norm = normalization(c)
         if encoder.d_model != c.d_model:
             self.bridge = Affine(c.d_model, ("hidden", "model"))
-        self.source_positions, self.target_positions = PositionEncoding(encoder), PositionEncoding(c)
+        self.source_positions = PositionEncoding(encoder)
+        self.target_positions = PositionEncoding(c)
 
     def encode(
         self,
@@ -243,13 +247,13 @@ class Transformer(EncoderDecoder):
         every_layer: bool = False,
     ) -> Memory:
         """The encoder stack. With `every_layer` the memory has the output of each layer."""
-        words = self.source_mask(source)
-        mask = Mask(keys=words, window=self.config.window)
+        source_mask = self.source_mask(source)
+        mask = Mask(keys=source_mask, window=self.config.window)
         if segments is not None:
             mask = Mask(segments=(segments, segments), window=self.config.window)
         return self.encode_embedded(
             self.source_embedding(source),
-            words,
+            source_mask,
             mask,
             jnp.arange(source.shape[1]) if segments is None else positions_in(segments),
             deterministic,
@@ -259,7 +263,7 @@ class Transformer(EncoderDecoder):
     def encode_embedded(
         self,
         embedded: Float[Array, "b s m"],
-        words: Bool[Array, "b s"],
+        source_mask: Bool[Array, "b s"],
         mask: Mask,
         positions: Positions,
         deterministic: bool = True,
@@ -269,14 +273,16 @@ class Transformer(EncoderDecoder):
         x = self.source_positions(embedded, positions, deterministic)
         outputs = []
         for layer in self.encoder:
-            x = layer(x, words, mask, positions, deterministic)
+            x = layer(x, source_mask, mask, positions, deterministic)
             outputs.append(x)
-        c, encoder = self.config, self.config.of_encoder
-        states = self.encoder_norm(x, words, deterministic) if encoder.norm == "pre" else x
+        c = self.config
+        encoder = self.config.of_encoder
+        states = self.encoder_norm(x, source_mask, deterministic) if encoder.norm == "pre" else x
         layers = tuple(outputs) if every_layer or c.cross_view != "last" else ()
         if encoder.d_model != c.d_model:
-            states, layers = self.bridge(states), tuple(map(self.bridge, layers))
-        return Memory(states, words, layers)
+            states = self.bridge(states)
+            layers = tuple(map(self.bridge, layers))
+        return Memory(states, source_mask, layers)
 
     def views(self, memory: Memory) -> list[Views]:
         """What each decoder layer reads of the source."""
@@ -294,7 +300,8 @@ class Transformer(EncoderDecoder):
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
         """The decoder stack."""
-        self_mask, cross_mask = self.decoder_mask(target), Mask(keys=memory.mask)
+        self_mask = self.decoder_mask(target)
+        cross_mask = Mask(keys=memory.mask)
         positions = jnp.arange(target.shape[1])
         if segments is not None:
             source_segments, target_segments = segments
@@ -303,38 +310,36 @@ class Transformer(EncoderDecoder):
             positions = positions_in(target_segments)
         embedded = self.embed_target(target) if embedded is None else embedded
         x = self.target_positions(embedded, positions, deterministic)
-        words = target != self.config.special.pad
+        target_mask = target != self.config.special.pad
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
-            x = layer(x, words, views, self_mask, cross_mask, positions, deterministic)
-        return self.decoder_norm(x, words, deterministic) if self.config.norm == "pre" else x
+            x = layer(x, target_mask, views, self_mask, cross_mask, positions, deterministic)
+        return self.decoder_norm(x, target_mask, deterministic) if self.config.norm == "pre" else x
 
     def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
         """The mask of the decoder's self-attention."""
         return Mask(causal=True, window=self.config.window)
 
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
-        c, rows, keeps_past = (
-            self.config,
-            memory.states.shape[0],
-            MECHANISMS[self.config.mechanism].keeps_past,
-        )
+        c = self.config
+        rows = memory.states.shape[0]
+        keeps_past = MECHANISMS[self.config.mechanism].keeps_past
         columns = length * beam_size if keeps_past else 0
         keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
-        each = zip(self.decoder, self.views(memory), strict=True)
+        layers_views = zip(self.decoder, self.views(memory), strict=True)
 
         def joined(mechanism: str, keys_values: KeysValues) -> KeysValues:
-            wanted = kernels.runs_with_joined_heads(mechanism, c.num_heads, beam_size)
-            return jax.tree.map(join_heads, keys_values) if wanted else keys_values
+            join = kernels.runs_with_joined_heads(mechanism, c.num_heads, beam_size)
+            return jax.tree.map(join_heads, keys_values) if join else keys_values
 
         past = joined(c.mechanism, KeysValues(keys, values))
         sources = tuple(
-            tuple(joined(c.cross_mechanism, own) for own in layer.source_keys_values(views))
-            for layer, views in each
+            tuple(joined(c.cross_mechanism, keys_values) for keys_values in layer.source_keys_values(views))
+            for layer, views in layers_views
         )
         layers = tuple(
-            LayerPast(past, layer.init_states(rows, beam_size, own))
-            for layer, own in zip(self.decoder, sources, strict=True)
+            LayerPast(past, layer.init_states(rows, beam_size, source))
+            for layer, source in zip(self.decoder, sources, strict=True)
         )
         ancestors = (beam_size, columns) if keeps_past else None
         return Cache.empty(layers, (sources, memory.mask), rows, ancestors)
@@ -347,18 +352,22 @@ class Transformer(EncoderDecoder):
         """`decode_step` before its `output`."""
         cache = cache.begin_step()
         x = self.target_positions(self.embed_target(tokens), cache.positions[:, None])
-        one_layer, shared = DecoderLayer(self.config, parent=None), replace(cache, layers=(), source=())
-        (sources, words), layers = cache.source, []
-        for layer, own, source in zip(self.decoder, cache.layers, sources, strict=True):
-            x, own = _traced_once(one_layer, layer.variables, x, own, shared, source, Mask(keys=words))
-            layers.append(own)
+        one_layer = DecoderLayer(self.config, parent=None)
+        shared = replace(cache, layers=(), source=())
+        sources, source_mask = cache.source
+        layers = []
+        for layer, layer_cache, source in zip(self.decoder, cache.layers, sources, strict=True):
+            x, layer_cache = _traced_once(
+                one_layer, layer.variables, x, layer_cache, shared, source, Mask(keys=source_mask)
+            )
+            layers.append(layer_cache)
         return self.decoder_norm(x) if self.config.norm == "pre" else x, cache.end_step(layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _traced_once(layer: DecoderLayer, variables: Variables, *given: Any) -> tuple[Array, LayerPast]:
+def _traced_once(layer: DecoderLayer, variables: Variables, *arguments: Any) -> tuple[Array, LayerPast]:
     """`decode_step` of a layer, traced once and reused for identical layers, which shortens start-up."""
-    return layer.apply(variables, *given, method="decode_step")  # type: ignore[return-value]
+    return layer.apply(variables, *arguments, method="decode_step")  # type: ignore[return-value]
 
 
 def mean(outputs: list[Array]) -> Array:
