@@ -1,7 +1,7 @@
 """chrF between all pairs of candidates, in one compiled program: the utility of minimum Bayes risk decoding.
 
-The output with the least expected risk is the one most like what else the model would say (Kumar and Byrne
-2004; Eikema and Aziz 2020).
+The output with the least expected risk is the one most like the model's other outputs (Kumar and Byrne 2004;
+Eikema and Aziz 2020).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-ORDER, BETA = 6, 2.0
+ORDER = 6
+BETA = 2.0
 LENGTHS = 64  # texts are padded to a multiple of this
 _FACTORS = (1_000_003, 2_654_435_761)
 
@@ -42,18 +43,18 @@ def _chrf(codes: Int[Array, "n t"]) -> Float[Array, "n n"]:
     for order in range(1, ORDER + 1):
         matches = _matches(codes, order, length)
         count = jnp.maximum(length - order + 1, 0).astype(jnp.float32)
-        there = (count[:, None] > 0) & (count[None, :] > 0)
-        precision += jnp.where(there, matches / jnp.maximum(count[:, None], 1), 0)
-        recall += jnp.where(there, matches / jnp.maximum(count[None, :], 1), 0)
-        orders += there
+        both_have = (count[:, None] > 0) & (count[None, :] > 0)
+        precision += jnp.where(both_have, matches / jnp.maximum(count[:, None], 1), 0)
+        recall += jnp.where(both_have, matches / jnp.maximum(count[None, :], 1), 0)
+        orders += both_have
     precision, recall = (total / jnp.maximum(orders, 1) for total in (precision, recall))
     divisor = BETA**2 * precision + recall
     return 100 * (1 + BETA**2) * precision * recall / jnp.where(divisor > 0, divisor, 1)
 
 
 def _matches(codes: Int[Array, "n t"], order: int, length: Int[Array, " n"]) -> Float[Array, "n n"]:
-    """How many n-grams each pair has in common, each as often as in both. An n-gram and how often it was
-    there before is one item. So a text is a set of items, and a product of matrices counts what two sets
+    """How many n-grams each pair has in common, each as often as in both. An n-gram and how often it
+    occurred before is one item. So a text is a set of items, and a product of matrices counts what two sets
     share."""
     texts, time = codes.shape
     valid = jnp.arange(time) < (length - order + 1)[:, None]
@@ -69,12 +70,12 @@ def _matches(codes: Int[Array, "n t"], order: int, length: Int[Array, " n"]) -> 
 
 def _hashes(codes: Int[Array, "n t"], order: int, factor: int) -> UInt[Array, "n t"]:
     """A hash of the n-gram that begins at each position."""
-    found = jnp.zeros(codes.shape, jnp.uint32)
+    hashes = jnp.zeros(codes.shape, jnp.uint32)
     padded = jnp.pad(codes, ((0, 0), (0, order - 1))).astype(jnp.uint32)
     for offset in range(order):
-        found = found * jnp.uint32(factor) + padded[:, offset : offset + codes.shape[1]] + jnp.uint32(1)
-        found ^= found >> 15
-    return found
+        hashes = hashes * jnp.uint32(factor) + padded[:, offset : offset + codes.shape[1]] + jnp.uint32(1)
+        hashes ^= hashes >> 15
+    return hashes
 
 
 def _numbered(
@@ -83,8 +84,8 @@ def _numbered(
     """A number for each different pair of hashes; the last number for what is not valid."""
     size = first.size
     order = jnp.arange(size)
-    one, two, place = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
+    one, two, positions = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
     changes = (one[1:] != one[:-1]) | (two[1:] != two[:-1])
     numbers = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes.astype(jnp.int32))])
-    found = jnp.zeros(size, jnp.int32).at[place].set(numbers).reshape(first.shape)
-    return jnp.where(valid, found, size)
+    numbered = jnp.zeros(size, jnp.int32).at[positions].set(numbers).reshape(first.shape)
+    return jnp.where(valid, numbered, size)

@@ -11,7 +11,8 @@ from transformer.files import Json
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
     from sacrebleu.metrics.base import Metric as SacreBleuMetric
 
-LONGEST_NAME, MOST_DIGITS = 100, 12
+LONGEST_NAME = 100
+MOST_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Percentage of translations that are equal to their references."""
-    right = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
+    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     share = 100 * right / max(len(references), 1)
     return Score(
         share,

@@ -48,19 +48,19 @@ def bleu_tokenizer(language: str | None, references: Sequence[str]) -> tuple[Ble
     Returns:
       Its name, and a sentence if it is not the one of the language.
     """
-    wanted = BY_LANGUAGE.get(written_as(language), "13a")
-    if not all(map(importlib.util.find_spec, LIBRARIES.get(wanted, ()))):
-        extra = wanted.partition("-")[0]
+    tokenizer = BY_LANGUAGE.get(written_as(language), "13a")
+    if not all(map(importlib.util.find_spec, LIBRARIES.get(tokenizer, ()))):
+        extra = tokenizer.partition("-")[0]
         return "char", (
-            f"BLEU compares characters ({OPTION} char): sacreBLEU's tokenizer for {language}, {wanted}, is "
-            f"not installed (pip install 'sacrebleu[{extra}]')"
+            f"BLEU compares characters ({OPTION} char): sacreBLEU's tokenizer for {language}, {tokenizer}, "
+            f"is not installed (pip install 'sacrebleu[{extra}]')"
         )
-    if wanted in BY_SPACES and has_few_spaces(references):
+    if tokenizer in BY_SPACES and has_few_spaces(references):
         return "char", (
             f"the references hardly contain spaces, so BLEU compares characters ({OPTION} char); for Chinese "
             f"choose {OPTION} zh"
         )
-    return wanted, ""
+    return tokenizer, ""
 
 
 def warning_of(tokenize: str, references: Sequence[str], option: str = OPTION) -> str:

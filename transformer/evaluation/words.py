@@ -29,21 +29,21 @@ def character_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
 
 def _errors(unit: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     jiwer: Any = library("jiwer")
-    found = getattr(jiwer, f"process_{unit}s")(list(references), list(hypotheses))
-    said = found.hits + found.substitutions + found.deletions
-    wrong = found.substitutions + found.deletions + found.insertions
-    rate = 100 * wrong / max(said, 1)
-    kinds = f"{found.substitutions} substituted, {found.deletions} deleted, {found.insertions} inserted"
-    detail = f"{unit} error rate = {rate:.2f} % ({kinds}, of {said})"
-    if not said:
+    counts = getattr(jiwer, f"process_{unit}s")(list(references), list(hypotheses))
+    total = counts.hits + counts.substitutions + counts.deletions
+    wrong = counts.substitutions + counts.deletions + counts.insertions
+    rate = 100 * wrong / max(total, 1)
+    kinds = f"{counts.substitutions} substituted, {counts.deletions} deleted, {counts.insertions} inserted"
+    detail = f"{unit} error rate = {rate:.2f} % ({kinds}, of {total})"
+    if not total:
         detail = f"{wrong} {unit}{'' if wrong == 1 else 's'} heard where nothing is said"
-    return Score(rate, f"jiwer:{metadata.version('jiwer')}|{unit}s:{said}", detail)
+    return Score(rate, f"jiwer:{metadata.version('jiwer')}|{unit}s:{total}", detail)
 
 
 def sentence_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Percentage of texts with an error."""
     pairs = zip(hypotheses, references, strict=True)
-    wrong = sum(ours.split() != theirs.split() for ours, theirs in pairs)
+    wrong = sum(hypothesis.split() != reference.split() for hypothesis, reference in pairs)
     rate = 100 * wrong / max(len(references), 1)
     signature = f"{wrong} of {len(references)} wrong"
     return Score(rate, signature, f"sentence error rate = {rate:.2f} % ({signature})")

@@ -61,12 +61,12 @@ class Attention(Plain):
           UserError: there is no such kind, layer or head.
         """
         _check_kind(kind)
-        found: np.ndarray = getattr(self, kind)
-        for name, index, size in (("layer", layer, found.shape[0]), ("head", head, found.shape[1])):
+        weights: np.ndarray = getattr(self, kind)
+        for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
             if index is not None and not 0 <= index < size:
                 raise UserError(f"{name} {index}: {kind} attention has {size}, counted from 0")
-        found = found.mean(axis=0) if layer is None else found[layer]
-        return found.mean(axis=0) if head is None else found[head]
+        weights = weights.mean(axis=0) if layer is None else weights[layer]
+        return weights.mean(axis=0) if head is None else weights[head]
 
 
 def attention_of(
@@ -95,15 +95,18 @@ def attention_of(
     target = np.full((len(hypotheses), padded), special.pad, np.int32)
     for index, hypothesis in enumerate(hypotheses):
         target[index, : len(hypothesis.ids)] = hypothesis.ids
-    found = _all_weights(translator.model, translator.variables, np.repeat(row, len(target), axis=0), target)
-    encoder, decoder, cross = map(np.asarray, found)
+    weights = _all_weights(
+        translator.model, translator.variables, np.repeat(row, len(target), axis=0), target
+    )
+    encoder, decoder, cross = map(np.asarray, weights)
 
     read = [int(index) for index in row[0] if index != special.pad]
     pieces = tuple(translator.tokenizers[0].for_source(source).pieces(read))
     tokenizer = translator.tokenizers[1].for_source(source)
     attentions = []
     for index, hypothesis in enumerate(hypotheses):
-        s, t = len(read), len(hypothesis.ids)
+        s = len(read)
+        t = len(hypothesis.ids)
         target_pieces = tuple(tokenizer.pieces(hypothesis.ids))
         attentions.append(
             Attention(
@@ -141,8 +144,8 @@ def _all_weights(
 ) -> tuple[Weights, Weights, Weights]:
     """The weights of encoder self-attention, decoder self-attention and cross-attention."""
     config = model.config  # type: ignore[attr-defined]
-    given = decoder_input(target, config.special)
-    _, sown = model.apply(variables, source, given, mutable=[INTERMEDIATES])
+    target_input = decoder_input(target, config.special)
+    _, sown = model.apply(variables, source, target_input, mutable=[INTERMEDIATES])
 
     def weights(stack: str, attention: str) -> Weights:
         layers = layers_sown(sown[INTERMEDIATES], stack)

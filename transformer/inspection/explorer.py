@@ -68,12 +68,12 @@ def explore(
         raise UserError("nothing to explore: give a list of sentences")
     for source in sources:
         check_inspectable(translator, source)
-    found = translator.search(sources, n_best=n_best, prefixes=prefixes, terms=terms, **options)
+    results = translator.search(sources, n_best=n_best, prefixes=prefixes, terms=terms, **options)
     settings = translator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
-    for each, hypotheses in zip(make_requests(sources, prefixes, terms), found, strict=True):
-        source = each.source
+    for request, hypotheses in zip(make_requests(sources, prefixes, terms), results, strict=True):
+        source = request.source
         attentions = attention_of(translator, source, hypotheses, **options)
         sentences.append(
             {
@@ -90,15 +90,15 @@ def explore(
                     }
                     for hypothesis, attention in zip(hypotheses, attentions, strict=True)
                 ],
-                "terms": list(each.terms),
+                "terms": list(request.terms),
                 "tree": None,
             }
         )
         if beams:
-            tree = search_tree(translator, source, prefix=each.prefix, terms=each.terms, **options)
+            tree = search_tree(translator, source, prefix=request.prefix, terms=request.terms, **options)
             sentences[-1]["tree"] = levels_of(tree)
     data = {"unit": UNIT, "origin": origin_of(translator), "sentences": sentences}
-    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
+    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(results), sum(map(len, results)))
 
 
 def origin_of(translator: Decoder[Any]) -> str:

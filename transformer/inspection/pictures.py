@@ -175,8 +175,8 @@ def draw_learning_curve(run_dir: Path | str) -> "Figure":
             record = parse_object(line)
             if record["kind"] not in points:  # other records, such as device and versions
                 continue
-            kept = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")
-            points[record["kind"]].append(tuple(float(record[key]) for key in kept))
+            keys = ("step", "nll", "bleu") if record["kind"] == "evaluation" else ("step", "nll")
+            points[record["kind"]].append(tuple(float(record[key]) for key in keys))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}, line {number}: not a line of metrics that training wrote") from error
     if not any(points.values()):
@@ -208,20 +208,21 @@ def draw_tree(tree: SearchTree, *, pruned: bool = True) -> "Figure":
     if not tree.candidates:
         raise UserError("cannot draw a search tree without candidates")
     rows = _rows(tree, pruned)
-    steps, depth = max(each.step for each in tree.candidates), max(rows.values()) + 1
+    steps = max(candidate.step for candidate in tree.candidates)
+    depth = max(rows.values()) + 1
     across = min(steps, COLUMNS)
     bands = range(1, steps + 1, COLUMNS)
     size = (1.2 + 1.25 * (across + 1), len(bands) * (0.9 + 0.5 * depth))
     figure, axes = _figure(len(bands), 1, size)
-    best = {id(each) for each in tree.path(tree.hypotheses()[0])}
+    best = {id(candidate) for candidate in tree.path(tree.hypotheses()[0])}
     for axis, start in zip(axes[:, 0], bands, strict=True):
         columns = range(start - 1, start + across)  # the first repeats the last of the row above
         for index, row in rows.items():
-            each = tree.candidates[index]
-            if each.step in columns:
-                if each.step in columns[1:]:
-                    _draw_edge(axis, tree, rows, index, id(each) in best)
-                _draw_candidate(axis, each, row)
+            candidate = tree.candidates[index]
+            if candidate.step in columns:
+                if candidate.step in columns[1:]:
+                    _draw_edge(axis, tree, rows, index, id(candidate) in best)
+                _draw_candidate(axis, candidate, row)
         if start == 1:
             box = {"boxstyle": "round", "facecolor": "white"}
             axis.text(0, 0, "<s>", ha="center", va="center", fontsize=8, bbox=box)
@@ -245,24 +246,28 @@ def _rows(tree: SearchTree, pruned: bool) -> dict[int, int]:
 
 
 def _draw_edge(axis: "Axes", tree: SearchTree, rows: Mapping[int, int], index: int, best: bool) -> None:
-    each = tree.candidates[index]
-    start = (0, 0) if each.parent is None else (each.step - 1, rows[each.parent])
+    candidate = tree.candidates[index]
+    start = (0, 0) if candidate.parent is None else (candidate.step - 1, rows[candidate.parent])
     colour, width = (ACCENT, 2.0) if best else (FAINT, 0.8)
-    style = "--" if each.fate == "pruned" else "-"
+    style = "--" if candidate.fate == "pruned" else "-"
     axis.plot(
-        *zip(start, (each.step, rows[index]), strict=True), linestyle=style, zorder=1, color=colour, lw=width
+        *zip(start, (candidate.step, rows[index]), strict=True),
+        linestyle=style,
+        zorder=1,
+        color=colour,
+        lw=width,
     )
 
 
-def _draw_candidate(axis: "Axes", each: Candidate, row: int) -> None:
-    edge = {"live": ACCENT, "finished": FINISHED, "pruned": FAINT}[each.fate]
-    style = "--" if each.fate == "pruned" else "-"
-    number = "" if each.place is None else f"  [{each.place + 1}]"
+def _draw_candidate(axis: "Axes", candidate: Candidate, row: int) -> None:
+    edge = {"live": ACCENT, "finished": FINISHED, "pruned": FAINT}[candidate.fate]
+    style = "--" if candidate.fate == "pruned" else "-"
+    number = "" if candidate.place is None else f"  [{candidate.place + 1}]"
     axis.text(
-        each.step,
+        candidate.step,
         row,
-        f"{_name(each.token)}{number}\n{each.log_p:.2f}",
-        color=FAINT if each.fate == "pruned" else "black",
+        f"{_name(candidate.token)}{number}\n{candidate.log_p:.2f}",
+        color=FAINT if candidate.fate == "pruned" else "black",
         fontsize=8,
         ha="center",
         va="center",

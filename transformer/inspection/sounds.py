@@ -43,7 +43,7 @@ def explore_sounds(
         raise UserError("nothing to explore: give a list of recordings or texts")
     settings = decoder.settings(n_best, options)
     records = [decoder.task.as_read(record, settings.buckets[-1]) for record in records]
-    found = decoder.decode(records, n_best=n_best, **options)
+    results = decoder.decode(records, n_best=n_best, **options)
     data = {
         "unit": UNIT,
         "origin": decoder.origin,
@@ -53,30 +53,30 @@ def explore_sounds(
                 "title": str(record) if record.name else record.text,
                 "outputs": [_output(decoder, record, output) for output in outputs],
             }
-            for record, outputs in zip(records, found, strict=True)
+            for record, outputs in zip(records, results, strict=True)
         ],
     }
-    return Explorer(page_of(data, "sounds.html", ("sounds.js",)), len(found), sum(map(len, found)))
+    return Explorer(page_of(data, "sounds.html", ("sounds.js",)), len(results), sum(map(len, results)))
 
 
 def _output(decoder: Decoder[Recordings], record: Recording, output: Any) -> Json:
     """An output with its sound, and the attention between each token and each position of the sound."""
     task = decoder.task
-    said, ids = task.paired(record, output)
-    sides = {task.sound: task.frames(said), task.text: ids}
-    found = forced_attention(decoder, sides) if len(said.features) else np.zeros((0, len(ids)))
-    if found is None:
+    recording, ids = task.paired(record, output)
+    sides = {task.sound: task.frames(recording), task.text: ids}
+    alignment = forced_attention(decoder, sides) if len(recording.features) else np.zeros((0, len(ids)))
+    if alignment is None:
         raise UserError(f"system {decoder.config.system} has no alignments to explore")
-    attention = found if task.sound == "source" else found.T
+    attention = alignment if task.sound == "source" else alignment.T
     tokens, positions = attention.shape
     return {
         "text": task.line(output),
         "tokens": task.tokenizer.pieces(ids),
         "attention": whole(attention),
         "spans": spans(attention) if tokens <= positions else [],
-        "seconds": len(said.features) * HOP / RATE,
-        "wav": _base64(wav_of(resynthesised(said).wave)),
-        "png": _base64(png_of(spectrogram("", said.features).values)) if positions else "",
+        "seconds": len(recording.features) * HOP / RATE,
+        "wav": _base64(wav_of(resynthesised(recording).wave)),
+        "png": _base64(png_of(spectrogram("", recording.features).values)) if positions else "",
     }
 
 

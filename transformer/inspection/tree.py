@@ -68,8 +68,8 @@ class SearchTree:
 
     def hypotheses(self) -> list[Candidate]:
         """The last candidate of each hypothesis that the search returned, best first."""
-        kept = [candidate for candidate in self.candidates if candidate.place is not None]
-        return sorted(kept, key=lambda candidate: candidate.place or 0)
+        finished = [candidate for candidate in self.candidates if candidate.place is not None]
+        return sorted(finished, key=lambda candidate: candidate.place or 0)
 
     def path(self, candidate: Candidate) -> list[Candidate]:
         """The candidates from the first token to this one."""
@@ -92,7 +92,7 @@ def search_tree(
     Args:
       translator: an autoregressive Transformer.
       source: the sentence, or the prompt.
-      prefix: what the translation must begin with.
+      prefix: what the translation must start with.
       terms: words and phrases that must occur in it.
       options: any field of `DecodingConfig`.
 
@@ -111,7 +111,8 @@ def search_tree(
             f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
         )
     penalty: Any = strategy.penalty  # numpy in, numpy out
-    phrases, forced = dict[str, tuple[int, ...]](), 0
+    phrases = dict[str, tuple[int, ...]]()
+    forced = 0
     if isinstance(translator, Translator):
         phrases = {term: translator.task.term(term) for term in terms}
         forced = len(translator.task.split_prefix(prefix)[0])
@@ -119,53 +120,61 @@ def search_tree(
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.static(), translator.variables
     conditions = jax.tree.map(jnp.asarray, RowOptions.of([settings], [1], 1))  # as the first line
-    slots, eos = _first_slot(*job, inputs, conditions), translator.task.special.eos
+    slots = _first_slot(*job, inputs, conditions)
+    eos = translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
     above: list[int | None] = [None] * strategy.beam_size  # the candidate that each beam is
     ends: dict[tuple[int, int], int] = {}  # the candidate that ends a beam at a step
     ids: list[tuple[int, ...]] = [()] * strategy.beam_size  # of each beam
     while not slots.done[0]:
-        step, before = int(slots.length[0]), np.asarray((slots.log_p or slots).live[0])
-        slots, found, log_p_of, met, chosen = _step(*job, slots)
-        going_on = {
+        step = int(slots.length[0])
+        before = np.asarray((slots.log_p or slots).live[0])
+        slots, step_candidates, log_p_of, met, chosen = _step(*job, slots)
+        live = {
             (int(parent), int(token)): beam
             for beam, (parent, token) in enumerate(zip(chosen.parents[0], chosen.tokens[0], strict=True))
             if chosen.live[0, beam] > NEVER
         }
         beams: list[int | None] = [None] * strategy.beam_size
-        said = list(ids)
-        columns = found.log_p, found.parent, found.token, met
-        each = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
-        reasons = Reasons(strategy.beam_size, step < forced, bool(phrases), each, going_on)
-        for rank, (total, parent, token, bank) in enumerate(each):
+        new_ids = list(ids)
+        columns = step_candidates.log_p, step_candidates.parent, step_candidates.token, met
+        rows = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
+        reasons = Reasons(strategy.beam_size, step < forced, bool(phrases), rows, live)
+        for rank, (total, parent, token, bank) in enumerate(rows):
             if total == NEVER:
                 break
             fate: Fate = "pruned"
             score = None
             if token == eos and rank < strategy.beam_size:
-                fate, score = "finished", float(total / penalty(np.float32(step + 1)))
+                fate = "finished"
+                score = float(total / penalty(np.float32(step + 1)))
                 ends[step, int(parent)] = len(candidates)
-            elif (int(parent), int(token)) in going_on:
+            elif (int(parent), int(token)) in live:
                 fate = "live"
-                beam = going_on[int(parent), int(token)]
-                beams[beam], said[beam] = len(candidates), (*ids[parent], int(token))
-            log_p, so_far = float(log_p_of[0, rank]), (*ids[parent], int(token))
+                beam = live[int(parent), int(token)]
+                beams[beam] = len(candidates)
+                new_ids[beam] = (*ids[parent], int(token))
+            log_p = float(log_p_of[0, rank])
+            so_far = (*ids[parent], int(token))
             why = reasons(fate, float(total), token == eos, int(bank))
             done = tuple(term for term, phrase in phrases.items() if so_far[-len(phrase) :] == phrase)
             reached = above[parent], "", log_p, log_p - float(before[parent]), fate, score
             candidates.append(Candidate(step + 1, rank, *reached, why=why, completes=done))
             tokens.append(int(token))
-        above, ids = beams, said
+        above = beams
+        ids = new_ids
     scores, steps, parents = (np.asarray(x[0]) for x in jax.tree.leaves(slots.finished))
-    kept = [rank for rank in np.argsort(-scores, kind="stable") if scores[rank] > NEVER]
-    if not kept:
+    returned = [rank for rank in np.argsort(-scores, kind="stable") if scores[rank] > NEVER]
+    if not returned:
         raise UserError(NO_OUTPUT)
-    places = {ends[int(steps[rank]), int(parents[rank])]: place for place, rank in enumerate(kept)}
+    positions = {
+        ends[int(steps[rank]), int(parents[rank])]: position for position, rank in enumerate(returned)
+    }
     pieces = translator.task.pieces(_named(*job[:2], tokens, inputs), asked)
     return SearchTree(
         tuple(
-            replace(candidate, token=piece, place=places.get(index))
+            replace(candidate, token=piece, place=positions.get(index))
             for index, (candidate, piece) in enumerate(zip(candidates, pieces, strict=True))
         ),
         strategy.beam_size,
@@ -180,7 +189,7 @@ class Reasons:
       forced: whether the prefix decides about this step.
       divided: whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`).
       candidates: log P, parent, token and tokens of terms of each.
-      going_on: parent and token of those that the search continues.
+      live: parent and token of those that the search continues.
     """
 
     def __init__(
@@ -189,10 +198,10 @@ class Reasons:
         forced: bool,
         divided: bool,
         candidates: Sequence[tuple[Any, ...]],
-        going_on: Container[tuple[int, int]],
+        live: Container[tuple[int, int]],
     ) -> None:
         self.n, self.forced, self.divided = n, forced, divided
-        self.live = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in going_on]
+        self.live = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in live]
         self.all = [log_p for log_p, *_ in candidates]
 
     def __call__(self, fate: Fate, log_p: float, ends: bool, met: int) -> str:
@@ -200,9 +209,9 @@ class Reasons:
         if self.forced and fate == "live":
             return "forced by the prefix"
         reason = {
-            "live": f"one of the first {self.n} that go on",
+            "live": f"one of the first {self.n} that continue",
             "finished": f"ends as one of the first {self.n}",
-            "pruned": f"ends, but {self.n} come before it" if ends else f"{self.n} others go on before it",
+            "pruned": f"ends, but {self.n} come before it" if ends else f"{self.n} others continue before it",
         }[fate]
         if not self.divided:
             return reason
@@ -223,10 +232,11 @@ def _first_slot(
     conditions: RowOptions,
 ) -> Slots:
     """One slot before its first step."""
-    limits, given = search.limits(inputs, special_ids(model), options), as_variables(variables)
+    limits = search.limits(inputs, special_ids(model), options)
+    model_variables = as_variables(variables)
     return init_slots(
         model,
-        given,
+        model_variables,
         inputs,
         limits,
         limits.longest,
@@ -248,20 +258,25 @@ def _step(
     """`transformer.decoding.slots.step`, with its candidates, their log P, their banks, and what it chose of
     them."""
     strategy: Any = strategy_of(options, search.hook)
-    eos, predicted = special_ids(model).eos, predict(model, as_variables(variables), slots, search.hook)
-    chosen, found = strategy(slots, predicted, eos), strategy.candidates(slots, predicted)
-    log_p = found.log_p
+    eos = special_ids(model).eos
+    predicted = predict(model, as_variables(variables), slots, search.hook)
+    chosen = strategy(slots, predicted, eos)
+    step_candidates = strategy.candidates(slots, predicted)
+    log_p = step_candidates.log_p
     if slots.log_p is not None and predicted.log_p is not None:
         row = jnp.arange(len(log_p))[:, None]
-        log_p = slots.log_p.live[row, found.parent] + predicted.log_p[row, found.parent, found.token]
-    met = jnp.zeros_like(found.token)
+        log_p = (
+            slots.log_p.live[row, step_candidates.parent]
+            + predicted.log_p[row, step_candidates.parent, step_candidates.token]
+        )
+    met = jnp.zeros_like(step_candidates.token)
     if isinstance(strategy, ConstrainedBeam):
-        met = strategy.met(strategy.state(slots), found.parent, found.token)
-    return extend(slots, predicted, chosen, search.hook, eos), found, log_p, met, chosen
+        met = strategy.met(strategy.state(slots), step_candidates.parent, step_candidates.token)
+    return extend(slots, predicted, chosen, search.hook, eos), step_candidates, log_p, met, chosen
 
 
 def _named(model: nn.Module, search: AutoregressiveSearch, tokens: list[int], inputs: Inputs) -> list[int]:
     """The ids that the task reads."""
     none = jnp.zeros((1, 1))
-    found = search.named(model, SearchResult(jnp.array(tokens, jnp.int32)[None, None], none, none), inputs)
-    return [int(token) for token in np.asarray(found.tokens)[0, 0]]
+    result = search.named(model, SearchResult(jnp.array(tokens, jnp.int32)[None, None], none, none), inputs)
+    return [int(token) for token in np.asarray(result.tokens)[0, 0]]

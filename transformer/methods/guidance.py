@@ -32,16 +32,17 @@ def guided(objective: Objective, attentions: Attentions, options: GuidanceConfig
     def with_guidance(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         loss = objective(model, variables, batch, replace(context, sows=True))
         weights = attentions(loss.intermediates)
-        check_places(options, weights.shape)
+        check_layers_and_heads(options, weights.shape)
         attention = _chosen(_chosen(weights, options.layers, 0), options.heads, 2).mean(axis=(0, 2))
         target, source = (_segments(model, batch, side) for side in ("target", "source"))
         off, same = off_diagonal(target, source, options.width)
-        each = (attention[:, : off.shape[1]] * off).sum(axis=-1)
+        penalties = (attention[:, : off.shape[1]] * off).sum(axis=-1)
         lengths = jnp.maximum(same.sum(axis=-1), 1)
-        words = (target > 0).sum().astype(jnp.float32)
-        total, mean = (each / lengths).sum(), jax.lax.stop_gradient(each.sum())
-        share = loss.weight / jnp.maximum(words, 1)  # the objective may count others than target tokens
-        metrics = {**loss.metrics, "off diagonal": (mean, words)}
+        num_tokens = (target > 0).sum().astype(jnp.float32)
+        total = (penalties / lengths).sum()
+        mean = jax.lax.stop_gradient(penalties.sum())
+        share = loss.weight / jnp.maximum(num_tokens, 1)  # the objective may count others than target tokens
+        metrics = {**loss.metrics, "off diagonal": (mean, num_tokens)}
         return replace(loss, total=loss.total + options.weight * share * total, metrics=metrics)
 
     return with_guidance
@@ -59,11 +60,11 @@ def off_diagonal(
       width: g.
     """
     same = (target[:, :, None] == source[:, None, :]) & (target > 0)[:, :, None]
-    distance = _places(target)[:, :, None] - _places(source)[:, None, :]
+    distance = _relative_positions(target)[:, :, None] - _relative_positions(source)[:, None, :]
     return jnp.where(same, 1 - jnp.exp(-jnp.square(distance) / (2 * width**2)), 0), same
 
 
-def _places(segments: Array) -> Float[Array, "b t"]:
+def _relative_positions(segments: Array) -> Float[Array, "b t"]:
     """The position of each token in its sentence, as a share of its length."""
     length = (segments[:, :, None] == segments[:, None, :]).sum(axis=-1)
     return positions_in(segments) / length
@@ -76,19 +77,19 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
     if side not in batch:
         raise UserError(f"--guidance.weight: this task has no {side} of tokens; leave it out")
     assert isinstance(model, EncoderDecoder)
-    there = model.source_mask(batch[side]) if side == "source" else model.target_mask(batch[side])
-    return there.astype(jnp.int32)
+    mask = model.source_mask(batch[side]) if side == "source" else model.target_mask(batch[side])
+    return mask.astype(jnp.int32)
 
 
-def check_places(options: GuidanceConfig, attention: tuple[int, ...]) -> None:
+def check_layers_and_heads(options: GuidanceConfig, attention: tuple[int, ...]) -> None:
     """Raises UserError if the attention [layers, b, heads, t, s] has fewer layers or heads than are to be
     guided."""
-    for what, which, there in (
+    for what, which, count in (
         ("layers", options.layers, attention[0]),
         ("heads", options.heads, attention[2]),
     ):
-        if max(which, default=0) > there:
-            raise UserError(f"--guidance.{what} {max(which)}: there are {there}, numbered from 1")
+        if max(which, default=0) > count:
+            raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
 
 
 def _chosen(weights: Array, which: tuple[int, ...], axis: int) -> Array:

@@ -27,11 +27,12 @@ def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:
         twice = {name: jnp.concatenate([x, x]) for name, x in batch.items()}
         (hidden, table), sown = plain.factors(model, variables, twice, context)
         targets = batch["target"]
-        words = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
+        is_token = (targets != model.config.special.pad).astype(jnp.float32)  # type: ignore[attr-defined]
         first, second = jnp.split(hidden, 2)
-        judged = functools.partial(loss_and_grad, plain.smoothing, config.rdrop.weight)
-        sums = sums_in_slices(judged, table, (first, second), targets, words)
-        total, weight = sums.pop("loss"), words.sum()
+        loss_of_slice = functools.partial(loss_and_grad, plain.smoothing, config.rdrop.weight)
+        sums = sums_in_slices(loss_of_slice, table, (first, second), targets, is_token)
+        total = sums.pop("loss")
+        weight = is_token.sum()
         metrics = {name: (jax.lax.stop_gradient(value), weight) for name, value in sums.items()}
         return Loss(total, weight, metrics, **sown)
 
@@ -44,7 +45,7 @@ def loss_and_grad(
     platform: str,
     logits: tuple[Float[Array, "*time v"], ...],
     targets: Int[Array, "*time"],
-    words: Float[Array, "*time"],
+    is_token: Float[Array, "*time"],
 ) -> tuple[Sums, tuple[Float[Array, "*time v"], ...]]:
     """Sums over words, and the gradients of the loss with respect to the logits of the two passes."""
     (p, log_p), (q, log_q) = map(_softmax, logits)
@@ -65,12 +66,13 @@ def loss_and_grad(
     }
 
     def gradient(p: Array, q: Array, ratio: Array, divergence: Array) -> Array:
-        entropy, apart = words[..., None] / 2, alpha / 4 * words[..., None]
-        found = (p - others) * entropy + (p * (1 + ratio - divergence[..., None]) - q) * apart
-        return less_at_targets(platform, found, targets, (1 - smoothing - others) * words / 2)
+        entropy = is_token[..., None] / 2
+        apart = alpha / 4 * is_token[..., None]
+        of_logits = (p - others) * entropy + (p * (1 + ratio - divergence[..., None]) - q) * apart
+        return less_at_targets(platform, of_logits, targets, (1 - smoothing - others) * is_token / 2)
 
     gradients = gradient(p, q, ratio, from_p), gradient(q, p, -ratio, from_q)
-    return {name: (values * words).sum() for name, values in sums.items()}, gradients
+    return {name: (values * is_token).sum() for name, values in sums.items()}, gradients
 
 
 def _softmax(logits: Float[Array, "*time v"]) -> tuple[Float[Array, "*time v"], Float[Array, "*time v"]]:

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from transformer.config import Config
 from transformer.config.methods import check_idle
 from transformer.errors import UserError
-from transformer.methods.guidance import check_places, guided
+from transformer.methods.guidance import check_layers_and_heads, guided
 from transformer.methods.rdrop import rdrop_objective
 from transformer.methods.reward import reward_objective
 from transformer.methods.rewards import Spell
@@ -66,7 +66,7 @@ def check_methods(config: Config) -> None:
     if getattr(config.model, "teacher", None) is None:
         objective_of(config, lambda path: None, str)
     if config.guidance.layers or config.guidance.heads:
-        check_places(config.guidance, _shape_of_attention(config))
+        check_layers_and_heads(config.guidance, _shape_of_attention(config))
 
 
 def _shape_of_attention(config: Config) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ def _shape_of_attention(config: Config) -> tuple[int, ...]:
 
 
 def _chosen(config: Config, spell: Spell) -> dict[str, Maker]:
-    """By the option that switches a method on: the objective that takes the place of cross-entropy."""
+    """By the option that switches a method on: the objective that replaces cross-entropy."""
     methods: dict[str, tuple[float, Maker]] = {
         "--rdrop.weight": (config.rdrop.weight, rdrop_objective),
         "--scheduled.share": (config.scheduled.share, scheduled_objective),

@@ -52,7 +52,8 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         if context.deterministic:
             return loss
         assert isinstance(model, EncoderDecoder)
-        inputs, target = plain.inputs_of(batch), batch["target"]
+        inputs = plain.inputs_of(batch)
+        target = batch["target"]
         rngs = context.rngs("candidates")
         assert rngs
         limits = source_limits(batch["source"], model.config.special.pad, options.extra_length, None)
@@ -60,12 +61,12 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         candidates = search(choice_of(options), rngs["candidates"])
         rewards = reward(candidates, target)
         log_p = log_probabilities(model, variables, inputs, candidates, limits)
-        words = (target != model.config.special.pad).sum(axis=-1).astype(jnp.float32)
-        rows = (words > 0).astype(jnp.float32)
+        num_tokens = (target != model.config.special.pad).sum(axis=-1).astype(jnp.float32)
+        rows = (num_tokens > 0).astype(jnp.float32)
         metrics = {**loss.metrics, "reward": ((rewards.mean(axis=-1) * rows).sum(), rows.sum())}
         if options.loss == "risk":
             different = _different(candidates)
-            each = risk(log_p, rewards, different, options.sharpness) * words
+            losses = risk(log_p, rewards, different, options.sharpness) * num_tokens
         else:
             baseline: Array = jnp.zeros(())
             if options.baseline == "greedy":
@@ -73,11 +74,11 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
                 metrics["greedy reward"] = ((baseline[:, 0] * rows).sum(), rows.sum())
             elif options.baseline == "mean":
                 baseline = mean_of_others(rewards)
-            each = reinforce(log_p, rewards - baseline)
+            losses = reinforce(log_p, rewards - baseline)
         share = jnp.float32(options.share)
         if options.anneal:
             share *= jnp.minimum(jnp.asarray(context.step, jnp.float32) / options.anneal, 1)
-        total = (1 - share) * loss.total + share * (each * rows).sum()
+        total = (1 - share) * loss.total + share * (losses * rows).sum()
         return replace(loss, total=total, metrics=metrics)
 
     return objective
@@ -112,7 +113,8 @@ def log_probabilities(
 ) -> Float[Array, "b n"]:
     """log P of each candidate as a sample: <pad> and <bos> have none, and the end of a candidate of maximum
     length is certain. This pass does not count in running statistics: it is not by `apply_training`."""
-    special, (rows, count, time) = model.config.special, candidates.shape
+    special = model.config.special
+    rows, count, time = candidates.shape
     targets = candidates.reshape(rows * count, time)
 
     def run(model: EncoderDecoder) -> tuple[Array, Array]:

@@ -40,19 +40,21 @@ def reward_of(name: str, special: SpecialIds, spell: Spell, tokenize: str = "13a
 def gleu(candidates: Int[Array, "b n t"], references: Int[Array, "b r"]) -> Float[Array, "b n"]:
     """Of the n-grams of 1 to 4 tokens, the share that both have in common: the smaller of precision and
     recall (Wu et al. 2016, section 4.3). The tokens are positive ids, then 0."""
-    matches, has, wanted = ngram_matches(candidates, references)
-    return matches.sum(0) / jnp.maximum(jnp.maximum(has.sum(0), wanted.sum(0)), 1)
+    matches, in_candidate, in_reference = ngram_matches(candidates, references)
+    return matches.sum(0) / jnp.maximum(jnp.maximum(in_candidate.sum(0), in_reference.sum(0)), 1)
 
 
 def bleu(candidates: Int[Array, "b n t"], references: Int[Array, "b r"]) -> Float[Array, "b n"]:
     """Sentence BLEU of tokens, as sacreBLEU's `sentence_bleu`: orders that a candidate is too short for do
     not count, and without matches the first precision is 1/2 of one n-gram, the next 1/4, ... (Chen and
     Cherry 2014, smoothing 3). Arguments as of `gleu`."""
-    matches, has, wanted = ngram_matches(candidates, references)
-    missing = jnp.cumsum((matches == 0) & (has > 0), axis=0)
-    found = jnp.where(matches > 0, matches, 0.5**missing) / jnp.maximum(has, 1)
-    logs = jnp.where(has > 0, jnp.log(found), 0).sum(0) / jnp.maximum((has > 0).sum(0), 1)
-    brevity = jnp.minimum(0, 1 - wanted[0] / jnp.maximum(has[0], 1))
+    matches, in_candidate, in_reference = ngram_matches(candidates, references)
+    missing = jnp.cumsum((matches == 0) & (in_candidate > 0), axis=0)
+    precisions = jnp.where(matches > 0, matches, 0.5**missing) / jnp.maximum(in_candidate, 1)
+    logs = jnp.where(in_candidate > 0, jnp.log(precisions), 0).sum(0) / jnp.maximum(
+        (in_candidate > 0).sum(0), 1
+    )
+    brevity = jnp.minimum(0, 1 - in_reference[0] / jnp.maximum(in_candidate[0], 1))
     return jnp.where(matches.sum(0) > 0, jnp.exp(logs + brevity), 0)
 
 
@@ -62,27 +64,29 @@ def ngram_matches(
     """For n-grams of 1 to 4 tokens: how many a candidate has in common with its reference, each as often as
     in both; how many it has; how many the reference has."""
     references = references[:, None]
-    lengths, wanted = (candidates > 0).sum(axis=-1), (references > 0).sum(axis=-1)
+    lengths, reference_lengths = (candidates > 0).sum(axis=-1), (references > 0).sum(axis=-1)
     orders = range(1, ORDER + 1)
     matches = []
-    for order, there, again in zip(
+    for order, equal, repeated in zip(
         orders, _equal(candidates, references), _equal(candidates, candidates), strict=True
     ):
-        earlier = (again & jnp.tri(candidates.shape[-1], k=-1, dtype=bool)).sum(axis=-1)
+        earlier = (repeated & jnp.tri(candidates.shape[-1], k=-1, dtype=bool)).sum(axis=-1)
         begins = jnp.arange(candidates.shape[-1]) < (lengths - order + 1)[..., None]
-        matches.append((begins & (earlier < there.sum(axis=-1))).sum(axis=-1))
-    has, most = (jnp.stack([jnp.maximum(x - order + 1, 0) for order in orders]) for x in (lengths, wanted))
+        matches.append((begins & (earlier < equal.sum(axis=-1))).sum(axis=-1))
+    has, most = (
+        jnp.stack([jnp.maximum(x - order + 1, 0) for order in orders]) for x in (lengths, reference_lengths)
+    )
     return jnp.stack(matches), has, most
 
 
 def _equal(first: Int[Array, "... t"], second: Int[Array, "... r"]) -> list[Bool[Array, "... t r"]]:
     """Whether the n-grams that begin at two positions are equal, for each order."""
-    found = [(first[..., :, None] == second[..., None, :]) & (first > 0)[..., :, None]]
+    equal = [(first[..., :, None] == second[..., None, :]) & (first > 0)[..., :, None]]
     for order in range(1, ORDER):
-        later = found[0][..., order:, order:]
+        later = equal[0][..., order:, order:]
         later = jnp.pad(later, [(0, 0)] * (later.ndim - 2) + [(0, order), (0, order)])
-        found.append(found[-1] & later)
-    return found
+        equal.append(equal[-1] & later)
+    return equal
 
 
 def _by_text(name: str, special: SpecialIds, spell: Spell, tokenize: str) -> Reward:
@@ -96,17 +100,18 @@ def _by_text(name: str, special: SpecialIds, spell: Spell, tokenize: str) -> Rew
         from sacrebleu.metrics.chrf import CHRF
 
         metric = bleu_metric(tokenize, effective_order=True) if name == "bleu" else CHRF()
-        candidates, references = np.asarray(candidates), np.asarray(references)
-        wanted = np.repeat(texts(references), candidates.shape[1])
-        found = [
+        candidates = np.asarray(candidates)
+        references = np.asarray(references)
+        reference_texts = np.repeat(texts(references), candidates.shape[1])
+        values = [
             metric.sentence_score(text, [str(reference)]).score
-            for text, reference in zip(texts(candidates), wanted, strict=True)
+            for text, reference in zip(texts(candidates), reference_texts, strict=True)
         ]
-        return np.asarray(found, np.float32).reshape(candidates.shape[:2]) / 100
+        return np.asarray(values, np.float32).reshape(candidates.shape[:2]) / 100
 
     def reward(candidates: Array, references: Array) -> Array:
         shape = jax.ShapeDtypeStruct(candidates.shape[:2], jnp.float32)
-        found: Array = jax.pure_callback(scores, shape, candidates, references)
-        return found
+        rewards: Array = jax.pure_callback(scores, shape, candidates, references)
+        return rewards
 
     return reward

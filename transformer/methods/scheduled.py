@@ -30,19 +30,20 @@ from transformer.training.slices import in_slices
 def share_of_target(options: ScheduledConfig, step: Int[Array, ""] | int) -> Float[Array, ""]:
     """The share of tokens that are the target's own in this update: from 1 down to 1 - `share` (Bengio et al.
     2015, section 2.4)."""
-    done, k = jnp.asarray(step, jnp.float32), float(options.updates)
+    done = jnp.asarray(step, jnp.float32)
+    k = float(options.updates)
     match options.decay:
         case "linear":
-            kept = 1 - done / k
+            share = 1 - done / k
         case "exponential":
-            kept = jnp.exp(-done / k)
+            share = jnp.exp(-done / k)
         case _:
-            kept = k / (k + jnp.exp(jnp.minimum(done / k, 80.0)))
-    return jnp.maximum(kept, 1 - options.share)
+            share = k / (k + jnp.exp(jnp.minimum(done / k, 80.0)))
+    return jnp.maximum(share, 1 - options.share)
 
 
 def scheduled_objective(config: Config, plain: TranslationObjective) -> Objective:
-    """Cross-entropy of a pass whose decoder reads predictions of the model in some places, see
+    """Cross-entropy of a pass whose decoder reads predictions of the model at some positions, see
     `ScheduledConfig`. The encoder runs once. In evaluation it is `plain`.
 
     The metrics are those of `plain`, and `replaced`, the share of tokens that are predictions.
@@ -53,7 +54,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
         if context.deterministic:
             return plain(model, variables, batch, context)
         assert isinstance(model, EncoderDecoder)
-        given, segments = plain.decoder_input(model, batch)
+        target_input, segments = plain.decoder_input(model, batch)
         rngs = context.rngs("dropout", "where", "which")
         assert rngs
         dropout = {"dropout": rngs["dropout"]}
@@ -70,19 +71,21 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
         )
 
         def run(model: EncoderDecoder, embedded: Array | None) -> tuple[Array, Array]:
-            hidden = model.decode(memory, given, segments=segments, deterministic=False, embedded=embedded)
+            hidden = model.decode(
+                memory, target_input, segments=segments, deterministic=False, embedded=embedded
+            )
             return model.output_factors(hidden)
 
         is_word = batch["target"] != model.config.special.pad
-        kept = share_of_target(options, context.step)
-        draws = jax.random.uniform(rngs["where"], given.shape)
-        starts = given == model.config.special.bos
-        replaced = (draws >= kept) & is_word & ~starts
+        share = share_of_target(options, context.step)
+        draws = jax.random.uniform(rngs["where"], target_input.shape)
+        starts = target_input == model.config.special.bos
+        replaced = (draws >= share) & is_word & ~starts
         if options.predictions == "steps":
 
             def run_by_steps(model: Any) -> tuple[Array, Array]:
                 choose = functools.partial(_chosen, model, options, rngs["which"])
-                return model.output_factors(model.decode_own(memory, given, replaced, choose))  # type: ignore[no-any-return]
+                return model.output_factors(model.decode_own(memory, target_input, replaced, choose))  # type: ignore[no-any-return]
 
             factors, decoder = apply_training(model, variables, context, rngs=dropout, method=run_by_steps)
         else:
@@ -94,11 +97,11 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
                 if options.gradient == "last":
                     earlier = jax.lax.stop_gradient(earlier)
                 predicted = predictions(model, options, earlier, keys["which"])
-                mixed = with_predictions(model, variables, given, predicted, replaced)
+                mixed = with_predictions(model, variables, target_input, predicted, replaced)
             factors, decoder = apply_training(model, variables, context, mixed, rngs=dropout, method=run)
         loss = plain.of_factors(model, batch, factors, _merged(encoder, decoder))
-        words = is_word.sum().astype(jnp.float32)
-        metrics = {**loss.metrics, "replaced": (replaced.sum().astype(jnp.float32), words)}
+        num_tokens = is_word.sum().astype(jnp.float32)
+        metrics = {**loss.metrics, "replaced": (replaced.sum().astype(jnp.float32), num_tokens)}
         return replace(loss, metrics=metrics)
 
     return objective
@@ -146,26 +149,26 @@ def predictions(
             ids = scores.argmax(axis=-1)[..., None]
         return ids, jnp.ones(ids.shape, jnp.float32)
 
-    found: tuple[Array, Array] = in_slices(choose, size, hidden, times)
-    return found
+    predicted: tuple[Array, Array] = in_slices(choose, size, hidden, times)
+    return predicted
 
 
 def with_predictions(
     model: EncoderDecoder,
     variables: Variables,
-    given: Int[Array, "b t"],
+    target_input: Int[Array, "b t"],
     predicted: tuple[Int[Array, "b t k"], Float[Array, "b t k"]],
     replaced: Bool[Array, "b t"],
 ) -> Float[Array, "b t m"]:
-    """The embedded input of the decoder, with the predictions after the token before in the replaced
-    places."""
+    """The embedded input of the decoder, with the predictions after the token before at the replaced
+    positions."""
 
     def run(model: EncoderDecoder) -> Array:
         ids, shares = predicted
         embedded = jax.vmap(model.embed_target, in_axes=-1, out_axes=-2)(ids)
         mean = (embedded * shares[..., None].astype(embedded.dtype)).sum(axis=-2)
         after = jnp.pad(mean[:, :-1], ((0, 0), (1, 0), (0, 0)))
-        return jnp.where(replaced[..., None], after, model.embed_target(given))
+        return jnp.where(replaced[..., None], after, model.embed_target(target_input))
 
     mixed: Any = model.apply(variables, method=run)
     return mixed  # type: ignore[no-any-return]

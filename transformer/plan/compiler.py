@@ -30,11 +30,11 @@ OVER = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def described(given: dict[str, Any]) -> dict[str, Any]:
+def described(request: dict[str, Any]) -> dict[str, Any]:
     """What a program needs: its memory in bytes by kind, its time in seconds, its transfers.
 
     Args:
-      given: the machine as `machine`, the config as JSON in `config`, and "step" or "search" as `what`.
+      request: the machine as `machine`, the config as JSON in `config`, and "step" or "search" as `what`.
     """
     from transformer.plan.jobs import lowered_search, lowered_step, training_flops
     from transformer.plan.machines import machine
@@ -42,10 +42,10 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
     from transformer.systems.checks import decided_for, packs
     from transformer.translator.decoder import Decoder
 
-    place = machine(given["machine"])
-    config = decided_for(from_json(given["config"]), place.chip.platform)
-    devices = place.devices()
-    found: dict[str, Any] = {
+    target = machine(request["machine"])
+    config = decided_for(from_json(request["config"]), target.chip.platform)
+    devices = target.devices()
+    report: dict[str, Any] = {
         "devices": len(devices),
         "device": devices[0].device_kind,
         "dtype": config.model.dtype,
@@ -53,26 +53,29 @@ def described(given: dict[str, Any]) -> dict[str, Any]:
         "packs": packs(config),
     }
     start = time.monotonic()
-    if given["what"] == "step":
-        found["flops"] = training_flops(config, Decoder.load) / len(devices)
-        lowered = lowered_step(config, devices, place.chip.platform, Decoder.load)
+    if request["what"] == "step":
+        report["flops"] = training_flops(config, Decoder.load) / len(devices)
+        lowered = lowered_step(config, devices, target.chip.platform, Decoder.load)
     else:
-        lowered, size = lowered_search(config, devices[0], place.chip.platform)
-        found["lane"] = size and {"slots": size.slots[-1], "inputs": size.inputs, "columns": size.columns}
-    found["lowering_seconds"], start = time.monotonic() - start, time.monotonic()
+        lowered, size = lowered_search(config, devices[0], target.chip.platform)
+        report["lane"] = size and {"slots": size.slots[-1], "inputs": size.inputs, "columns": size.columns}
+    report["lowering_seconds"] = time.monotonic() - start
+    start = time.monotonic()
     try:
-        compiled = lowered.compile(given.get("options") or None)
+        compiled = lowered.compile(request.get("options") or None)
     except Exception as error:
         if over := OVER.search(str(error)):
             used, limit = (float(over[n]) * UNITS[over[n + 1]] for n in (1, 3))
-            return found | {"fits": False, "memory": {"total": used}, "limit": limit}
+            return report | {"fits": False, "memory": {"total": used}, "limit": limit}
         raise
-    found["compiling_seconds"] = time.monotonic() - start
+    report["compiling_seconds"] = time.monotonic() - start
     text = compiled.as_text()
-    if given.get("text"):
-        with open(given["text"], "w", encoding="utf-8") as file:
+    if request.get("text"):
+        with open(request["text"], "w", encoding="utf-8") as file:
             file.write(text)
-    return found | _memory(compiled, place.chip.memory) | _time(text, place.chip, given["what"] == "search")
+    return (
+        report | _memory(compiled, target.chip.memory) | _time(text, target.chip, request["what"] == "search")
+    )
 
 
 def _memory(compiled: Any, limit: int) -> dict[str, Any]:
@@ -92,20 +95,20 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
     from transformer.plan.program import Program
 
     program = Program(text)
-    found = estimate(program.step() if search else program, chip)
-    collectives = [{**asdict(each), "sent": each.sent} for each in found.collectives]
+    program_time = estimate(program.step() if search else program, chip)
+    collectives = [{**asdict(collective), "sent": collective.sent} for collective in program_time.collectives]
     if math.isnan(chip.peak):
         return {"collectives": collectives}
-    costliest = sorted(found.costs, key=lambda cost: -cost.seconds)[:40]
+    costliest = sorted(program_time.costs, key=lambda cost: -cost.seconds)[:40]
     return {
         "seconds": {
-            "computation": found.computation,
-            "communication": found.communication,
-            "copying": found.copying,
-            "fastest": found.fastest,
-            "slowest": found.slowest,
+            "computation": program_time.computation,
+            "communication": program_time.communication,
+            "copying": program_time.copying,
+            "fastest": program_time.fastest,
+            "slowest": program_time.slowest,
         },
-        "estimated": found.estimated,
+        "estimated": program_time.estimated,
         "collectives": collectives,
         "costliest": [
             {
@@ -131,14 +134,14 @@ def _end_with(parent: int) -> None:
 
 def main() -> int:
     """Reads, compiles, writes."""
-    given = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     from transformer.errors import UserError
     from transformer.plan.machines import machine
 
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    os.environ.update(ENVIRONMENT | machine(given["machine"]).environment)
+    os.environ.update(ENVIRONMENT | machine(request["machine"]).environment)
     try:
-        print(json.dumps(described(given)))
+        print(json.dumps(described(request)))
     except UserError as error:
         print(json.dumps({"error": str(error)}))
     return 0

@@ -71,70 +71,73 @@ class Estimate:
 
 def estimate(program: Program, chip: Chip) -> Estimate:
     """The time of a program on a chip. Loops whose length depends on data count as one turn."""
-    costs, copied = [], 0.0
-    for computation, each, times in program.running():
-        if each.operation in ("copy-start", "slice-start"):
-            moved = arrays_of(each.shape)[1]  # the source (for a copy, the result) stands first
+    costs = []
+    copied = 0.0
+    for computation, instruction, times in program.running():
+        if instruction.operation in ("copy-start", "slice-start"):
+            moved = arrays_of(instruction.shape)[1]  # the source (for a copy, the result) stands first
             copied += times * SIZES[moved[0]] * math.prod(moved[1])
-        elif _works(each):
-            costs.append(Cost(each, times, *_seconds(program, computation, each, times, chip)))
+        elif _works(instruction):
+            costs.append(Cost(instruction, times, *_seconds(program, computation, instruction, times, chip)))
     transfers = program.collectives(chip.near_devices)
-    talk = sum(each.seconds(chip.near, chip.far, chip.near_devices) for each in transfers)
+    talk = sum(transfer.seconds(chip.near, chip.far, chip.near_devices) for transfer in transfers)
     return Estimate(costs, transfers, talk, copied / chip.bandwidth)
 
 
-def _works(each: Instruction) -> bool:
+def _works(instruction: Instruction) -> bool:
     """Whether it takes time, other than a transfer between devices."""
-    transfer = each.operation.removesuffix("-start").removesuffix("-done") in KINDS
-    named = each.operation == "custom-call" and any(f'"{target}"' in each.rest for target in NO_WORK)
-    return each.operation not in FREE and not transfer and not named
+    transfer = instruction.operation.removesuffix("-start").removesuffix("-done") in KINDS
+    named = instruction.operation == "custom-call" and any(
+        f'"{target}"' in instruction.rest for target in NO_WORK
+    )
+    return instruction.operation not in FREE and not transfer and not named
 
 
 def _seconds(
-    program: Program, computation: str, each: Instruction, times: float, chip: Chip
+    program: Program, computation: str, instruction: Instruction, times: float, chip: Chip
 ) -> tuple[float, bool]:
     """The seconds of all executions of an instruction, and whether they come from FLOPs and bytes."""
-    if each.cycles is not None:
-        return times * each.cycles / chip.clock, False
+    if instruction.cycles is not None:
+        return times * instruction.cycles / chip.clock, False
     around = program.computations[computation]
-    flops, moved = flops_of(program, around, each), _moved(program, around, each)
+    flops, moved = flops_of(program, around, instruction), _moved(program, around, instruction)
     return times * max(flops / chip.peak, moved / chip.bandwidth), True
 
 
-def flops_of(program: Program, around: Mapping[str, Instruction], each: Instruction) -> float:
+def flops_of(program: Program, around: Mapping[str, Instruction], instruction: Instruction) -> float:
     """The operations of the matrix products in an instruction, or in a fusion."""
-    if each.operation == "fusion":
-        inside = program.fused(each)
+    if instruction.operation == "fusion":
+        inside = program.fused(instruction)
         return sum(flops_of(program, inside, one) for one in inside.values())
-    if each.operation == "dot":
-        left = arrays_of(around[each.operands[0]].shape)[0][1]
-        summed = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", each.rest)
+    if instruction.operation == "dot":
+        left = arrays_of(around[instruction.operands[0]].shape)[0][1]
+        summed = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.rest)
         axes = [int(axis) for axis in summed[1].split(",") if axis] if summed else []
-        return 2 * _elements(each.shape) * math.prod(left[axis] for axis in axes)
-    if each.operation == "convolution":
-        kernel = arrays_of(around[each.operands[1]].shape)[0][1]
-        labels = re.search(r"dim_labels=\w+_(\w+)->", each.rest)
+        return 2 * _elements(instruction.shape) * math.prod(left[axis] for axis in axes)
+    if instruction.operation == "convolution":
+        kernel = arrays_of(around[instruction.operands[1]].shape)[0][1]
+        labels = re.search(r"dim_labels=\w+_(\w+)->", instruction.rest)
         out = kernel[labels[1].index("o")] if labels else 1
-        return 2 * _elements(each.shape) * math.prod(kernel) / out
-    if each.operation == "custom-call":
-        return _flops_of_call(around, each)
+        return 2 * _elements(instruction.shape) * math.prod(kernel) / out
+    if instruction.operation == "custom-call":
+        return _flops_of_call(around, instruction)
     return 0.0
 
 
-def _flops_of_call(around: Mapping[str, Instruction], each: Instruction) -> float:
+def _flops_of_call(around: Mapping[str, Instruction], instruction: Instruction) -> float:
     """The operations of a library's or a kernel's call."""
-    target = (re.search(r'custom_call_target="([^"]+)"', each.rest) or ("", ""))[1]
-    shapes = [arrays_of(around[name].shape) for name in each.operands if name in around]
+    target = (re.search(r'custom_call_target="([^"]+)"', instruction.rest) or ("", ""))[1]
+    shapes = [arrays_of(around[name].shape) for name in instruction.operands if name in around]
     if "gemm" in target or "matmul" in target:
-        summed = re.search(r'"lhs_contracting_dimensions":\["?(\d+)', each.rest)
+        summed = re.search(r'"lhs_contracting_dimensions":\["?(\d+)', instruction.rest)
         left = shapes[0][0][1]
-        return 2 * math.prod(arrays_of(each.shape)[0][1]) * left[int(summed[1]) if summed else -1]
+        return 2 * math.prod(arrays_of(instruction.shape)[0][1]) * left[int(summed[1]) if summed else -1]
     if "fmha" in target:  # cuDNN: query, keys, values as [batch, heads, time, width]; products of all pairs
         query, keys = (shapes[n][0][1] for n in (0, 1))
         pairs = math.prod(query[:2]) * query[2] * keys[2] * query[3]
         return 2 * pairs * (5 if "Backward" in target else 2)
-    if told := re.search(r'"?flops"?:\s*"?(\d+)', each.rest):  # a Pallas kernel's own estimate
-        return float(told[1])
+    if figure := re.search(r'"?flops"?:\s*"?(\d+)', instruction.rest):  # a Pallas kernel's own estimate
+        return float(figure[1])
     return 0.0
 
 
@@ -142,26 +145,26 @@ def _elements(shape: str) -> int:
     return sum(math.prod(axes) for _, axes in arrays_of(shape))
 
 
-def _moved(program: Program, around: Mapping[str, Instruction], each: Instruction) -> float:
+def _moved(program: Program, around: Mapping[str, Instruction], instruction: Instruction) -> float:
     """The bytes that an instruction reads and writes. Of an array that is only sliced, the slice counts; of
     one that is updated in place, the update."""
-    if each.operation in ("dynamic-slice", "gather", "slice"):
-        return 2.0 * each.bytes
-    if each.operation in ("dynamic-update-slice", "scatter"):
-        update = around[each.operands[-1 if each.operation == "scatter" else 1]]
+    if instruction.operation in ("dynamic-slice", "gather", "slice"):
+        return 2.0 * instruction.bytes
+    if instruction.operation in ("dynamic-update-slice", "scatter"):
+        update = around[instruction.operands[-1 if instruction.operation == "scatter" else 1]]
         return 3.0 * update.bytes
-    read = [around[name].bytes for name in each.operands if name in around]
-    written = each.bytes
-    if each.operation == "fusion" and (inside := program.fused(each)):
+    read = [around[name].bytes for name in instruction.operands if name in around]
+    written = instruction.bytes
+    if instruction.operation == "fusion" and (inside := program.fused(instruction)):
         parameters = {
             int(re.match(r"\d+", one.rest)[0]): one  # type: ignore[index]
             for one in inside.values()
             if one.operation == "parameter"
         }
-        for place, parameter in parameters.items():
+        for index, parameter in parameters.items():
             users = [one for one in inside.values() if parameter.name in one.operands]
-            if users and all(_slices(one, parameter.name) for one in users) and place < len(read):
-                read[place] = sum(_part(inside, one) for one in users)
+            if users and all(_slices(one, parameter.name) for one in users) and index < len(read):
+                read[index] = sum(_part(inside, one) for one in users)
         root = next((one for one in inside.values() if one.root), None)
         if root and root.operation == "dynamic-update-slice":
             written = _part(inside, root)

@@ -20,21 +20,26 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
       seconds: how long to measure.
     """
     config, task = prepared(config)
-    fields, batching = task.fields, task.batching()
-    longest, random = batching.buckets[-1], np.random.default_rng(0)
+    fields = task.fields
+    batching = task.batching()
+    longest = batching.buckets[-1]
+    random = np.random.default_rng(0)
     rows = batching.rows(longest)
-    each = max(1, max(longest, default=1) // TOKENS) if batching.packed else 1
-    count = POOL * rows * each
+    per_row = max(1, max(longest, default=1) // TOKENS) if batching.packed else 1
+    count = POOL * rows * per_row
     arrays: dict[str, Sequences | np.ndarray] = {
         name: np.zeros((count, *field.shape), field.dtype) for name, field in fields.items()
     }
     for name, length in zip(sides(fields), longest, strict=True):
-        size, field = max(1, length // each), fields[name]
+        size = max(1, length // per_row)
+        field = fields[name]
         values = np.zeros((count * size, *field.shape), field.dtype)
         arrays[name] = Sequences(values, np.arange(count + 1) * size)
-    counts, made, start = np.full(rows, each), 0, time.perf_counter()
+    counts = np.full(rows, per_row)
+    made = 0
+    start = time.perf_counter()
     while time.perf_counter() - start < seconds:
-        chosen = random.integers(count, size=rows * each)
+        chosen = random.integers(count, size=rows * per_row)
         gathered(arrays, chosen, counts, fields, longest, rows, batching.packed)
         made += rows * max(longest, default=1)
     return made / (time.perf_counter() - start)

@@ -47,8 +47,10 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
       UserError: the devices do not fit the mesh.
     """
     config, task = prepared(config)
-    system, t = find_system(config.system), config.training
-    model, optimizer = system.model(config.model), make_optimizer(config)
+    system = find_system(config.system)
+    t = config.training
+    model = system.model(config.model)
+    optimizer = make_optimizer(config)
     layout = layout_of(config.mesh, declared_parameters(config), devices)
     objective = objective_of(config, teacher, spelling(task))
     state = jax.eval_shape(
@@ -62,19 +64,20 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
         )
     )
     step = configured_step(t, model, objective, optimizer, layout.gather)
-    given = layout.abstract_inputs(state, global_batch(task), t.accumulate)
+    inputs = layout.abstract_inputs(state, global_batch(task), t.accumulate)
     with tracing_for(platform):
         spread: Any = layout.compile_step(step, donate_state=True)
-        return spread.lower(*given)
+        return spread.lower(*inputs)
 
 
 def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, LaneShape | None]:
     """The search of one device, as a `jax.stages.Lowered`, and the size of its longest lane: `None` for a
     system that searches without lanes, in one program for a whole batch."""
     config, task = prepared(config)
-    system, options = find_system(config.system), config.decoding
+    system = find_system(config.system)
+    options = config.decoding
     model = system.model(config.model)
-    found = system.required("search")
+    system_search = system.required("search")
     assert isinstance(task, DecodingTask)
     fields = {name: task.fields[name] for name in task.inputs}
     sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
@@ -84,12 +87,12 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Lan
 
     variables = there(model_shapes(config))
     with tracing_for(platform):
-        if not isinstance(found, AutoregressiveSearch):
+        if not isinstance(system_search, AutoregressiveSearch):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))
             lines = there(np.zeros(options.rows, np.int32))
-            search = functools.partial(found, model, options=options)
+            search = functools.partial(system_search, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        job = ProgramKey(found, model, options.static(), tuple(fields.items()))
+        job = ProgramKey(system_search, model, options.static(), tuple(fields.items()))
         size = sizes(job, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
@@ -106,7 +109,8 @@ def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
     as many). Neither recomputation nor element-wise work counts; masked products do."""
     config, task = prepared(config)
     system = find_system(config.system)
-    model, objective = system.model(config.model), objective_of(config, teacher, spelling(task))
+    model = system.model(config.model)
+    objective = objective_of(config, teacher, spelling(task))
     carry = system.carry(config, False)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:
@@ -126,9 +130,10 @@ def products(jaxpr: Any) -> float:
             (summed, _), _ = equation.params["dimension_numbers"]
             total += 2 * result * math.prod(equation.invars[0].aval.shape[axis] for axis in summed)
         elif equation.primitive.name == "conv_general_dilated":
-            kernel, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
+            kernel = equation.invars[1].aval.shape
+            numbers = equation.params["dimension_numbers"]
             total += 2 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]]
-        inner = [products(each) for each in _inside(equation.params)]
+        inner = [products(body) for body in _inside(equation.params)]
         if inner:
             times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             total += times * (max(inner) if equation.primitive.name == "cond" else sum(inner))
@@ -137,10 +142,10 @@ def products(jaxpr: Any) -> float:
 
 def _inside(parameters: Mapping[str, Any]) -> list[Any]:
     """The jaxprs of an equation."""
-    found = []
+    jaxprs = []
     for value in parameters.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            each = getattr(each, "jaxpr", each)
-            if hasattr(each, "eqns"):
-                found.append(each)
-    return found
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            item = getattr(item, "jaxpr", item)
+            if hasattr(item, "eqns"):
+                jaxprs.append(item)
+    return jaxprs

@@ -91,16 +91,16 @@ class Machine:
             return jax.devices("cpu")
         if self.chip.platform == "gpu":
             hosts = max(1, self.count // 8)
-            given: dict[str, Any] = {
+            topology: dict[str, Any] = {
                 "platform": "cuda",
                 "topology_name": self.chip.name,
                 "topology": f"1x{hosts}x{self.count // hosts}",
                 "target_config": resources.files(__package__).joinpath(f"{self.chip.name}.txtpb").read_text(),
             }
         else:
-            given = {"platform": "tpu", "topology_name": str(self)}
+            topology = {"platform": "tpu", "topology_name": str(self)}
         try:
-            return list(topologies.get_topology_desc(**given).devices)
+            return list(topologies.get_topology_desc(**topology).devices)
         except (RuntimeError, NotImplementedError, ImportError) as error:
             if self.chip.platform == "tpu" and not _installed("libtpu"):
                 raise UserError(

@@ -60,7 +60,7 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     with show("search"):
         search = compiled("search", config, machine, limits)
     tokens, other = _another_batch(config, step, machine, limits, show)
-    found: Json = {
+    report: Json = {
         "machine": str(machine),
         "devices": step["devices"],
         "layout": {"fsdp": layout.fsdp, "tensor": layout.tensor},
@@ -74,33 +74,33 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     if "seconds" in step:
         slowest, fastest = step["seconds"]["slowest"], step["seconds"]["fastest"]
         per_second = [config.data.batch_tokens / slowest, config.data.batch_tokens / fastest]
-        found[f"{config.data.counted}_per_second"] = per_second
-        found["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
+        report[f"{config.data.counted}_per_second"] = per_second
+        report["share_of_peak"] = [step["flops"] / machine.chip.peak / t for t in (slowest, fastest)]
         from transformer.plan.feed import input_rate  # which needs JAX
 
         decided = replace(config, data=replace(config.data, batching=step["batching"]))
         with show("batches on this host"):
-            found["input_per_second"] = input_rate(decided)
-        found["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
+            report["input_per_second"] = input_rate(decided)
+        report["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
     if step["fits"] and other and "seconds" in step:
         variants = {f"--data.batch-tokens {tokens}": (tokens, other)}
         variants |= _variants(config, step, machine, limits, show)
-        found["faster"] = _faster(config, step, variants)
-    return found
+        report["faster"] = _faster(config, step, variants)
+    return report
 
 
 def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple[MeshConfig, Json]:
     """The layout to use, and the step on it. If replicas do not fit and no other layout was asked for, the
     state is sharded."""
     with show(f"step, {described(config.mesh)}"):
-        found = compiled("step", config, machine, limits)
-    devices = found["devices"]
-    if found["fits"] or config.mesh != MeshConfig() or devices == 1:
-        return config.mesh, found
+        step = compiled("step", config, machine, limits)
+    devices = step["devices"]
+    if step["fits"] or config.mesh != MeshConfig() or devices == 1:
+        return config.mesh, step
     sharded = replace(config, mesh=MeshConfig(fsdp=min(devices, NODE)))
     with show(f"step, {described(sharded.mesh)}, since replicas do not fit"):
         other = compiled("step", sharded, machine, limits)
-    return (sharded.mesh, other) if other["fits"] else (config.mesh, found)
+    return (sharded.mesh, other) if other["fits"] else (config.mesh, step)
 
 
 def _another_batch(
@@ -108,8 +108,8 @@ def _another_batch(
 ) -> tuple[int, Json | None]:
     """Twice as many tokens, or half of them where the batch does not fit, and the step with them. None:
     memory has no limit."""
-    given = config.data.batch_tokens
-    other = 2 * given if step["fits"] else max(given // 2, config.data.lengths[-1])
+    tokens = config.data.batch_tokens
+    other = 2 * tokens if step["fits"] else max(tokens // 2, config.data.lengths[-1])
     if not step["limit"]:
         return other, None
     with show(f"step, with {other:,} tokens"):
@@ -142,24 +142,24 @@ def _variants(config: Config, step: Json, machine: Machine, limits: Limits, show
     if config.mesh == MeshConfig() and step["devices"] > 1:
         mesh = MeshConfig(fsdp=min(step["devices"], NODE))
         tried[f"--mesh.fsdp {mesh.fsdp}"] = replace(config, mesh=mesh)
-    found = {}
+    variants = {}
     for option, variant in tried.items():
         with show(f"step, {option}"):
-            found[option] = config.data.batch_tokens, compiled("step", variant, machine, limits)
-    return found
+            variants[option] = config.data.batch_tokens, compiled("step", variant, machine, limits)
+    return variants
 
 
 def _faster(config: Config, step: Json, variants: Variants) -> list[Json]:
     """The variants that fit and process more tokens in the same time, whether transfers overlap with the
     computation or not: how many times as many."""
-    found = []
+    faster = []
     for option, (tokens, variant) in variants.items():
         if variant["fits"]:
             ratios = [step["seconds"][end] / variant["seconds"][end] for end in ("fastest", "slowest")]
             times = min(ratios) * tokens / config.data.batch_tokens
             if times >= GAIN:
-                found.append({"option": option, "times": times})
-    return found
+                faster.append({"option": option, "times": times})
+    return faster
 
 
 def described(mesh: MeshConfig) -> str:
@@ -183,29 +183,30 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
     Raises:
       UserError: it failed, or exceeded a limit.
     """
-    given = json.dumps({"what": what, "machine": str(machine), "config": to_json(config), **more})
-    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as said:
-        with _process(given, said, errors) as process:
+    request = json.dumps({"what": what, "machine": str(machine), "config": to_json(config), **more})
+    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as output:
+        with _process(request, output, errors) as process:
             _wait(process, limits, machine)
-        said.seek(0)
+        output.seek(0)
         errors.seek(0)
-        lines, complaints = said.read().splitlines(), errors.read().strip().splitlines()
+        lines = output.read().splitlines()
+        complaints = errors.read().strip().splitlines()
     if process.returncode or not lines:
-        reason = next((line for line in reversed(complaints) if line.strip()), "it said nothing")
+        reason = next((line for line in reversed(complaints) if line.strip()), "it printed nothing")
         raise UserError(f"--plan {machine}: the compiler failed: {reason[:500]}")
-    found: Json = json.loads(lines[-1])
-    if "error" in found:
-        raise UserError(found["error"])
-    return found
+    report: Json = json.loads(lines[-1])
+    if "error" in report:
+        raise UserError(report["error"])
+    return report
 
 
 @contextlib.contextmanager
-def _process(given: str, said: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
+def _process(request: str, output: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
     """The compiler's process, which ends with this context."""
     process = subprocess.Popen(
         [sys.executable, "-m", "transformer.plan.compiler"],
         stdin=subprocess.PIPE,
-        stdout=said,
+        stdout=output,
         stderr=errors,
         text=True,
         env=os.environ | {"PYTHONPATH": module_path()},
@@ -213,7 +214,7 @@ def _process(given: str, said: Any, errors: Any) -> Iterator[subprocess.Popen[st
     )
     try:
         assert process.stdin
-        process.stdin.write(given)
+        process.stdin.write(request)
         process.stdin.close()
         yield process
     finally:

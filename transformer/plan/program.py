@@ -41,11 +41,12 @@ class Instruction:
     @functools.cached_property
     def operands(self) -> list[str]:
         """The names of its operands."""
-        depth, end = 1, len(self.rest)
-        for place, character in enumerate(self.rest):
+        depth = 1
+        end = len(self.rest)
+        for index, character in enumerate(self.rest):
             depth += {"(": 1, ")": -1}.get(character, 0)
             if not depth:
-                end = place
+                end = index
                 break
         return re.findall(r"%([\w.\-]+)", self.rest[:end])
 
@@ -53,21 +54,21 @@ class Instruction:
         """The computations that it names as `key=%name` or `key={%name, %other}`."""
         if several := re.search(rf"\b{key}=\{{(.*?)\}}", self.rest):
             return [name.strip().lstrip("%") for name in several[1].split(",") if name.strip()]
-        found = re.search(rf"\b{key}=%?([\w.\-]+)", self.rest)
-        return [found[1]] if found else []
+        match = re.search(rf"\b{key}=%?([\w.\-]+)", self.rest)
+        return [match[1]] if match else []
 
     @property
     def cycles(self) -> int | None:
         """The compiler's own estimate, if it gives one."""
-        found = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
-        cycles = int(found[1]) if found else UNKNOWN
+        match = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
+        cycles = int(match[1]) if match else UNKNOWN
         return cycles if cycles < UNKNOWN else None
 
     @property
     def source(self) -> str:
         """What it computes, as JAX names it."""
-        found = re.search(r'op_name="([^"]*)"', self.rest)
-        return found[1] if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.rest)
+        return match[1] if match else ""
 
 
 def arrays_of(shape: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -93,7 +94,8 @@ class Program:
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
-        self.entry, current = "", dict[str, Instruction]()
+        self.entry = ""
+        current = dict[str, Instruction]()
         for line in text.splitlines():
             start = re.match(r"(ENTRY )?%?([\w.\-]+) ", line) if line.endswith("{") else None
             if start and not line.startswith(" "):
@@ -114,14 +116,14 @@ class Program:
 
         def walk(name: str, count: float) -> None:
             times[name] = times.get(name, 0) + count
-            for each in self.computations.get(name, {}).values():
-                trips = self.trips(each) or 1 if each.operation == "while" else 1
-                inner = [*each.named("body"), *each.named("condition")]
-                if each.operation == "conditional":
-                    inner += each.named("branch_computations")
-                    inner += [*each.named("true_computation"), *each.named("false_computation")]
-                if each.operation == "call" or each.operation.endswith("-start"):
-                    inner += [*each.named("to_apply"), *each.named("calls")]
+            for instruction in self.computations.get(name, {}).values():
+                trips = self.trips(instruction) or 1 if instruction.operation == "while" else 1
+                inner = [*instruction.named("body"), *instruction.named("condition")]
+                if instruction.operation == "conditional":
+                    inner += instruction.named("branch_computations")
+                    inner += [*instruction.named("true_computation"), *instruction.named("false_computation")]
+                if instruction.operation == "call" or instruction.operation.endswith("-start"):
+                    inner += [*instruction.named("to_apply"), *instruction.named("calls")]
                 for computation in inner:
                     if computation in self.computations:
                         walk(computation, count * trips)
@@ -131,10 +133,10 @@ class Program:
 
     def step(self) -> "Program":
         """One turn of the first loop whose length depends on data, as a program: the step of a search."""
-        for each in self.computations[self.entry].values():
-            if each.operation == "while" and self.trips(each) is None:
+        for instruction in self.computations[self.entry].values():
+            if instruction.operation == "while" and self.trips(instruction) is None:
                 turn = copy.copy(self)
-                turn.entry = each.named("body")[0]
+                turn.entry = instruction.named("body")[0]
                 turn.times = self._times(turn.entry)
                 return turn
         return self
@@ -145,7 +147,7 @@ class Program:
         if known := re.search(r'known_trip_count":\s*\{"n":"(\d+)"', loop.rest):
             return int(known[1])
         condition = self.computations[loop.named("condition")[0]]
-        roots = [each for each in condition.values() if each.root]
+        roots = [instruction for instruction in condition.values() if instruction.root]
         for compare in roots:
             if compare.operation != "compare" or "direction=LT" not in compare.rest:
                 continue
@@ -158,8 +160,8 @@ class Program:
     def running(self) -> Iterator[tuple[str, Instruction, float]]:
         """Every instruction that runs on its own: its computation, itself, and how often."""
         for name, count in self.times.items():
-            for each in self.computations[name].values():
-                yield name, each, count
+            for instruction in self.computations[name].values():
+                yield name, instruction, count
 
     def fused(self, instruction: Instruction) -> dict[str, Instruction]:
         """The instructions inside a fusion."""
@@ -174,45 +176,50 @@ class Program:
         Args:
           near: how many devices the near links join. None: all.
         """
-        found: dict[tuple[str, int, bool, int], tuple[float, float]] = {}
+        totals: dict[tuple[str, int, bool, int], tuple[float, float]] = {}
         seen: set[tuple[str, str]] = set()
-        for computation, each, times in self._communicating():
-            kind = each.operation.removesuffix("-start")
-            channel = re.search(r"channel_id=(\d+)", each.rest)
+        for computation, instruction, times in self._communicating():
+            kind = instruction.operation.removesuffix("-start")
+            channel = re.search(r"channel_id=(\d+)", instruction.rest)
             if channel and computation not in self.times:
                 # a TPU's text repeats one transfer in the fusions that are its parts
                 if (channel[1], kind) in seen:
                     continue
                 seen.add((channel[1], kind))
-            groups = groups_of(each.rest) or [list(range(self.devices))]
+            groups = groups_of(instruction.rest) or [list(range(self.devices))]
             size = len(groups[0])
             if size == 1:
                 continue
             across = near is not None and any(
                 device // near != group[0] // near for group in groups for device in group
             )
-            given = [self.computations[computation][name].shape for name in each.operands]
-            whole = sum(map(sizes_of, given)) * (size if kind == "all-gather" else 1)
+            shapes = [self.computations[computation][name].shape for name in instruction.operands]
+            whole = sum(map(sizes_of, shapes)) * (size if kind == "all-gather" else 1)
             if kind == "all-reduce":
-                if not each.operation.endswith("-start"):  # whose shape also has the operands
-                    whole = max(whole, each.bytes)  # a TPU may add bfloat16 operands in float32
+                if not instruction.operation.endswith("-start"):  # whose shape also has the operands
+                    whole = max(whole, instruction.bytes)  # a TPU may add bfloat16 operands in float32
                 if "all-reduce-scatter" in computation:
                     kind = "reduce-scatter"  # every device keeps only its part of the sum
-            bits = 8 * SIZES[max(arrays_of(each.shape), key=lambda one: math.prod(one[1]) * SIZES[one[0]])[0]]
-            before = found.get((kind, size, across, bits), (0.0, 0.0))
-            found[kind, size, across, bits] = before[0] + whole * times, before[1] + times
-        return [Collective(*key, *value) for key, value in sorted(found.items())]
+            bits = (
+                8
+                * SIZES[
+                    max(arrays_of(instruction.shape), key=lambda one: math.prod(one[1]) * SIZES[one[0]])[0]
+                ]
+            )
+            before = totals.get((kind, size, across, bits), (0.0, 0.0))
+            totals[kind, size, across, bits] = before[0] + whole * times, before[1] + times
+        return [Collective(*key, *value) for key, value in sorted(totals.items())]
 
     def _communicating(self) -> Iterator[tuple[str, Instruction, float]]:
         """All collectives, also those inside fusions: the computation of each, itself, and how often."""
-        for computation, each, times in self.running():
-            calls = each.named("calls")
-            if calls and each.operation == "fusion":
-                for inside in self.fused(each).values():
+        for computation, instruction, times in self.running():
+            calls = instruction.named("calls")
+            if calls and instruction.operation == "fusion":
+                for inside in self.fused(instruction).values():
                     if inside.operation in KINDS:
                         yield calls[0], inside, times
-            elif not calls and each.operation.removesuffix("-start") in KINDS:
-                yield computation, each, times
+            elif not calls and instruction.operation.removesuffix("-start") in KINDS:
+                yield computation, instruction, times
 
 
 @dataclass(frozen=True)
@@ -260,15 +267,20 @@ def groups_of(operands: str) -> list[list[int]] | None:
         return devices.reshape(int(iota[1]), int(iota[2])).tolist()  # type: ignore[no-any-return]
     if mesh := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", operands):
         axes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        shape, taking_part = [int(size) for size in axes.values()], re.findall(r"'(\w+)'(?!:)", mesh[2])
+        shape = [int(size) for size in axes.values()]
+        taking_part = re.findall(r"'(\w+)'(?!:)", mesh[2])
         if len(taking_part) != mesh[2].count("'") // 2:
             raise RuntimeError(f"groups along a part of an axis are not supported: {mesh[0]}")
-        places = [list(axes).index(name) for name in taking_part]
-        devices = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), places, range(-len(places), 0))
-        size = math.prod(shape[place] for place in places)
+        dimensions = [list(axes).index(name) for name in taking_part]
+        devices = np.moveaxis(
+            np.arange(math.prod(shape)).reshape(shape), dimensions, range(-len(dimensions), 0)
+        )
+        size = math.prod(shape[dimension] for dimension in dimensions)
         return devices.reshape(-1, size).tolist()  # type: ignore[no-any-return]
     if listed := re.search(r"replica_groups=\{(\{.*?\})\}", operands):
-        return [[int(each) for each in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+        return [
+            [int(device) for device in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])
+        ]
     if pairs := re.search(r"source_target_pairs=\{(\{.*?\})\}", operands):
-        return [[int(each) for each in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])]
+        return [[int(device) for device in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])]
     return None

@@ -61,12 +61,12 @@ def _loss_and_grad(
     logits, instead of in another pass. Exponents are at most `MOST`: where a logit is further above the
     target's, the gradient has the right sign only.
     """
-    (each,) = logits
-    others = smoothing / (each.shape[-1] - 1)
-    base = each.max(axis=-1) if platform == "cpu" else near
-    exponents = each - base[..., None]
+    (scores,) = logits
+    others = smoothing / (scores.shape[-1] - 1)
+    base = scores.max(axis=-1) if platform == "cpu" else near
+    exponents = scores - base[..., None]
     exponentials = jnp.exp(exponents if platform == "cpu" else jnp.minimum(exponents, MOST))
-    total, highest, chosen, all_logits = _reduced(platform, exponentials, each, targets)
+    total, highest, chosen, all_logits = _reduced(platform, exponentials, scores, targets)
     normaliser = jnp.log(total) + base
     if platform != "cpu":
         normaliser = jnp.maximum(normaliser, highest)  # where exponents were limited
@@ -101,10 +101,10 @@ def _reduced(
 
     at_target = jnp.where(_is_target(logits, targets), logits, 0)
     none = tuple(jnp.array(value, logits.dtype) for value in (0, -jnp.inf, 0, 0))
-    found: tuple[Array, ...] = jax.lax.reduce(
+    sums: tuple[Array, ...] = jax.lax.reduce(
         (exponentials, logits, at_target, logits), none, both, (logits.ndim - 1,)
     )
-    return found
+    return sums
 
 
 def at_targets(

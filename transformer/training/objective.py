@@ -77,13 +77,13 @@ Objective = Callable[[nn.Module, Variables, Batch, Context], Loss]
 
 
 def apply_training(
-    model: nn.Module, variables: Variables, context: Context, *given: Any, **options: Any
+    model: nn.Module, variables: Variables, context: Context, *arguments: Any, **options: Any
 ) -> tuple[Any, dict[str, Variables]]:
     """`model.apply`, and what the model has sown meanwhile: the arguments `statistics` and `intermediates` of
     `Loss`."""
     collections = [SUMS, INTERMEDIATES] if context.sows else [SUMS]
-    found: Any = model.apply(variables, *given, mutable=collections, **options)
-    output, sown = found
+    result: Any = model.apply(variables, *arguments, mutable=collections, **options)
+    output, sown = result
     return output, {"statistics": sown.get(SUMS, {}), "intermediates": sown.get(INTERMEDIATES, {})}
 
 
@@ -123,27 +123,27 @@ class TranslationObjective:
         self, model: nn.Module, variables: Variables, batch: Batch, context: Context
     ) -> tuple[tuple[Array, Array], dict[str, Variables]]:
         """The two factors of the logits, and what the model has sown."""
-        given, segments = self.decoder_input(model, batch)
-        found: tuple[tuple[Array, Array], dict[str, Variables]] = apply_training(
+        target_input, segments = self.decoder_input(model, batch)
+        result: tuple[tuple[Array, Array], dict[str, Variables]] = apply_training(
             model,
             variables,
             context,
             **self.inputs_of(batch),
-            target=given,
+            target=target_input,
             segments=segments,
             deterministic=context.deterministic,
             rngs=context.rngs("dropout"),
             method=_output_factors,
         )
-        return found
+        return result
 
     def of_factors(
         self, model: nn.Module, batch: Batch, factors: tuple[Array, Array], sown: dict[str, Variables]
     ) -> Loss:
         """The loss, given the two factors of the logits."""
-        words = (batch["target"] != _special(model).pad).astype(jnp.float32)
-        loss, nll, correct = output_cross_entropy(*factors, batch["target"], words, self.smoothing)
-        weight = words.sum()
+        is_token = (batch["target"] != _special(model).pad).astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(*factors, batch["target"], is_token, self.smoothing)
+        weight = is_token.sum()
         return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
 
 

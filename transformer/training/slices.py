@@ -42,7 +42,7 @@ def sums_in_slices(
     has a gradient, with respect to the table and the states.
 
     Args:
-      loss_and_grad: of the logits and arrays of a slice, token by token. Tokens that fill up the last
+      loss_and_grad: of the logits and arrays of a slice, token by token. Tokens that pad the last
         slice are zeros.
       table: the output embeddings.
       states: hidden states whose products with the table are logits.
@@ -51,9 +51,11 @@ def sums_in_slices(
 
     def on(platform: str, table: Array, states: tuple[Array, ...], arrays: tuple[Array, ...]) -> Sums:
         cast_table = _cast_table(table, states[0], platform)
-        judged = functools.partial(_judged, loss_and_grad, platform, cast_table, len(table), len(states))
+        loss_of_slice = functools.partial(
+            _loss_of_slice, loss_and_grad, platform, cast_table, len(table), len(states)
+        )
         slices = _split_time(_lined_up((*states, *arrays), platform), len(states) * len(table), platform)
-        _, sums = jax.lax.scan(lambda none, given: (none, judged(given)[0]), None, slices)
+        _, sums = jax.lax.scan(lambda none, one_slice: (none, loss_of_slice(one_slice)[0]), None, slices)
         return jax.tree.map(jnp.sum, sums)
 
     return _by_platform(on, table, states, arrays)
@@ -62,8 +64,8 @@ def sums_in_slices(
 def _by_platform(on: Callable[..., T], *arrays: Any) -> T:
     """`on(platform, *arrays)` for the platform that the program is compiled for, one of `SLICE`."""
     variants = {platform: functools.partial(on, platform) for platform in SLICE}
-    found: T = jax.lax.platform_dependent(*arrays, **variants)
-    return found
+    result: T = jax.lax.platform_dependent(*arrays, **variants)
+    return result
 
 
 def _forward(
@@ -81,13 +83,16 @@ def _sums_and_gradients(
     states: tuple[Array, ...],
     arrays: tuple[Array, ...],
 ) -> tuple[Sums, tuple[Array, tuple[Array, ...]]]:
-    cast_table, on_cpu = _cast_table(table, states[0], platform), platform == "cpu"
-    judged = functools.partial(_judged, loss_and_grad, platform, cast_table, len(table), len(states))
+    cast_table = _cast_table(table, states[0], platform)
+    on_cpu = platform == "cpu"
+    loss_of_slice = functools.partial(
+        _loss_of_slice, loss_and_grad, platform, cast_table, len(table), len(states)
+    )
 
-    def add(of_table: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
-        sums, gradients = judged(given)
+    def add(of_table: Array, one_slice: tuple[Array, ...]) -> tuple[Array, tuple[Sums, tuple[Array, ...]]]:
+        sums, gradients = loss_of_slice(one_slice)
         gradients = tuple(gradient.astype(cast_table.dtype) for gradient in gradients)
-        for state, gradient in zip(given[: len(states)], gradients, strict=True):
+        for state, gradient in zip(one_slice[: len(states)], gradients, strict=True):
             # on a CPU the longer axis last, so that it has to transpose the smaller operand
             if on_cpu:
                 of_table += _exact("pbtm,pbtv->pmv", state, gradient)
@@ -114,9 +119,9 @@ def _sums_and_gradients(
 
 
 def _backward(
-    loss_and_grad: LossAndGrad, found: tuple[Array, tuple[Array, ...], int], cotangents: Sums
+    loss_and_grad: LossAndGrad, residuals: tuple[Array, tuple[Array, ...], int], cotangents: Sums
 ) -> tuple[Any, ...]:
-    of_table, of_states, others = found
+    of_table, of_states, others = residuals
     scale = cotangents["loss"]
     return of_table * scale, tuple((x * scale).astype(x.dtype) for x in of_states), *(None,) * others
 
@@ -126,20 +131,22 @@ sums_in_slices.defvjp(_forward, _backward)
 _exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-def _judged(
+def _loss_of_slice(
     loss_and_grad: LossAndGrad,
     platform: str,
     cast_table: Array,
     vocabulary: int,
     states: int,
-    given: tuple[Array, ...],
+    one_slice: tuple[Array, ...],
 ) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
     """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`. Rows
     of the table after those of the vocabulary get none."""
-    each = tuple(_exact("pbtm,vm->pbtv", state, cast_table)[..., :vocabulary] for state in given[:states])
-    rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*each, *given[states:]))
+    logits = tuple(
+        _exact("pbtm,vm->pbtv", state, cast_table)[..., :vocabulary] for state in one_slice[:states]
+    )
+    rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*logits, *one_slice[states:]))
     sums, gradients = loss_and_grad(platform, rows[:states], *rows[states:])
-    return sums, tuple(_more(x.reshape(each[0].shape), -1, len(cast_table)) for x in gradients)
+    return sums, tuple(_more(x.reshape(logits[0].shape), -1, len(cast_table)) for x in gradients)
 
 
 def _cast_table(table: Float[Array, "v m"], state: Array, platform: str) -> Float[Array, "v_or_more m"]:
@@ -165,23 +172,24 @@ def _lined_up(arrays: tuple[Array, ...], platform: str) -> tuple[Array, ...]:
 
 
 def _split_time(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[Array, ...]:
-    """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one filled up with
+    """The slices `[slices, p, b, width, ...]` of arrays `[rows, time, ...]`, the last one padded with
     zeros. A token has so many logits."""
-    (rows, time), places = arrays[0].shape[:2], shards_of()
-    width = _width(time, max(1, SLICE[platform] // (rows // places * logits)), platform)
+    rows, time = arrays[0].shape[:2]
+    num_shards = shards_of()
+    width = _width(time, max(1, SLICE[platform] // (rows // num_shards * logits)), platform)
     slices = math.ceil(time / width)
 
-    def cut(x: Array) -> Array:
+    def split(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, slices * width - time), *((0, 0),) * (x.ndim - 2)))
-        x = jnp.moveaxis(x.reshape(places, rows // places, slices, width, *x.shape[2:]), 2, 0)
+        x = jnp.moveaxis(x.reshape(num_shards, rows // num_shards, slices, width, *x.shape[2:]), 2, 0)
         return nn.with_logical_constraint(x, (None, "rows", *(None,) * (x.ndim - 2)))
 
-    return tuple(map(cut, arrays))
+    return tuple(map(split, arrays))
 
 
 def _width(time: int, most: int, platform: str) -> int:
     """The length of a slice, at most `most`. On accelerators it consists of tiles, as many as need little
-    filling, and there are two slices: compilers unroll a loop that runs once, and what they make of it can
+    padding, and there are two slices: compilers unroll a loop that runs once, and what they make of it can
     take twice the time."""
     width = math.ceil(time / math.ceil(time / most))
     if platform == "cpu" or width < TILE:
@@ -217,11 +225,11 @@ def in_slices(function: Callable[..., Any], vocabulary: int, *arrays: Array) -> 
     Args:
       function: of slices of the arrays; returns a pytree of arrays `[b, t, ...]`.
       vocabulary: logits of each token.
-      arrays: to cut.
+      arrays: to slice.
     """
 
-    def of_slice(given: tuple[Array, ...]) -> Any:
-        return function(*(_merged(x, 0) for x in given))
+    def of_slice(one_slice: tuple[Array, ...]) -> Any:
+        return function(*(_merged(x, 0) for x in one_slice))
 
     def on(platform: str, *arrays: Array) -> Any:
         slices = jax.lax.map(jax.checkpoint(of_slice), _split_time(arrays, vocabulary, platform))

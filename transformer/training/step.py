@@ -142,16 +142,16 @@ def make_train_step(
     def accumulated(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         """The same sums, computed slice by slice."""
         slices = jax.tree.map(lambda x: x.reshape(accumulate, -1, *x.shape[1:]), (batch, carry))
-        each = (*slices, jax.random.split(key, accumulate))
+        inputs = (*slices, jax.random.split(key, accumulate))
 
         def add(sums: _Summed, one: tuple[Batch, Carry, Array]) -> tuple[_Summed, Carry]:
             new, after = summed(state, *one)
             return jax.tree.map(jnp.add, sums, new), after
 
-        first = jax.tree.map(lambda x: x[0], each)
+        first = jax.tree.map(lambda x: x[0], inputs)
         shapes, _ = jax.eval_shape(lambda: summed(state, *first))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        sums, after = jax.lax.scan(add, zeros, each)
+        sums, after = jax.lax.scan(add, zeros, inputs)
         return sums, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after)
 
     def train_step(
@@ -209,10 +209,11 @@ def _checked(loss: Any, carry: Carry) -> Loss:
     """
     if not isinstance(loss, Loss):
         raise UserError(f"an objective must return transformer.Loss, not {type(loss).__name__}")
-    returned, given = _described(loss.carry), _described(carry)
-    if returned != given:
+    returned = _described(loss.carry)
+    expected = _described(carry)
+    if returned != expected:
         raise UserError(
-            f"the objective was given the carry {given}, but returned {returned}: keep its arrays"
+            f"the objective was given the carry {expected}, but returned {returned}: keep its arrays"
         )
     return loss
 
@@ -239,7 +240,8 @@ def _complete(sums: Variables, statistics: Variables) -> Variables:
     Raises:
       UserError: those of a running mean of the model are missing.
     """
-    means, returned = [statistics.get(name, {}) for name in (STATISTICS, GRADIENTS)], flatten_dict(sums)
+    means = [statistics.get(name, {}) for name in (STATISTICS, GRADIENTS)]
+    returned = flatten_dict(sums)
     if missing := [".".join(path) for tree in means for path in flatten_dict(tree) if path not in returned]:
         raise UserError(
             f"the objective returned no sums of the model's running statistic {missing[0]}: apply the model "
