@@ -18,7 +18,7 @@ from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenize
 from transformer.errors import UserError
 from transformer.files import Json, folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
-    NEVER_SAID,
+    NEVER_GENERATED,
     config_from_marian,
     config_to_marian,
     params_from_marian,
@@ -29,10 +29,14 @@ from transformer.runs.run import Run
 from transformer.tasks.translation import Translation
 
 POSITIONS = 1024  # maximum sentence length of an exported model
-CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.json"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+VOCABULARY = "vocab.json"
 GENERATION = "generation_config.json"
-TOKENIZER, LANGUAGES = "tokenizer_config.json", ("source_lang", "target_lang")
-TARGET_VOCABULARY, SENTENCEPIECE = "target_vocab.json", ("source.spm", "target.spm")
+TOKENIZER = "tokenizer_config.json"
+LANGUAGES = ("source_lang", "target_lang")
+TARGET_VOCABULARY = "target_vocab.json"
+SENTENCEPIECE = ("source.spm", "target.spm")
 CTRANSLATE2 = ("source_vocabulary.json", "target_vocabulary.json")  # word lists, for separate vocabularies
 
 
@@ -75,7 +79,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         params = params_from_marian(model, read)
     generation = _generation(folder)
     if generation.get("renormalize_logits") is True:  # over the words that can be generated
-        params["output_bias"][model.special.pad] = NEVER_SAID
+        params["output_bias"][model.special.pad] = NEVER_GENERATED
     if not params["output_bias"].any():
         del params["output_bias"]
         model = replace(model, output_bias=False)
@@ -124,22 +128,24 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     from transformer.systems.parameters import model_shapes
     from transformer.translator.translator import translation_of
 
-    run, folder = Run(run_dir), Path(folder)
-    config, tokenizers = run.config.model, translation_of(run).tokenizers
+    run = Run(run_dir)
+    folder = Path(folder)
+    config = run.config.model
+    tokenizers = translation_of(run).tokenizers
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists: name a new folder")
     if run.config.system != "transformer" or not isinstance(config, TransformerConfig):
         raise UserError(f"{run.name} holds a {run.config.system} model, which Marian does not support")
     models = [_sentencepiece(tokenizer, run.path) for tokenizer in tokenizers]
-    kept = [_kept(tokenizer, config.special) for tokenizer in tokenizers]
-    size = max(map(len, kept)) + 1
-    orders = tuple(ids + [-1] * (size - len(ids)) for ids in kept)  # <pad> is the last one
+    marian_ids = [_marian_ids(tokenizer, config.special) for tokenizer in tokenizers]
+    size = max(map(len, marian_ids)) + 1
+    orders = tuple(ids + [-1] * (size - len(ids)) for ids in marian_ids)  # <pad> is the last one
     described = config_to_marian(config, size, POSITIONS)
     ids = {name: described[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
     ids |= {name: described["eos_token_id"] for name in ("bos_token_id", "forced_eos_token_id")}
     numbers = {index: number for number, index in enumerate(orders[1]) if index >= 0}
     search = run.config.decoding
-    phrases = [each for text in search.forbidden for each in translation_of(run).phrases(text)]
+    phrases = [phrase for text in search.forbidden for phrase in translation_of(run).phrases(text)]
     generation = ids | search_to_marian(search, numbers, phrases, size - 1, POSITIONS)
     params = run.checkpoints.variables(checkpoint, model_shapes(run.config))["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
@@ -184,7 +190,11 @@ def _languages(folder: Path) -> dict[str, Any]:
     """The languages that a folder names, as options of the data."""
     about = _json(folder / TOKENIZER) if (folder / TOKENIZER).exists() else {}
     named = zip(("source_language", "target_language"), map(about.get, LANGUAGES), strict=True)
-    return {option: each for option, each in named if isinstance(each, str) and CODE.fullmatch(each)}
+    return {
+        option: language
+        for option, language in named
+        if isinstance(language, str) and CODE.fullmatch(language)
+    }
 
 
 @contextmanager
@@ -272,7 +282,7 @@ def _decoding(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
 # Writing
 
 
-def _kept(tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
+def _marian_ids(tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
     """Ids in Marian's order, without <pad> and <bos>: </s>, <unk>, then words."""
     first = [special.eos, special.unk]
     apart = {*first, special.pad, special.bos}

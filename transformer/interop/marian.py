@@ -4,7 +4,7 @@
 |---|---|---|
 | d_model axis | sines, then cosines | interleaved as in the paper: the axis is permuted |
 | projections | `[out, in]`, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
-| decoding begins | with <pad>, whose vector is zero | with <bos> |
+| decoding starts | with <pad>, whose vector is zero | with <bos> |
 | logits | `final_logits_bias` | `output_bias`, if it is not all zero |
 
 On export the vector of <bos> becomes zero too: <bos> is always the decoder's first position, so its vector is
@@ -28,8 +28,9 @@ from transformer.systems.parameters import declared_parameters
 
 Tensors = dict[str, np.ndarray]
 Path = tuple[str, ...]  # of a parameter here
-NEVER_SAID = -1e4  # logit of ids that are never generated: zero after a softmax, and within float16
-BIAS, POSITIONS = "final_logits_bias", "model.decoder.embed_positions.weight"
+NEVER_GENERATED = -1e4  # logit of ids that are never generated: zero after a softmax, and within float16
+BIAS = "final_logits_bias"
+POSITIONS = "model.decoder.embed_positions.weight"
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu_new": "gelu"}
 
 _MODULES = {
@@ -72,9 +73,9 @@ def config_from_marian(config: Json, unk: int) -> TransformerConfig:
     """
     if config.get("model_type") != "marian":
         raise UserError(f"model_type is {config.get('model_type')!r}, not 'marian'")
-    for ours in ("attention_heads", "ffn_dim"):
-        if config[f"encoder_{ours}"] != config[f"decoder_{ours}"]:
-            raise UserError(f"encoder_{ours} and decoder_{ours} differ, which is not supported")
+    for key in ("attention_heads", "ffn_dim"):
+        if config[f"encoder_{key}"] != config[f"decoder_{key}"]:
+            raise UserError(f"encoder_{key} and decoder_{key} differ, which is not supported")
     if not config.get("scale_embedding"):
         raise UserError("scale_embedding is false; embeddings are always scaled here")
     if config["activation_function"] not in ACTIVATIONS:
@@ -124,13 +125,14 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
     order = _order(config.d_model)
 
     def convert(path: Path, parameter: Declared) -> np.ndarray:
-        (names, axis), shape = _counterpart(path, parameter), parameter.value.shape
+        names, axis = _counterpart(path, parameter)
+        shape = parameter.value.shape
         name, x = next(((name, x) for name in names if (x := read(name)) is not None), (names[0], None))
         if x is None and name == BIAS:
             return np.zeros(shape, np.float32)
         if x is None:
             raise UserError(f"there is no tensor {name}")
-        expected = _shape_there(name, shape, axis)
+        expected = _marian_shape(name, shape, axis)
         if x.shape != expected:
             raise UserError(f"{name} has shape {list(x.shape)}, by config.json it should be {list(expected)}")
         x = (x.T if _transposed(name) else x).reshape(shape)
@@ -168,9 +170,9 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
         "an encoder unlike its decoder": config.of_encoder != config,
         "three separate embeddings": config.share_embeddings == "none",
     }
-    if has := [name for name, there in cannot.items() if there]:
+    if has := [name for name, is_present in cannot.items() if is_present]:
         raise UserError(f"this model has {' and '.join(has)}, which Marian does not support")
-    activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation]
+    activation = {name: marian_name for marian_name, name in reversed(ACTIVATIONS.items())}[config.activation]
     sizes = {
         "layers": (config.num_layers, config.decoder_depth),
         "attention_heads": (config.num_heads,) * 2,
@@ -182,7 +184,8 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
         for name, two in sizes.items()
         for i, side in enumerate(("encoder", "decoder"))
     }
-    pad, eos = vocab_size - 1, 0
+    pad = vocab_size - 1
+    eos = 0
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -223,17 +226,19 @@ def params_to_marian(
     full = replace(config, attention_bias=True, output_bias=True)
     tensors: Tensors = {}
 
-    given = flatten_dict(params)
+    arrays = flatten_dict(params)
     for path, parameter in declared_parameters(Config(model=full)).items():
         names, axis = _counterpart(path, parameter)
         name = names[-1] if names == _TABLES["source_embedding"] and not _shared(config) else names[0]
         # biases that this model lacks are zero
-        x = np.asarray(given.get(path, np.zeros(parameter.value.shape)), np.float32)
+        x = np.asarray(arrays.get(path, np.zeros(parameter.value.shape)), np.float32)
         x = x if axis is None else np.take(x, back, axis)
         if name == BIAS or names in _TABLES.values():
-            x = _reordered(x, orders[names != _TABLES["source_embedding"]], NEVER_SAID if name == BIAS else 0)
-        there = _shape_there(name, x.shape, axis)
-        x = x.reshape(tuple(reversed(there))).T if _transposed(name) else x.reshape(there)
+            x = _reordered(
+                x, orders[names != _TABLES["source_embedding"]], NEVER_GENERATED if name == BIAS else 0
+            )
+        shape = _marian_shape(name, x.shape, axis)
+        x = x.reshape(tuple(reversed(shape))).T if _transposed(name) else x.reshape(shape)
         tensors[name] = x
     tensors[POSITIONS] = _positions(positions, config.d_model)
     start = np.asarray(_target_table(params, config)[config.special.bos])[back]
@@ -242,9 +247,9 @@ def params_to_marian(
 
 
 def _reordered(rows: np.ndarray, order: list[int], filler: float) -> np.ndarray:
-    found = rows[np.maximum(order, 0)]
-    found[np.asarray(order) < 0] = filler
-    return found
+    reordered = rows[np.maximum(order, 0)]
+    reordered[np.asarray(order) < 0] = filler
+    return reordered
 
 
 def _counterpart(path: Path, parameter: Declared) -> tuple[tuple[str, ...], int | None]:
@@ -264,7 +269,7 @@ def _transposed(name: str) -> bool:
     return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
 
 
-def _shape_there(name: str, shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+def _marian_shape(name: str, shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
     size = math.prod(shape)
     if name == BIAS:
         return 1, size

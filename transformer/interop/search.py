@@ -110,39 +110,45 @@ def not_imported(meant: Json, described: Json) -> list[str]:
       meant: of generation_config.json.
       described: config.json, by whose ids the model is read.
     """
-    beams, samples = meant.get("num_beams") or 1, meant.get("do_sample") is True
+    beams = meant.get("num_beams") or 1
+    samples = meant.get("do_sample") is True
     groups = _in_use(meant, {"num_beam_groups": 1, "diversity_penalty": 0.0})
-    found = _in_use(meant, _UNKNOWN | (_OF_SAMPLING if samples else {}))
-    said = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in found]
+    unknown = _in_use(meant, _UNKNOWN | (_OF_SAMPLING if samples else {}))
+    sentences = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in unknown]
     if groups:
-        said.append(
+        sentences.append(
             f"{' and '.join(f'{name} {json.dumps(meant[name])}' for name in groups)}: not carried; the "
             "nearest here are --groups and --diversity."
         )
     if samples and beams != 1:
-        said.append(f"do_sample true with num_beams {beams}: beams are not sampled here.")
-    for words in _listed(meant, "bad_words_ids"):
-        if len(words) > 1:
-            said.append(f"bad_words_ids {json.dumps(words)}: here only single tokens are suppressed by id.")
+        sentences.append(f"do_sample true with num_beams {beams}: beams are not sampled here.")
+    for ids in _listed(meant, "bad_words_ids"):
+        if len(ids) > 1:
+            sentences.append(
+                f"bad_words_ids {json.dumps(ids)}: here only single tokens are suppressed by id."
+            )
     if meant.get("repetition_penalty") not in (None, 1.0) and beams == 1:
-        said.append(
+        sentences.append(
             f"repetition_penalty {meant['repetition_penalty']} with num_beams 1 is a factor on logits there, "
             "and on log-probabilities here."
         )
     if meant.get("forced_bos_token_id") is not None and _listed(meant, "begin_suppress_tokens"):
-        said.append("begin_suppress_tokens with forced_bos_token_id are about the second token there.")
+        sentences.append("begin_suppress_tokens with forced_bos_token_id are about the second token there.")
     rules = _in_use(meant, {name: 1.0 if name == "repetition_penalty" else 0 for name in _RULES})
     rules += ["bad_words_ids"] * any(True for _ in _single_words(meant))
     if meant.get("renormalize_logits") is True and beams > 1 and rules:
-        said.append(
+        sentences.append(
             f"renormalize_logits with {' and '.join(rules)}: what is left adds up to one there, and keeps "
             "its probabilities here."
         )
     for name in "eos_token_id", "decoder_start_token_id", "pad_token_id", "forced_eos_token_id":
-        ours, theirs = described.get(name.removeprefix("forced_")), meant.get(name)
-        if theirs not in (None, ours, [ours]):
-            said.append(f"{name} is {json.dumps(theirs)} there, and {json.dumps(ours)} here.")
-    return said
+        config_id = described.get(name.removeprefix("forced_"))
+        generation_id = meant.get(name)
+        if generation_id not in (None, config_id, [config_id]):
+            sentences.append(
+                f"{name} is {json.dumps(generation_id)} there, and {json.dumps(config_id)} here."
+            )
+    return sentences
 
 
 def _in_use(meant: Json, neutral: Json) -> list[str]:
@@ -150,25 +156,25 @@ def _in_use(meant: Json, neutral: Json) -> list[str]:
 
 
 def _listed(meant: Json, name: str) -> list[Any]:
-    given = meant.get(name) or []
-    if not isinstance(given, list):
-        raise UserError(f"{name} is {given!r}, not a list")
-    return given
+    values = meant.get(name) or []
+    if not isinstance(values, list):
+        raise UserError(f"{name} is {values!r}, not a list")
+    return values
 
 
 def _single_words(meant: Json) -> Iterable[int]:
     """The tokens that are forbidden alone, besides <pad>, which is never generated here, and </s>, which
     cannot be forbidden there."""
     never = meant.get("pad_token_id"), meant.get("eos_token_id")
-    for words in _listed(meant, "bad_words_ids"):
-        if not isinstance(words, list) or not words:
-            raise UserError(f"bad_words_ids has {words!r}, not a list of ids")
-        if len(words) == 1 and words[0] not in never:
-            yield words[0]
+    for ids in _listed(meant, "bad_words_ids"):
+        if not isinstance(ids, list) or not ids:
+            raise UserError(f"bad_words_ids has {ids!r}, not a list of ids")
+        if len(ids) == 1 and ids[0] not in never:
+            yield ids[0]
 
 
-def _ids(given: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
-    several = tuple(given)
+def _ids(values: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
+    several = tuple(values)
     if wrong := [index for index in several if type(index) is not int]:
         raise UserError(f"{wrong[0]!r} is among the ids of suppressed tokens")
     return tuple(dict.fromkeys(index for index in several if 0 <= index < vocab_size))
@@ -194,7 +200,7 @@ def search_to_marian(
       positions: maximum length there.
     """
     longest = search.max_length or search.buckets[-1] + search.extra_length
-    forbidden = [[numbers[index] for index in each] for each in phrases if numbers.keys() >= set(each)]
+    forbidden = [[numbers[index] for index in phrase] for phrase in phrases if numbers.keys() >= set(phrase)]
     options: Json = {
         "do_sample": _draws(search),
         "num_beams": _beams(search),
@@ -204,7 +210,7 @@ def search_to_marian(
     if options["num_beams"] > 1:
         stop = search.stop if isinstance(search, BeamConfig) else "exact"
         options |= {"length_penalty": search.length_penalty}
-        options |= {"early_stopping": next(theirs for theirs, ours in _STOP.items() if ours == stop)}
+        options |= {"early_stopping": next(value for value, kind in _STOP.items() if kind == stop)}
     if _draws(search):
         assert isinstance(search, SampleConfig)
         options |= {name: getattr(search, name) for name in ("temperature", "top_k", "top_p")}
@@ -222,35 +228,35 @@ def search_to_marian(
 
 def not_exported(search: DecodingConfig) -> list[str]:
     """A sentence for each option that changes outputs here, and is not carried by `search_to_marian`."""
-    said = [f"--extra-length {search.extra_length}: there is no limit relative to the source there."]
+    sentences = [f"--extra-length {search.extra_length}: there is no limit relative to the source there."]
     beams = _beams(search)
     if search.penalty == "wu" and search.length_penalty and beams > 1:
-        said.append(
+        sentences.append(
             f"--penalty wu becomes |Y|^{search.length_penalty:g}, the only form there: short outputs compare "
             "otherwise."
         )
     for option in search.noisy:
-        said.append(f"--{option.replace('_', '-')}: there is no noise there.")
+        sentences.append(f"--{option.replace('_', '-')}: there is no noise there.")
     if search.repetition_penalty != 1 and beams == 1:
-        said.append(
+        sentences.append(
             f"--repetition-penalty {search.repetition_penalty:g} of one beam is a factor on "
             "log-probabilities here, and on logits there."
         )
     match search:
         case MbrConfig():
-            said.append(f"--method mbr: nothing there chooses among the {search.samples} candidates.")
+            sentences.append(f"--method mbr: nothing there chooses among the {search.samples} candidates.")
         case SampleConfig():
-            said.append(
+            sentences.append(
                 f"--samples {search.samples}, --seed: one sample is drawn there, with other random numbers."
             )
         case BeamConfig():
             if search.coverage_penalty:
-                said.append(f"--coverage-penalty {search.coverage_penalty:g} does not exist there.")
+                sentences.append(f"--coverage-penalty {search.coverage_penalty:g} does not exist there.")
             if search.groups > 1:
-                said.append(f"--groups {search.groups}: there all beams are one group.")
+                sentences.append(f"--groups {search.groups}: there all beams are one group.")
             if beams == 1 and search.stop == "exact" and search.length_penalty > 0:
-                said.append("--stop exact of one beam: greedy search ends with its first </s> there.")
-    return said
+                sentences.append("--stop exact of one beam: greedy search ends with its first </s> there.")
+    return sentences
 
 
 def _draws(search: DecodingConfig) -> bool:

@@ -23,7 +23,9 @@ def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarra
       decoder: the model.
       example: its source and target.
     """
-    system, model, fields = decoder.system, decoder.model, decoder.task.fields
+    system = decoder.system
+    model = decoder.model
+    fields = decoder.task.fields
     if system.alignment is None or not isinstance(model, EncoderDecoder):
         return None
     lengths = [len(example[name]) + -len(example[name]) % MULTIPLE for name in sides(fields)]

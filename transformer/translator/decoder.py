@@ -43,7 +43,7 @@ from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import SearchInputs, search_inputs, steered_search
 from transformer.translator.search_outputs import NO_EXTRAS, Extras, search_outputs
 
-AHEAD = 4096  # records read, and outputs kept, while an earlier one is searched
+AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
 TaskT = TypeVar("TaskT", bound=DecodingTask)
@@ -196,10 +196,13 @@ class Decoder(Generic[TaskT]):
           The outputs of each record; None where no other has arrived and all are out.
         """
         futures = deque[Future[Any]]()
-        unread, longest, is_over = iter(records), settings.buckets[-1], False
+        unread = iter(records)
+        longest = settings.buckets[-1]
+        is_over = False
         try:
             while futures or not is_over:
-                chunk, is_paused = list[tuple[int, Record]](), False
+                chunk = list[tuple[int, Record]]()
+                is_paused = False
                 room = 0 if is_over else min(TOGETHER, AHEAD - len(futures))
                 for numbered in itertools.islice(unread, room):
                     if numbered is None:
@@ -282,7 +285,8 @@ class Decoder(Generic[TaskT]):
         warned = list(filled) if self._warns else ()
         inputs = search_inputs(self.system, self.task, filled, settings, warned)
         is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
-        certain, requests = None if is_reranked else n_best, dict[int, Request]()
+        certain = None if is_reranked else n_best
+        requests = dict[int, Request]()
         for (line, record), example in zip(filled.items(), inputs.examples, strict=True):
             searched = example, length_in_search(example, inputs.fields), line, settings, certain
             requests[line] = Request(*searched, self.finished, record, n_best, extras)

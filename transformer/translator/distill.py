@@ -101,10 +101,10 @@ def _write(
             for source, _ in train.__getitems__(range(start, min(start + READ, len(train))))
         )
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
-        found = translator.stream(sources, n_best=1, first_line=done + 1, **options)
+        outputs = translator.stream(sources, n_best=1, first_line=done + 1, **options)
         # line-buffered, so that a killed process leaves complete lines
         with open(partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags) as file:
-            for best in watch.progress("translated", found, len(train) - done):
+            for best in watch.progress("translated", outputs, len(train) - done):
                 file.write(one_line(translator.as_trained(best[0])) + "\n")
         os.replace(partial, translations)
     with open_regular(translations) as lines:

@@ -30,11 +30,11 @@ class MeanAlignment:
     def __call__(
         self, model: Ensemble, variables: Variables, inputs: Inputs, target: Array
     ) -> Float[Array, "b t s"]:
-        def one(index: int, kind: nn.Module, held: Variables) -> Array:
-            return self.systems[index].required("alignment")(kind, held, inputs, target)
+        def one(index: int, kind: nn.Module, member_variables: Variables) -> Array:
+            return self.systems[index].required("alignment")(kind, member_variables, inputs, target)
 
-        each = jnp.concatenate(by_members(model, variables, one))
-        return jnp.tensordot(jnp.array(sum(model.weights, ())), each, axes=1)
+        alignments = jnp.concatenate(by_members(model, variables, one))
+        return jnp.tensordot(jnp.array(sum(model.weights, ())), alignments, axes=1)
 
 
 def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndarray, " models"]:
@@ -43,18 +43,18 @@ def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndar
     Raises:
       UserError: they do not fit, with the name of the option.
     """
-    each = f"each of the {models} models" if models > 1 else "the model"
+    subject = f"each of the {models} models" if models > 1 else "the model"
     try:
         if any(not isinstance(weight, numbers.Real) for weight in weights):
             raise TypeError
-        given = np.array([float(weight) for weight in weights] or [1.0] * models)
+        shares = np.array([float(weight) for weight in weights] or [1.0] * models)
     except (TypeError, ValueError, OverflowError):
-        given = np.array([])
-    if len(given) != models or not (np.isfinite(given) & (given > 0)).all():
-        raise UserError(f"{name} {weights!r}: give a positive number for {each}")
-    given /= given.max()  # their sum may be no number
-    found: np.ndarray = given / given.sum()
-    return found
+        shares = np.array([])
+    if len(shares) != models or not (np.isfinite(shares) & (shares > 0)).all():
+        raise UserError(f"{name} {weights!r}: give a positive number for {subject}")
+    shares /= shares.max()  # their sum may be no number
+    normalised: np.ndarray = shares / shares.sum()
+    return normalised
 
 
 def ensemble_of(
@@ -64,7 +64,8 @@ def ensemble_of(
     several = not isinstance(members, Decoder) and isinstance(members, Sequence) and members
     if not several or not all(isinstance(member, Decoder) for member in members):
         raise UserError("an ensemble is made of translators: give a list with at least one")
-    first, each = members[0], shares_of(() if weights is None else weights, len(members), "--weights")
+    first = members[0]
+    member_shares = shares_of(() if weights is None else weights, len(members), "--weights")
     if not isinstance(mean, str) or mean not in ("probabilities", "logarithms"):
         raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
     for member in members:
@@ -85,7 +86,7 @@ def ensemble_of(
         alignment=MeanAlignment(systems),
         scores=ensemble_scores,
     )
-    shares = tuple(tuple(float(each[index]) for index in indices) for indices in kinds.values())
+    shares = tuple(tuple(float(member_shares[index]) for index in indices) for indices in kinds.values())
     model = Ensemble(tuple(kind for _, kind, _ in kinds), shares, mean)
     variables = together([[members[index].variables for index in indices] for indices in kinds.values()])
     return system, model, variables
@@ -93,5 +94,5 @@ def ensemble_of(
 
 def _form(variables: Variables) -> tuple[tuple[str, str], ...]:
     """The names, shapes and types of variables: int8 weights differ from others."""
-    found = jax.tree_util.tree_leaves_with_path(variables)
-    return tuple((jax.tree_util.keystr(path), str(jax.typeof(leaf))) for path, leaf in found)
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return tuple((jax.tree_util.keystr(path), str(jax.typeof(leaf))) for path, leaf in leaves)

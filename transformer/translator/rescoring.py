@@ -17,33 +17,33 @@ TOGETHER = 256  # sentences scored at a time
 
 def rescored(
     sources: Iterable[str],
-    found: Iterable[list[Hypothesis]],
-    judges: Translator | Sequence[Translator],
+    hypotheses: Iterable[list[Hypothesis]],
+    rerankers: Translator | Sequence[Translator],
     window: int = TOGETHER,
     first_line: int = 1,
     weights: Sequence[float] = (),
 ) -> Iterator[list[Hypothesis]]:
-    """Re-ranks every sentence's hypotheses by the scores of judges, and replaces their scores by these. Their
-    log-probabilities stay those of the model that found them.
+    """Re-ranks every sentence's hypotheses by the scores of rerankers, which replace theirs. Their
+    log-probabilities stay those of the model that generated them.
 
-    A score is log P under a judge, in nats, divided by the judge's own length penalty; of several judges, the
+    A score is log P under a reranker, in nats, divided by the reranker's own length penalty; of several, the
     mean by their weights. With a parallel decoder this is noisy parallel decoding (Gu et al. 2018, section
     4.2).
 
     Args:
       sources: the sentences.
-      found: their hypotheses, sentence by sentence.
-      judges: the rerankers, models of any system with tokenizers of their own.
+      hypotheses: theirs, sentence by sentence.
+      rerankers: models of any system with tokenizers of their own.
       window: sentences scored at a time.
       first_line: the number of the first sentence, for warnings.
-      weights: one for each judge. Empty: equal ones.
+      weights: one for each reranker. Empty: equal ones.
 
     Raises:
-      UserError: the weights do not fit the judges.
+      UserError: the weights do not fit the rerankers.
     """
-    several_judges = [judges] if isinstance(judges, Translator) else list(judges)
-    shares = shares_of(weights, len(several_judges), "weights")
-    pairs = enumerate(zip(sources, found, strict=True), start=first_line)
+    models = [rerankers] if isinstance(rerankers, Translator) else list(rerankers)
+    shares = shares_of(weights, len(models), "weights")
+    pairs = enumerate(zip(sources, hypotheses, strict=True), start=first_line)
     while chunk := list(itertools.islice(pairs, window)):
         asked = [
             (line, source, hypothesis)
@@ -51,29 +51,31 @@ def rescored(
             if has_text(source)
             for hypothesis in several
         ]
-        each = np.array([judged(judge, asked) for judge in several_judges])  # [judges, hypotheses]
-        found_scores = iter((shares @ each).tolist())
+        scores = np.array([reranker_scores(model, asked) for model in models])  # [rerankers, hypotheses]
+        new_scores = iter((shares @ scores).tolist())
         for _, (source, several) in chunk:
             if not has_text(source):  # an empty line
                 yield several
                 continue
-            new = [dataclasses.replace(hypothesis, score=next(found_scores)) for hypothesis in several]
+            new = [dataclasses.replace(hypothesis, score=next(new_scores)) for hypothesis in several]
             yield sorted(new, key=lambda hypothesis: -hypothesis.score)
 
 
-def judged(
-    judge: Translator, asked: Sequence[tuple[int, str, Hypothesis]]
+def reranker_scores(
+    reranker: Translator, asked: Sequence[tuple[int, str, Hypothesis]]
 ) -> Float[np.ndarray, " hypotheses"]:
-    """The scores of a judge.
+    """The scores of a reranker.
 
     Args:
-      judge: the model.
+      reranker: the model.
       asked: line number, source and hypothesis.
     """
-    lines, sources = [line for line, _, _ in asked], [source for _, source, _ in asked]
-    texts = [judge.as_trained(hypothesis) for *_, hypothesis in asked]
-    log_p, penalty = judge.score(sources, texts, lines=lines), length_penalty(judge.config.decoding)
-    lengths = [len(judge.tokenizers[1].encode(text)) + 1 for text in texts]
+    lines = [line for line, _, _ in asked]
+    sources = [source for _, source, _ in asked]
+    texts = [reranker.as_trained(hypothesis) for *_, hypothesis in asked]
+    log_p = reranker.score(sources, texts, lines=lines)
+    penalty = length_penalty(reranker.config.decoding)
+    lengths = [len(reranker.tokenizers[1].encode(text)) + 1 for text in texts]
     divisors = np.array([float(penalty(length)) for length in lengths])  # type: ignore[arg-type]
     scores: np.ndarray = log_p / divisors
     return scores

@@ -1,4 +1,4 @@
-"""What a model says of given outputs: log-probabilities and alignments."""
+"""A model's log-probabilities and alignments of given outputs."""
 
 import functools
 

@@ -45,7 +45,8 @@ def search_inputs(
     Raises:
       UserError: this search cannot do what is asked of the outputs, or an output has no room for it.
     """
-    lines, several = list(records), list(records.values())
+    lines = list(records)
+    several = list(records.values())
     examples = task.input_examples(several, settings.buckets[-1], warned)
     fields = _fields(task)
     steerings = task.steering(several, lines) if isinstance(task, TextTask) else []

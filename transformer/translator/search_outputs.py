@@ -1,4 +1,4 @@
-"""What comes after the search: the outputs of a request, and what else is asked of each."""
+"""What comes after the search: the outputs of a request, and what else is requested of each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,9 @@ class TrainedModel(Protocol):
 
 def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list[Output]:
     """The outputs of a request, best first, given what the search found: a row of its arrays."""
-    settings, extras, task = request.options, request.extras, decoder.task
+    settings = request.options
+    extras = request.extras
+    task = decoder.task
     coverage = getattr(settings, "coverage_penalty", 0.0)
     in_groups = isinstance(settings, BeamConfig) and settings.groups > 1
     outputs = task.outputs(distinct(result) if in_groups else result, request.record, request.certain)
@@ -79,7 +81,8 @@ def teacher_forcing(
 ) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
-    task, (rows, columns) = decoder.task, result.tokens.shape
+    task = decoder.task
+    rows, columns = result.tokens.shape
     fields = {name: task.fields[name] for name in task.inputs}
     bucket = bucket_of(length_in_search(request.example, fields), request.options)
     row = batch([request.example], fields, bucket, 1)

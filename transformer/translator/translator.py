@@ -266,7 +266,8 @@ class Translator(Decoder[Translation]):
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
-        sources, targets = [sentence(source) for source in sources], list(targets)
+        sources = [sentence(source) for source in sources]
+        targets = list(targets)
         if len(sources) != len(targets):
             raise UserError(
                 f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
@@ -274,8 +275,10 @@ class Translator(Decoder[Translation]):
         refuse_forked()
         if lines is not None and len(lines) != len(sources):
             raise UserError(f"{len(lines)} line numbers for {len(sources)} sources: give one for each")
-        settings, pad = within_positions(self.config.decoding, self.longest), self.task.special.pad
-        last, lines = settings.buckets[-1], lines or range(1, len(sources) + 1)
+        settings = within_positions(self.config.decoding, self.longest)
+        pad = self.task.special.pad
+        last = settings.buckets[-1]
+        lines = lines or range(1, len(sources) + 1)
         source_ids = self.task.ids(sources, self.tokenizers[0], last, lines)
         target_ids = self._target_ids(targets, lines, last + settings.extra_length)
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
@@ -298,9 +301,12 @@ class Translator(Decoder[Translation]):
         Raises:
           UserError: ids are not those of a translation.
         """
-        most, size, special = self.longest or LONGEST, self.config.model.output_size, self.task.special
+        most = self.longest or LONGEST
+        size = self.config.model.output_size
+        special = self.task.special
         numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
-        texts, text_lines = [text for _, text in numbered], [line for line, _ in numbered]
+        texts = [text for _, text in numbered]
+        text_lines = [line for line, _ in numbered]
         tokenizer = self.tokenizers[1]
         encoded = iter(self.task.ids(texts, tokenizer, min(longest, most), text_lines, "the target of "))
 
