@@ -139,7 +139,11 @@ def test_the_tree_says_what_terms_did(translator: Translator) -> None:
         )
         assert candidate.fate != "finished" or f"tokens of terms: {total}" in candidate.why
     whys = {each.why.partition(";")[0] for each in tree.candidates}
-    assert whys >= {"one of the first 3 that continue", "ends as one of the first 3", "3 others continue before it"}
+    assert whys >= {
+        "one of the first 3 that continue",
+        "ends as one of the first 3",
+        "3 others continue before it",
+    }
     kept = [each for each in tree.candidates if each.why.startswith("kept for its")]
     for candidate in kept:  # less likely than one that was dropped for its part of the beam
         assert any(

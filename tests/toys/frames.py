@@ -63,8 +63,8 @@ class Frames(ToyTask, DecodingTask, Lines):
             for frames, digits in records
         ]
 
-    def outputs(self, found, record, n_best):
-        ids = [int(index) - FIRST for index in found.tokens[0] if index >= FIRST]
+    def outputs(self, result, record, n_best):
+        ids = [int(index) - FIRST for index in result.tokens[0] if index >= FIRST]
         return [" ".join(map(str, ids))]
 
     def measures(self):

@@ -52,8 +52,8 @@ class Images(ToyTask, DecodingTask, Lines):
     def examples(self, records, *, truncate=False):
         return [{"picture": picture, "label": label} for picture, label in records]
 
-    def outputs(self, found, record, n_best):
-        return [int(label) for label in found["labels"][:n_best]]
+    def outputs(self, result, record, n_best):
+        return [int(label) for label in result["labels"][:n_best]]
 
     def measures(self):
         return {self.criterion: self.accuracy}

@@ -59,8 +59,8 @@ class Stream(ToyTask, DecodingTask, Lines):
     def measures(self):
         return {PERPLEXITY: lambda given: Score(float(np.exp(given.means["nll"])), "per digit", "")}
 
-    def outputs(self, found, record, n_best):
-        return [" ".join(str(int(index) - FIRST) for index in found["next"])]
+    def outputs(self, result, record, n_best):
+        return [" ".join(str(int(index) - FIRST) for index in result["next"])]
 
     def record(self, line):
         return [int(word) for word in line.split()]

@@ -38,8 +38,8 @@ class Waves(ToyTask, DecodingTask, Lines):
     def examples(self, records, *, truncate=False):
         return [{"digits": [d + FIRST for d in digits], "wave": wave} for digits, wave in records]
 
-    def outputs(self, found, record, n_best):
-        return [found["wave"]]
+    def outputs(self, result, record, n_best):
+        return [result["wave"]]
 
     def measures(self):
         return {self.criterion: self.mse}

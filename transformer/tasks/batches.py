@@ -68,7 +68,8 @@ class Batches(ABC):
 
     def batching(self) -> Batching:
         """How plans make batches. By default all sides share the config's lengths."""
-        data, count = self.config.data, len(sides(self.fields))
+        data = self.config.data
+        count = len(sides(self.fields))
         buckets = tuple((length,) * count for length in data.lengths)
         return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
 
@@ -97,5 +98,6 @@ class Batches(ABC):
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
         """The batches of an evaluation, in which every record is once: this process's share of the rows."""
-        examples, batching = self.examples(list(records), truncate=True), self.batching()
+        examples = self.examples(list(records), truncate=True)
+        batching = self.batching()
         return fixed_batches(examples, self.fields, batching.buckets, batching.batch_tokens, host, hosts)

@@ -55,11 +55,12 @@ class Glossary:
                         f"the glossary entry {brief(text)} has {size:,} words and signs, and may have "
                         f"{LONGEST}"
                     )
-            words, wanted = _words(texts[0]), texts[1]
-            self.entries[words] = wanted
-            _add(self._exact, words, wanted)
+            words = _words(texts[0])
+            translation = texts[1]
+            self.entries[words] = translation
+            _add(self._exact, words, translation)
             if all(word == word.lower() for word in words):
-                _add(self._any_case, tuple(map(str.casefold, words)), wanted)
+                _add(self._any_case, tuple(map(str.casefold, words)), translation)
         self._keep = _compiled(keep)
 
     @classmethod
@@ -95,27 +96,30 @@ class Glossary:
         if not isinstance(source, str):
             raise UserError(f"source must be a sentence, not {type(source).__name__}")
         try:
-            kept = list(self._keep.finditer(source, timeout=SECONDS)) if self._keep else []
+            matches = list(self._keep.finditer(source, timeout=SECONDS)) if self._keep else []
         except TimeoutError as error:
-            pattern, text = brief(self._keep.pattern), brief(source)
+            pattern = brief(self._keep.pattern)
+            text = brief(source)
             raise UserError(
                 f"the regular expression {pattern} takes more than {SECONDS:.0f} s on {text}: make it simpler"
             ) from error
-        found, end = list[str](), 0
-        for match in kept:
-            found += [*self._found(source[end : match.start()]), match[0].strip()]
+        terms = list[str]()
+        end = 0
+        for match in matches:
+            terms += [*self._found(source[end : match.start()]), match[0].strip()]
             end = match.end()
-        found = list(filter(has_text, [*found, *self._found(source[end:])]))
-        return (*found, *_parts(found))
+        terms = list(filter(has_text, [*terms, *self._found(source[end:])]))
+        return (*terms, *_parts(terms))
 
     def _found(self, text: str) -> Iterator[str]:
         """The translations of the entries in a text."""
-        words, start = _words(text), 0
+        words = _words(text)
+        start = 0
         folded = tuple(map(str.casefold, words))
         while start < len(words):
             # of equal length, the entry that is written so comes first
             several = [*_at(self._exact, words, start), *_at(self._any_case, folded, start)]
-            size, target = max(several, key=lambda each: each[0], default=(1, ""))
+            size, target = max(several, key=lambda candidate: candidate[0], default=(1, ""))
             if target:
                 yield target
             start += size
@@ -136,15 +140,15 @@ def _compiled(keep: str) -> Any:
         raise UserError(f"the regular expression {brief(keep)} is invalid: {what}") from error
 
 
-def _parts(found: Sequence[str]) -> Iterator[str]:
+def _parts(terms: Sequence[str]) -> Iterator[str]:
     """The texts that are a part of others, as often as they are."""
     phrases: Phrases = {}
-    words = {text: _words(text) for text in found}
-    for text, own in words.items():
-        if own and len(own) <= LONGEST:
-            _add(phrases, own, text, several=True)
+    words = {text: _words(text) for text in terms}
+    for text, phrase in words.items():
+        if phrase and len(phrase) <= LONGEST:
+            _add(phrases, phrase, text, several=True)
     times: Counter[str] = Counter()
-    for other, count in Counter(found).items():
+    for other, count in Counter(terms).items():
         around = words[other]
         for start in range(len(around)):
             for size, texts in _at(phrases, around, start):
@@ -166,12 +170,12 @@ def _add(phrases: Phrases, words: Sequence[str], value: str, several: bool = Fal
 def _at(phrases: Phrases, words: Sequence[str], start: int) -> Iterator[tuple[int, Any]]:
     """The phrases that begin at a word: how many words each has, and what belongs to it, the shortest
     first."""
-    for place in range(start, len(words)):
-        if words[place] not in phrases:
+    for index in range(start, len(words)):
+        if words[index] not in phrases:
             return
-        phrases = phrases[words[place]]
+        phrases = phrases[words[index]]
         if None in phrases:
-            yield place + 1 - start, phrases[None]
+            yield index + 1 - start, phrases[None]
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -52,16 +52,18 @@ class Hypothesis(Plain):
 
 
 def hypotheses(
-    found: SearchResult, tokenizer: Tokenizer, special: SpecialIds, n_best: int | None
+    result: SearchResult, tokenizer: Tokenizer, special: SpecialIds, n_best: int | None
 ) -> list[Hypothesis]:
     """The texts of one row of a search, best first."""
     several: list[Hypothesis] = []
-    scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
-    for score, log_probability, ids in zip(scores, log_probabilities, found.tokens, strict=False):
+    scores = result.scores[:n_best].tolist()
+    log_probabilities = result.log_probabilities[:n_best].tolist()
+    for score, log_probability, ids in zip(scores, log_probabilities, result.tokens, strict=False):
         if math.isfinite(score):
-            words = words_of(ids, special)
-            text, pieces = tokenizer.decode(words), tuple(tokenizer.pieces(words))
-            several.append(Hypothesis(text, pieces, score, log_probability, ids=(*words, special.eos)))
+            tokens = words_of(ids, special)
+            text = tokenizer.decode(tokens)
+            pieces = tuple(tokenizer.pieces(tokens))
+            several.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
     return several
 
 
@@ -69,9 +71,11 @@ def by_consensus(outputs: list[Hypothesis]) -> list[Hypothesis]:
     """The different texts by expected chrF, which becomes their score. One that was found several times
     counts as often."""
     utilities = expected_chrf([hypothesis.text for hypothesis in outputs]).tolist()
-    rated = [replace(each, score=utility) for each, utility in zip(outputs, utilities, strict=True)]
-    ordered = sorted(rated, key=lambda each: (-each.score, -each.log_probability))
-    return list({each.text: each for each in reversed(ordered)}.values())[::-1]
+    rated = [
+        replace(hypothesis, score=utility) for hypothesis, utility in zip(outputs, utilities, strict=True)
+    ]
+    ordered = sorted(rated, key=lambda hypothesis: (-hypothesis.score, -hypothesis.log_probability))
+    return list({hypothesis.text: hypothesis for hypothesis in reversed(ordered)}.values())[::-1]
 
 
 def words_of(ids: Sequence[int] | np.ndarray, special: SpecialIds) -> list[int]:

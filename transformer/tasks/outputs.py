@@ -72,11 +72,11 @@ class DecodingTask(Task):
     # Outputs
 
     @abstractmethod
-    def outputs(self, found: Any, record: Record, n_best: int | None) -> list[Output]:
+    def outputs(self, result: Any, record: Record, n_best: int | None) -> list[Output]:
         """The outputs for one record, best first.
 
         Args:
-          found: the row of what the system's search returned, as NumPy arrays.
+          result: the row of what the system's search returned, as NumPy arrays.
           record: what was decoded.
           n_best: at most so many. None: all.
         """

@@ -26,8 +26,8 @@ class Plain:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plain) or type(other) is not type(self):
             return NotImplemented
-        theirs = other.fields()
-        return all(_equal(value, theirs[name]) for name, value in self.fields().items())
+        other_fields = other.fields()
+        return all(_equal(value, other_fields[name]) for name, value in self.fields().items())
 
     def __hash__(self) -> int:
         return hash(tuple(x for x in self.fields().values() if not isinstance(x, np.ndarray)))

@@ -66,7 +66,8 @@ def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arra
     Raises:
       UserError: they cannot be stored, or the stored files are damaged.
     """
-    records, content = corpus.splits["train"], task.content()
+    records = corpus.splits["train"]
+    content = task.content()
 
     def chunks() -> Iterator[list[Example]]:
         shown = iter(progress("examples", records, len(records)))

@@ -51,18 +51,21 @@ class Scale:
     @classmethod
     def of(cls, recordings: Iterable[Recording], bands: int) -> "Scale":
         """That of recordings."""
-        count, total, squares = 0, np.zeros(bands), np.zeros(bands)
-        for each in recordings:
-            frames = each.features.astype(np.float64)
+        count = 0
+        total = np.zeros(bands)
+        squares = np.zeros(bands)
+        for recording in recordings:
+            frames = recording.features.astype(np.float64)
             count += len(frames)
-            total, squares = total + frames.sum(axis=0), squares + (frames**2).sum(axis=0)
+            total = total + frames.sum(axis=0)
+            squares = squares + (frames**2).sum(axis=0)
         mean = total / count
         deviation = np.sqrt(np.maximum(squares / count - mean**2, LEAST_DEVIATION**2))
         return cls(mean.astype(np.float32), deviation.astype(np.float32))
 
     def __call__(self, features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, "t bands"]:
-        found: np.ndarray = (features - self.mean) / self.deviation
-        return found
+        scaled: np.ndarray = (features - self.mean) / self.deviation
+        return scaled
 
 
 class Recordings(Exhibits, Lines, DecodingTask):
@@ -75,7 +78,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
     """
 
     unit = "recordings"
-    kept = "vocabulary or scale of the features"
+    learned = "vocabulary or scale of the features"
     sound: ClassVar[str]
     """The field that has the frames: source or target."""
     text: ClassVar[str]
@@ -126,8 +129,12 @@ class Recordings(Exhibits, Lines, DecodingTask):
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
         """With a vocabulary of the training texts, and the scale of their recordings if the config asks for
         it."""
-        data, recordings = _data(config), corpus.splits["train"]
-        texts = (each.text for each in progress("reading for the vocabulary", recordings, len(recordings)))
+        data = _data(config)
+        recordings = corpus.splits["train"]
+        texts = (
+            recording.text
+            for recording in progress("reading for the vocabulary", recordings, len(recordings))
+        )
         tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
         scale = None
         if data.normalisation == "corpus":
@@ -172,8 +179,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
         """Writes the vocabulary and the scale."""
         self.tokenizer.save(folder / "text.model")
         if self.scale:
-            kept = {"mean": self.scale.mean.tolist(), "deviation": self.scale.deviation.tolist()}
-            write_whole(folder / "scale.json", json.dumps(kept))
+            scale = {"mean": self.scale.mean.tolist(), "deviation": self.scale.deviation.tolist()}
+            write_whole(folder / "scale.json", json.dumps(scale))
 
     def content(self) -> bytes:
         """The vocabulary's file; the scale, and the side that it is for."""
@@ -202,7 +209,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
         return {**self.fields, self.text: Field(id_dtype(self.tokenizer.num_ids))}
 
     def frames(self, record: Recording) -> Float[np.ndarray, "t bands"]:
-        """The normalised features of a recording, by all of it if it was cut."""
+        """The normalised features of a recording, by all of it if it was truncated."""
         if self.scale:
             return self.scale(record.features)
         return normalised(record.features, record.whole)
@@ -210,8 +217,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
     def batching(self) -> Batching:
         """Lengths in frames, each with room for text in proportion."""
         data = self.data
-        each = [{self.sound: frames, self.text: _room(frames, data)} for frames in data.lengths]
-        buckets = tuple(tuple(lengths[name] for name in self.fields) for lengths in each)
+        lengths_by_field = [{self.sound: frames, self.text: _room(frames, data)} for frames in data.lengths]
+        buckets = tuple(tuple(lengths[name] for name in self.fields) for lengths in lengths_by_field)
         return Batching(buckets, data.batch_tokens, data.batching == "packed", data.seed)
 
     def filled(self, record: Recording) -> Mapping[str, bool]:
@@ -223,14 +230,16 @@ class Recordings(Exhibits, Lines, DecodingTask):
     def shortened(self, name: str, size: int, longest: int) -> str:
         """In seconds."""
         before, after = (frames * HOP / RATE for frames in (size, longest))
-        return f"a recording of {before:.2f} s is cut to {after:.2f} s: raise buckets"
+        return f"a recording of {before:.2f} s is truncated to {after:.2f} s: raise buckets"
 
     # For the report
 
     def exhibited(self, records: Records, count: int) -> list[Recording]:
         """The first recordings of at most ten seconds that training could have."""
         frames = min(self.data.max_length, round(EXHIBITED * RATE / HOP))
-        fitting = (each for each in records if len(each.features) <= frames and self.is_exhibitable(each))
+        fitting = (
+            record for record in records if len(record.features) <= frames and self.is_exhibitable(record)
+        )
         return list(itertools.islice(fitting, count))
 
     # For the explorer
@@ -298,8 +307,8 @@ def _room(frames: int, data: RecordingsConfig) -> int:
 
 def _read_scale(path: Path, bands: int) -> Scale:
     try:
-        kept = parse_object(read_text(path))
-        mean, deviation = (np.array(kept[name], np.float64) for name in ("mean", "deviation"))
+        scale = parse_object(read_text(path))
+        mean, deviation = (np.array(scale[name], np.float64) for name in ("mean", "deviation"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: the scale of the features cannot be read: {error}; copy it from where the run was made"

@@ -33,25 +33,27 @@ def make_requests(
     Raises:
       UserError: their numbers differ, or something else than text is among them.
     """
-    for name, given in ("prefixes", prefixes), ("terms", terms):
-        if isinstance(given, str) or not isinstance(given, Iterable):
+    for name, values in ("prefixes", prefixes), ("terms", terms):
+        if isinstance(values, str) or not isinstance(values, Iterable):
             raise UserError(f"{name} must be a list: one for each sentence")
-        if isinstance(given, Sized) and isinstance(sources, Sized) and len(given) not in (0, len(sources)):
+        if isinstance(values, Sized) and isinstance(sources, Sized) and len(values) not in (0, len(sources)):
             sentences = counted(len(sources), "sentence")
-            raise UserError(f"{len(given)} {name} for {sentences}: give one for each")
+            raise UserError(f"{len(values)} {name} for {sentences}: give one for each")
     prefixes = itertools.repeat("") if _none(prefixes) else itertools.chain(prefixes, _ended("prefixes"))
     terms = itertools.repeat(()) if _none(terms) else itertools.chain(terms, _ended("terms"))
-    for source, prefix, own in zip(sources, prefixes, terms, strict=False):
-        if isinstance(own, str) or not isinstance(own, Iterable):
+    for source, prefix, sentence_terms in zip(sources, prefixes, terms, strict=False):
+        if isinstance(sentence_terms, str) or not isinstance(sentence_terms, Iterable):
             raise UserError("the terms of a sentence must be a list of words and phrases")
-        texts = (without_formatting(sentence(text, "terms must be words and phrases")) for text in own)
+        texts = (
+            without_formatting(sentence(text, "terms must be words and phrases")) for text in sentence_terms
+        )
         yield TranslationRequest(
             sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts)
         )
 
 
-def _none(given: Iterable[object]) -> bool:
-    return isinstance(given, Sized) and not len(given)
+def _none(values: Iterable[object]) -> bool:
+    return isinstance(values, Sized) and not len(values)
 
 
 def _ended(name: str) -> Iterator[object]:

@@ -44,15 +44,15 @@ class TextSteering:
         Raises:
           UserError: the vocabulary cannot spell one.
         """
-        begun = []
+        beginnings = []
         for line, text in zip(lines, texts, strict=True):
             try:
-                begun.append(self.split_prefix(text))
+                beginnings.append(self.split_prefix(text))
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
-        examples = [prefix.example(*each) for each in begun]
+        examples = [prefix.example(*beginning) for beginning in beginnings]
         return Steering(
-            "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in begun]
+            "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in beginnings]
         )
 
     @functools.cached_property
@@ -73,12 +73,13 @@ class TextSteering:
         return Prefix(self._pieces, self.special, self._joined, SPACE if self._joined else "")
 
     def split_prefix(self, text: str) -> tuple[list[int], str]:
-        """The ids of the whole words of a prefix, and the letters of a last one that may go on.
+        """The ids of the whole words of a prefix, and the letters of a last one that may continue.
 
         Raises:
           UserError: the vocabulary cannot spell it.
         """
-        tokenizer, whole = self.tokenizer, one_line(text)
+        tokenizer = self.tokenizer
+        whole = one_line(text)
         if not has_text(whole):
             return [], ""
         head, _, word = whole.rpartition(" ")
@@ -88,13 +89,14 @@ class TextSteering:
             spelled = tokenizer.spelled(word) or SPACE
             spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
         if len(spelled) > LETTERS:
-            goes_on = False
+            continues = False
         elif spelled == word:
-            goes_on = any(piece.startswith(word) for piece in tokenizer.by_piece)
+            continues = any(piece.startswith(word) for piece in tokenizer.by_piece)
         else:
-            goes_on = bool(segmentations(spelled, tokenizer.by_piece, most=1))
-        if not goes_on:  # it is too long, or letters have no piece: as it is
-            head, spelled = whole, ""
+            continues = bool(segmentations(spelled, tokenizer.by_piece, most=1))
+        if not continues:  # it is too long, or letters have no piece: as it is
+            head = whole
+            spelled = ""
         return self._known("prefix", text, tokenizer.encode(head.strip()) if has_text(head) else []), spelled
 
     # Terms
@@ -110,9 +112,9 @@ class TextSteering:
           UserError: a term is too long, there are too many, or the vocabulary cannot spell one.
         """
         several: list[Counter[tuple[int, ...]]] = []
-        for line, each in zip(lines, texts, strict=True):
+        for line, terms in zip(lines, texts, strict=True):
             try:
-                several.append(Counter(map(self.term, each)))
+                several.append(Counter(map(self.term, terms)))
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
             if (number := len(several[-1])) > SIZES[-1]:
@@ -129,7 +131,8 @@ class TextSteering:
         """Whether each id ends the word before it."""
         special = astuple(self.special)
         return [  # a byte may belong to a letter
-            not _goes_on(piece[0]) if piece else index in special for index, piece in enumerate(self._pieces)
+            not _continues_word(piece[0]) if piece else index in special
+            for index, piece in enumerate(self._pieces)
         ]
 
     def term(self, text: str) -> tuple[int, ...]:
@@ -145,7 +148,7 @@ class TextSteering:
         if len(ids) > LONGEST:
             raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
-        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not _goes_on(whole[0]):
+        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not _continues_word(whole[0]):
             alone = first.removeprefix(SPACE)  # no space is needed before it
             if not alone:
                 return tuple(ids[1:])
@@ -166,13 +169,13 @@ class TextSteering:
         if spelled is None:
             ids = tuple(self.tokenizer.encode(one_line(text)))
             return [] if self.special.unk in ids else [ids]
-        found = segmentations(spelled, self.tokenizer.by_piece)
+        divisions = segmentations(spelled, self.tokenizer.by_piece)
         if not text.strip()[0].isalnum():  # a sign stands without a space too
-            found += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
-        return found
+            divisions += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
+        return divisions
 
 
-def _goes_on(letter: str) -> bool:
+def _continues_word(letter: str) -> bool:
     """Whether a letter belongs to the word before it: not in scripts without spaces between words."""
     without_spaces = "\u0e00" <= letter <= "\u0eff" or "\u1000" <= letter <= "\u109f"
     without_spaces |= "\u1780" <= letter <= "\u17ff" or unicodedata.east_asian_width(letter) in "WF"

@@ -37,7 +37,7 @@ class Task(Batches):
 
     criterion: Metric
     """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
-    kept: ClassVar[str] = "vocabulary"
+    learned: ClassVar[str] = "vocabulary"
     """What it learned from the corpus, for messages."""
     decodes: ClassVar[bool] = False
     """Whether scores need outputs, so that evaluation decodes."""

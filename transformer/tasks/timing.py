@@ -36,12 +36,14 @@ def spans(attention: Float[np.ndarray, "t s"]) -> list[tuple[int, int]]:
             stayed, moved = best[row, column - 1], best[row - 1, column - 1]
             came[row, column] = moved > stayed
             best[row, column] = attention[row, column] + max(stayed, moved)
-    found, row, end = list[tuple[int, int]](), rows - 1, columns
+    reversed_spans = list[tuple[int, int]]()
+    row = rows - 1
+    end = columns
     for column in range(columns - 1, -1, -1):
         if column == 0 or came[row, column]:
-            found.append((column, end))
+            reversed_spans.append((column, end))
             row, end = row - 1, column
-    return found[::-1]
+    return reversed_spans[::-1]
 
 
 def timed(
@@ -55,13 +57,13 @@ def timed(
       tokenizer: of the output.
       seconds: from one source position to the next.
     """
-    found: list[Word] = []
+    timed_words: list[Word] = []
     if len(ids) > attention.shape[1]:
         return ()
-    for place, (start, end) in enumerate(spans(attention)[:-1]):
-        words = tokenizer.decode(list(ids[: place + 1])).split()
-        began = len(words) > len(found)
+    for index, (start, end) in enumerate(spans(attention)[:-1]):
+        words = tokenizer.decode(list(ids[: index + 1])).split()
+        began = len(words) > len(timed_words)
         if words:
-            first = start * seconds if began else found[-1].start
-            found[len(words) - 1 :] = [Word(words[-1], round(first, 3), round(end * seconds, 3))]
-    return tuple(found)
+            first = start * seconds if began else timed_words[-1].start
+            timed_words[len(words) - 1 :] = [Word(words[-1], round(first, 3), round(end * seconds, 3))]
+    return tuple(timed_words)

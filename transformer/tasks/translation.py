@@ -111,7 +111,8 @@ class Translation(TextTask, Lines):
     @classmethod
     def without_corpus(cls, config: Config) -> "Translation":
         """With the vocabulary size of the options, and without tokenizers."""
-        data, model = text_data(config), config.model
+        data = text_data(config)
+        model = config.model
         if not model.vocab_size:
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
@@ -119,7 +120,9 @@ class Translation(TextTask, Lines):
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How BLEU is computed and subwords are sampled; tells what languages the names of files tell."""
-        data, training, notes = with_method(self.data, self.tokenizers), self.config.training, []
+        data = with_method(self.data, self.tokenizers)
+        training = self.config.training
+        notes = []
         if data.has_files and data.languages != (data.source_language, data.target_language):
             named = f"languages by the names of the files: {data.direction}"
             notes.append(f"{named} (--data.source-language, --data.target-language)")
@@ -173,16 +176,16 @@ class Translation(TextTask, Lines):
     @property
     def stored_fields(self) -> Fields:
         """Ids in as few bytes as they need."""
-        each = zip(SIDES, self.tokenizers, strict=True)
-        return {side: Field(id_dtype(tokenizer.num_ids)) for side, tokenizer in each}
+        sides = zip(SIDES, self.tokenizers, strict=True)
+        return {side: Field(id_dtype(tokenizer.num_ids)) for side, tokenizer in sides}
 
     def stored_examples(self, records: Sequence[Pair]) -> list[Example]:
         """The ids of both sides; none of a side without text."""
-        found: list[Example] = []
+        examples: list[Example] = []
         for pair, example in zip(records, self.examples(records), strict=True):
-            written = zip(SIDES, pair, strict=True)
-            found.append({side: example[side] if has_text(text) else [] for side, text in written})
-        return found
+            sides = zip(SIDES, pair, strict=True)
+            examples.append({side: example[side] if has_text(text) else [] for side, text in sides})
+        return examples
 
     def filled(self, record: Pair) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
@@ -208,16 +211,16 @@ class Translation(TextTask, Lines):
 
     def steering(self, records: Sequence[Pair | TranslationRequest], lines: Sequence[int]) -> list[Steering]:
         """Prefixes and terms."""
-        asked = [
+        requests = [
             record if isinstance(record, TranslationRequest) else TranslationRequest(*record)
             for record in records
         ]
-        found = []
-        if any(each.prefix for each in asked):
-            found.append(self._steering.prefixes([each.prefix for each in asked], lines))
-        if any(each.terms for each in asked):
-            found.append(self._steering.terms([each.terms for each in asked], lines))
-        return found
+        steerings = []
+        if any(request.prefix for request in requests):
+            steerings.append(self._steering.prefixes([request.prefix for request in requests], lines))
+        if any(request.terms for request in requests):
+            steerings.append(self._steering.terms([request.terms for request in requests], lines))
+        return steerings
 
     @functools.cached_property
     def _steering(self) -> TextSteering:
@@ -261,12 +264,12 @@ class Translation(TextTask, Lines):
             for line, text, read in zip(lines, texts, whole, strict=False)
             if text.strip("\r\n") != read
         }
-        cut = {
+        truncated = {
             line: f"truncated from {len(ids)} to {longest - 1} subwords"
             for line, ids in zip(lines, encoded, strict=False)
             if len(ids) >= longest
         }
-        for changed, what in (inside, "have line breaks inside"), (cut, "were truncated"):
+        for changed, what in (inside, "have line breaks inside"), (truncated, "were truncated"):
             for line in itertools.islice(changed, NAMED):
                 log.warning("%sline %d: %s", part, line, changed[line])
             if len(changed) > NAMED:
@@ -293,26 +296,26 @@ class Translation(TextTask, Lines):
         return Hypothesis("", (), 0.0, 0.0)
 
     def outputs(
-        self, found: SearchResult, record: Pair | TranslationRequest, n_best: int | None
+        self, result: SearchResult, record: Pair | TranslationRequest, n_best: int | None
     ) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:
           UserError: there is none.
         """
-        found_texts = hypotheses(found, self.tokenizers[1].for_source(record[0]), self.special, n_best)
-        if not found_texts:
+        outputs = hypotheses(result, self.tokenizers[1].for_source(record[0]), self.special, n_best)
+        if not outputs:
             raise UserError(self._impossible(record))
-        return found_texts
+        return outputs
 
     def _impossible(self, record: Pair | TranslationRequest) -> str:
         """What an output was asked to have, if none has it."""
         if not isinstance(record, TranslationRequest) or not (record.prefix or record.terms):
             return NO_OUTPUT
-        wanted = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
-        wanted += [f"the term {brief(term)}" for term in record.terms]
+        demands = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
+        demands += [f"the term {brief(term)}" for term in record.terms]
         return (
-            f"no output can have {', '.join(wanted)} by the rules of this search: change these, or options "
+            f"no output can have {', '.join(demands)} by the rules of this search: change these, or options "
             "such as --decoding.forbidden"
         )
 
@@ -323,20 +326,20 @@ class Translation(TextTask, Lines):
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match."""
 
-        def bleu_of(given: Evaluation) -> Score:
-            outputs, references = self._texts(given)
+        def bleu_of(evaluation: Evaluation) -> Score:
+            outputs, references = self._texts(evaluation)
             return bleu(outputs, references, self.bleu_tokenizer(references)[0])
 
         return {
             BLEU: bleu_of,
-            CHRF: lambda given: chrf(*self._texts(given)),
-            EXACT: lambda given: exact_match(*self._texts(given)),
+            CHRF: lambda evaluation: chrf(*self._texts(evaluation)),
+            EXACT: lambda evaluation: exact_match(*self._texts(evaluation)),
         }
 
-    def _texts(self, given: Evaluation) -> tuple[list[str], list[str]]:
+    def _texts(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
         """Translations and references."""
-        references = [self.tokenizers[1].plain(target) for _, target in given.records]
-        return list(given.outputs), references
+        references = [self.tokenizers[1].plain(target) for _, target in evaluation.records]
+        return list(evaluation.outputs), references
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""

@@ -37,7 +37,7 @@ def load_teacher(task: Task, path: Path) -> Decoder[Any]:
         vocabulary = path / "source.model"
         other = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
         raise UserError(
-            f"--model.teacher {path}: it has another {task.kept}: train both on the same data{other}"
+            f"--model.teacher {path}: it has another {task.learned}: train both on the same data{other}"
         )
     return teacher
 
