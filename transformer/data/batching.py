@@ -28,9 +28,9 @@ class Batcher:
         share = -(-rows.size // self.hosts)
         before, counts = np.split(rows.counts, [self.host * share])
         counts = counts[:share]
-        mine = slice(before.sum(), before.sum() + counts.sum())
+        local = slice(before.sum(), before.sum() + counts.sum())
         examples, chosen = rows.examples or (self.examples, rows.chosen)
-        return gathered(examples, chosen[mine], counts, self.fields, rows.lengths, share, self.plan.packed)
+        return gathered(examples, chosen[local], counts, self.fields, rows.lengths, share, self.plan.packed)
 
     def stream(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """The batches of steps [start, stop), prepared ahead by Grain's threads."""
@@ -65,14 +65,15 @@ def fixed_batches(
     arrays = arrays_of(examples, fields)
     lengths = side_lengths(arrays)
     order = np.argsort(lengths.max(axis=1, initial=0), kind="stable")
-    place = bucket_of(lengths[order], buckets)
-    if (place == len(buckets)).any():
+    bucket_index = bucket_of(lengths[order], buckets)
+    if (bucket_index == len(buckets)).any():
         raise UserError(
             f"an example is longer than the longest bucket, {buckets[-1]}: a task must shorten it"
         )
     for index, bucket in enumerate(buckets):
-        members, rows = order[place == index], batch_tokens // max(bucket, default=1)
+        members = order[bucket_index == index]
+        rows = batch_tokens // max(bucket, default=1)
         share = math.ceil(rows / hosts)
         for start in range(0, len(members), rows):
-            mine = members[start : start + rows][host * share :][:share]
-            yield gathered(arrays, mine, np.ones_like(mine), fields, bucket, share)
+            local = members[start : start + rows][host * share :][:share]
+            yield gathered(arrays, local, np.ones_like(local), fields, bucket, share)

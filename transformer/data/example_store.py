@@ -45,29 +45,29 @@ def _write(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Non
         for file in ends.values():
             np.zeros(1, np.int64).tofile(file)
         for examples in chunks:
-            for name, given in arrays_of(examples, fields).items():
-                if isinstance(given, Sequences):
-                    given.values.tofile(values[name])
-                    (given.ends[1:] + totals[name]).tofile(ends[name])
-                    totals[name] += len(given.values)
+            for name, array in arrays_of(examples, fields).items():
+                if isinstance(array, Sequences):
+                    array.values.tofile(values[name])
+                    (array.ends[1:] + totals[name]).tofile(ends[name])
+                    totals[name] += len(array.values)
                 else:
-                    given.tofile(values[name])
+                    array.tofile(values[name])
 
 
 def _opened(folder: Path, fields: Fields) -> Arrays:
-    found: dict[str, Sequences | np.ndarray] = {}
+    arrays: dict[str, Sequences | np.ndarray] = {}
     for name, field in fields.items():
         values = _mapped(folder / _name(name, fields), field.dtype).reshape(-1, *field.shape)
         if field.padded:
             ends = _mapped(folder / f"{name}.ends", "int64")
             if not len(ends) or ends[-1] != len(values):
                 raise ValueError(f"{name} is not complete")
-            found[name] = Sequences(values, ends)
+            arrays[name] = Sequences(values, ends)
         else:
-            found[name] = values
-    if len({len(each) for each in found.values()}) > 1:
+            arrays[name] = values
+    if len({len(array) for array in arrays.values()}) > 1:
         raise ValueError("its fields have different numbers of examples")
-    return found
+    return arrays
 
 
 def _name(name: str, fields: Fields) -> str:

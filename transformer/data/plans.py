@@ -94,7 +94,7 @@ def bucket_of(lengths: Lengths, buckets: Sequence[Bucket]) -> Int[np.ndarray, " 
     return np.where(fits.any(axis=0), fits.argmax(axis=0), len(buckets))
 
 
-def kept_examples(lengths: Lengths, longest: Bucket) -> Int[np.ndarray, " kept"]:
+def eligible_examples(lengths: Lengths, longest: Bucket) -> Int[np.ndarray, " eligible"]:
     """Indices of the examples whose sides are neither empty nor longer than these lengths."""
     return np.flatnonzero(((lengths > 0) & (lengths <= longest)).all(axis=1))
 
@@ -112,19 +112,21 @@ class BucketPlan(Plan):
     """
 
     def __init__(self, lengths: Lengths, batching: Batching) -> None:
-        self._buckets, self._seed = batching.buckets, batching.seed
-        kept = kept_examples(lengths, self._buckets[-1])
-        bucket = bucket_of(lengths[kept], self._buckets)
-        self._members = [kept[bucket == index] for index in range(len(self._buckets))]
+        self._buckets = batching.buckets
+        self._seed = batching.seed
+        eligible = eligible_examples(lengths, self._buckets[-1])
+        bucket = bucket_of(lengths[eligible], self._buckets)
+        self._members = [eligible[bucket == index] for index in range(len(self._buckets))]
         self._rows = [batching.rows(bucket) for bucket in self._buckets]
-        self.dropped = len(lengths) - len(kept)
-        self.steps_per_epoch, carried = 0, 0
+        self.dropped = len(lengths) - len(eligible)
+        self.steps_per_epoch = 0
+        carried = 0
         for members, rows in zip(self._members, self._rows, strict=True):
             full, carried = divmod(carried + len(members), rows)
             self.steps_per_epoch += full
         self.steps_per_epoch += carried > 0
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
-        self._tokens = int(lengths[kept].sum())
+        self._tokens = int(lengths[eligible].sum())
 
     def _make_epoch(self, epoch: int) -> list[Rows]:
         random = np.random.default_rng((self._seed, epoch))
@@ -157,19 +159,20 @@ class PackedPlan(Plan):
     packed = True
 
     def __init__(self, lengths: Lengths, batching: Batching) -> None:
-        self._bucket, self._seed = batching.buckets[-1], batching.seed
-        kept = kept_examples(lengths, self._bucket)
+        self._bucket = batching.buckets[-1]
+        self._seed = batching.seed
+        eligible = eligible_examples(lengths, self._bucket)
         self._rows = batching.rows(self._bucket)
-        packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(kept))
+        packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(eligible))
         self._packed = Sequences.of(packed, Field("int64"))
-        self.dropped = len(lengths) - len(kept)
+        self.dropped = len(lengths) - len(eligible)
         self.steps_per_epoch = -(-len(self._packed) // self._rows)
-        self._tokens = int(lengths[kept].sum())
+        self._tokens = int(lengths[eligible].sum())
         self._epoch = functools.lru_cache(maxsize=2)(
             lambda epoch: np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
         )
 
-    def _pack(self, lengths: Lengths, order: Int[np.ndarray, " kept"]) -> list[list[int]]:
+    def _pack(self, lengths: Lengths, order: Int[np.ndarray, " eligible"]) -> list[list[int]]:
         """First fit, into the oldest open row that has room.
 
         The room of a row is one number: the room of each side in its bits, below a bit that a subtraction
@@ -191,7 +194,8 @@ class PackedPlan(Plan):
                 rest = room - sizes
                 if rest & guards == guards:
                     rows[index].append(example)
-                    rooms[index], totals[index] = rest, totals[index] - total
+                    rooms[index] = rest
+                    totals[index] = totals[index] - total
                     break
             else:
                 rows.append([example])

@@ -24,7 +24,7 @@ WRITER = "writer"  # the mark of who writes to a folder
 
 @functools.cache
 def fetched(path: Path, largest: int | None = None) -> Path:
-    """A file that can be opened: the path itself, or a copy of the remote file, which is kept.
+    """A file that can be opened: the path itself, or a cached copy of the remote file.
 
     Args:
       path: the file.
@@ -42,13 +42,13 @@ def fetched(path: Path, largest: int | None = None) -> Path:
         if about.get("type") == "other":
             raise UserError(f"{where}: not a regular file")
         Allowance(where, largest).take(about.get("size") or 0)
-        kept = cache_root(None) / "remote" / "files" / hashed(where, version(about)) / path.name
-        if not kept.exists():
+        local_copy = cache_root(None) / "remote" / "files" / hashed(where, version(about)) / path.name
+        if not local_copy.exists():
             announce(about.get("size") or 0, where)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_open(kept) as here:
+            local_copy.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_open(local_copy) as here:
                 copy(store, name, here, Allowance(where, largest))
-    return kept
+    return local_copy
 
 
 class Allowance:
@@ -72,8 +72,8 @@ class Allowance:
 def copy(store: Any, name: str, here: IO[bytes], allowance: Allowance) -> None:
     """Copies a file of a store into an open one. Raises UserError if it is larger than allowed, even if the
     store listed a smaller size."""
-    with store.open(name, "rb") as there:
-        while block := there.read(MiB):
+    with store.open(name, "rb") as source:
+        while block := source.read(MiB):
             allowance.take(len(block))
             here.write(block)
 
@@ -103,24 +103,24 @@ def check_new(where: str) -> None:
 
 
 def listed(store: Any, root: str) -> dict[str, dict[str, Any]]:
-    """What a store says about each file of a folder, by name.
+    """A store's description of each file of a folder, by name.
 
     Raises:
       UserError: one is a link, a pipe or a device, as file:// and sftp:// may have.
     """
     store.invalidate_cache()
     try:
-        found = store.find(root, detail=True)
+        files = store.find(root, detail=True)
     except FileNotFoundError:
         return {}
-    for path, about in found.items():
+    for path, about in files.items():
         if about.get("islink") or about.get("type") in ("link", "other"):
             raise UserError(
                 f"{path} is a link, a pipe or a device: a run directory may contain only regular files and "
                 "folders, since it could lead to files outside. Put the file itself in its place"
             )
     start = len(store._strip_protocol(root).rstrip("/")) + 1
-    return {path[start:]: about for path, about in found.items() if path[start:] != WRITER}
+    return {path[start:]: about for path, about in files.items() if path[start:] != WRITER}
 
 
 def opened(where: str) -> tuple[Any, str]:

@@ -86,12 +86,13 @@ class WordDraw:
         numbers = range(1, len(self._samplers) + 1)
         randoms = [np.random.default_rng((self._seed, epoch, window, number)) for number in numbers]
         for start in range(0, len(indices), self.part):
-            chosen, found = indices[start : start + self.part], {}
+            chosen = indices[start : start + self.part]
+            segmentations = {}
             for (side, sample), random in zip(self._samplers.items(), randoms, strict=True):
                 best = self._examples[side]
                 assert isinstance(best, Sequences)
-                found[side] = sample(best.take(chosen), random)
-            yield found
+                segmentations[side] = sample(best.take(chosen), random)
+            yield segmentations
 
 
 class SentenceDraw:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.data.corpus import Progress, silent
-from transformer.data.plans import Batching, Lengths, Plan, Rows, kept_examples, plan_of
+from transformer.data.plans import Batching, Lengths, Plan, Rows, eligible_examples, plan_of
 from transformer.data.sequences import Arrays, Sequences, concatenated, side_lengths
 from transformer.errors import UserError
 
@@ -63,24 +63,27 @@ class SampledPlan(Plan):
 
     def __init__(self, lengths: Lengths, batching: Batching, draw: Draw, progress: Progress) -> None:
         self._batching, self._draw, self.packed = batching, draw, batching.packed
-        self._kept = kept_examples(lengths, batching.buckets[-1])
-        self.dropped, self.steps_per_epoch = len(lengths) - len(self._kept), 0
-        if not len(self._kept):
+        self._eligible = eligible_examples(lengths, batching.buckets[-1])
+        self.dropped = len(lengths) - len(self._eligible)
+        self.steps_per_epoch = 0
+        if not len(self._eligible):
             return
-        places = lengths.shape[1] * batching.batch_tokens * self.BATCHES
-        self._windows = max(1, round(int(lengths[self._kept].sum()) / places))
+        num_positions = lengths.shape[1] * batching.batch_tokens * self.BATCHES
+        self._windows = max(1, round(int(lengths[self._eligible].sum()) / num_positions))
         first = self._make_window(0, progress)
         self._steps, self._padding = first.plan.steps_per_epoch, first.plan.padding
         self.outgrown = first.plan.dropped / len(first.indices)
         self.steps_per_epoch = self._windows * self._steps
-        self._lock, self._drawn = threading.Lock(), {0: Future[_Window]()}
+        self._lock = threading.Lock()
+        self._drawn = {0: Future[_Window]()}
         self._drawn[0].set_result(first)
 
     def __call__(self, step: int) -> Rows:
         number, index = divmod(step, self._steps)
         window = self._window(number)
         rows = window.plan(index)
-        chosen, examples = window.indices[rows.chosen], (window.examples, rows.chosen)
+        chosen = window.indices[rows.chosen]
+        examples = (window.examples, rows.chosen)
         return dataclasses.replace(rows, chosen=chosen, examples=examples)
 
     @property
@@ -90,11 +93,11 @@ class SampledPlan(Plan):
     def _window(self, number: int) -> _Window:
         """A window, numbered across epochs. The next one is made while this one is used."""
         with self._lock:
-            for wanted in (number, number + 1):
-                if wanted not in self._drawn:
-                    self._drawn[wanted] = Future()
-                    given = (wanted, self._drawn[wanted])
-                    threading.Thread(target=self._fulfil, args=given, daemon=True).start()
+            for needed in (number, number + 1):
+                if needed not in self._drawn:
+                    self._drawn[needed] = Future()
+                    arguments = (needed, self._drawn[needed])
+                    threading.Thread(target=self._fulfil, args=arguments, daemon=True).start()
             window = self._drawn[number]
             while len(self._drawn) > 3:  # another thread may still be one window behind
                 del self._drawn[next(iter(self._drawn))]
@@ -107,14 +110,15 @@ class SampledPlan(Plan):
             window.set_exception(error)
 
     def _make_window(self, number: int, progress: Progress = silent) -> _Window:
-        epoch, place = divmod(number, self._windows)
-        order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._kept)
-        indices = np.array_split(order, self._windows)[place]
-        parts, count = self._draw(epoch, place, indices), -(-len(indices) // self._draw.part)
+        epoch, index = divmod(number, self._windows)
+        order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._eligible)
+        indices = np.array_split(order, self._windows)[index]
+        parts = self._draw(epoch, index, indices)
+        count = -(-len(indices) // self._draw.part)
         shown = progress(f"sampled segmentations, in parts of {self._draw.part:,} pairs", parts, count)
         examples = concatenated(list(shown))
         lengths = side_lengths(examples)
-        seed = int(np.random.default_rng((self._batching.seed, epoch, place)).integers(2**31))
+        seed = int(np.random.default_rng((self._batching.seed, epoch, index)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))
         if not plan.steps_per_epoch:
             raise UserError(

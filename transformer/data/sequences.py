@@ -60,8 +60,8 @@ class Sequences:
     @classmethod
     def of(cls, several: Several[Any], field: Field) -> "Sequences":
         """Those of a list of arrays, or of lists of numbers."""
-        ends = ends_of([len(each) for each in several])
-        parts = [np.asarray(each, field.dtype) for each in several if len(each)]
+        ends = ends_of([len(sequence) for sequence in several])
+        parts = [np.asarray(sequence, field.dtype) for sequence in several if len(sequence)]
         return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
 
     def __len__(self) -> int:
@@ -72,8 +72,8 @@ class Sequences:
 
     def sizes(self, chosen: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The lengths of some of them."""
-        found: np.ndarray = self.ends[chosen + 1] - self.ends[chosen]
-        return found
+        sizes: np.ndarray = self.ends[chosen + 1] - self.ends[chosen]
+        return sizes
 
     def joined(self, chosen: Int[np.ndarray, " n"]) -> Shaped[np.ndarray, "elements ..."]:
         """The values of some of them, one after the other."""
@@ -90,28 +90,30 @@ Arrays = Mapping[str, Sequences | np.ndarray]
 
 def arrays_of(examples: Several[Example], fields: Fields) -> Arrays:
     """Examples as flat arrays."""
-    found: dict[str, Sequences | np.ndarray] = {}
+    arrays: dict[str, Sequences | np.ndarray] = {}
     for name, field in fields.items():
         several = [example[name] for example in examples]
         if field.padded:
-            found[name] = Sequences.of(several, field)
+            arrays[name] = Sequences.of(several, field)
         else:
-            found[name] = np.array(several, field.dtype).reshape(len(several), *field.shape)
-    return found
+            arrays[name] = np.array(several, field.dtype).reshape(len(several), *field.shape)
+    return arrays
 
 
 def concatenated(parts: Several[Mapping[str, Sequences]]) -> dict[str, Sequences]:
     """The examples of several parts, one after the other. All of their fields are sequences."""
-    found = {}
+    examples = {}
     for name in parts[0] if parts else ():
         values = np.concatenate([part[name].values for part in parts])
-        found[name] = Sequences(values, ends_of(np.concatenate([np.diff(part[name].ends) for part in parts])))
-    return found
+        examples[name] = Sequences(
+            values, ends_of(np.concatenate([np.diff(part[name].ends) for part in parts]))
+        )
+    return examples
 
 
 def side_lengths(arrays: Arrays) -> Int[np.ndarray, "examples sides"]:
     """The length of each side of every example."""
-    lengths = [np.diff(each.ends) for each in arrays.values() if isinstance(each, Sequences)]
+    lengths = [np.diff(array.ends) for array in arrays.values() if isinstance(array, Sequences)]
     count = len(next(iter(arrays.values())))
     return np.array(lengths, np.int32).reshape(-1, count).T
 
@@ -153,21 +155,22 @@ def gathered(
     """
     batch = {}
     length = dict(zip(sides(fields), lengths, strict=True))
-    row, first = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
     for name, field in fields.items():
-        given = arrays[name]
-        if isinstance(given, np.ndarray):
+        array = arrays[name]
+        if isinstance(array, np.ndarray):
             batch[name] = np.full((size, *field.shape), field.fill, field.dtype)
-            batch[name][row] = given[chosen]
+            batch[name][row] = array[chosen]
             continue
-        sizes = given.sizes(chosen)
+        sizes = array.sizes(chosen)
         before = np.cumsum(sizes) - sizes  # the elements of the examples before each
         column = before - before[first[row]]
         if (column + sizes).max(initial=0) > length[name]:
             raise ValueError(f"the {name} of a row is longer than {length[name]}")
         positions = spans(row * length[name] + column, sizes)
         flat = np.full((size * length[name], *field.shape), field.fill, field.dtype)
-        flat[positions] = given.joined(chosen)
+        flat[positions] = array.joined(chosen)
         batch[name] = flat.reshape(size, length[name], *field.shape)
         if segments:
             marks = np.zeros(size * length[name], np.int32)
@@ -180,8 +183,10 @@ def stacked(
     examples: Several[Example], fields: Fields, lengths: Several[int], size: int, segments: bool = False
 ) -> dict[str, np.ndarray]:
     """A batch with one example in each row. Arguments as those of `gathered`."""
-    each = np.arange(len(examples))
-    return gathered(arrays_of(examples, fields), each, np.ones_like(each), fields, lengths, size, segments)
+    indices = np.arange(len(examples))
+    return gathered(
+        arrays_of(examples, fields), indices, np.ones_like(indices), fields, lengths, size, segments
+    )
 
 
 def id_dtype(count: int) -> str:

@@ -27,7 +27,7 @@ _DAMAGED = RuntimeError, ValueError, IndexError, DecodeError
 """What reading a damaged record raises."""
 
 
-def cache_root(given: Path | None) -> Path:
+def cache_root(folder: Path | None) -> Path:
     """The folder of prepared corpora: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
 
     Raises:
@@ -35,10 +35,10 @@ def cache_root(given: Path | None) -> Path:
     """
     default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
     try:
-        return Path(given or default).expanduser()
+        return Path(folder or default).expanduser()
     except RuntimeError as error:  # a user id that the system has no entry for, as in some containers
         raise UserError(
-            f"{given or default}: this user has no home directory; set TRANSFORMER_CACHE to a folder for "
+            f"{folder or default}: this user has no home directory; set TRANSFORMER_CACHE to a folder for "
             "prepared text and compiled programs"
         ) from error
 
@@ -136,7 +136,8 @@ def text_of(stored: Mapping[str, Any], key: str) -> str:
 class PairSource(Stored):
     """Sentence pairs."""
 
-    keys, dataset = (SOURCE, TARGET), "sentence_pairs"
+    keys = (SOURCE, TARGET)
+    dataset = "sentence_pairs"
 
     @staticmethod
     def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Pair:
@@ -150,7 +151,8 @@ class PairSource(Stored):
 class TextSource(Stored):
     """Documents."""
 
-    keys, dataset = ("text",), "documents"
+    keys = ("text",)
+    dataset = "documents"
 
     @staticmethod
     def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> str:
@@ -168,18 +170,18 @@ _VERSION = "1.0.0"
 _INFO = "dataset_info.json"
 
 
-def prepare(place: Path, splits: Splits, kind: type[S], progress: Progress = silent) -> dict[str, S]:
-    """The splits stored in `place`, written on first use.
+def prepare(root: Path, splits: Splits, kind: type[S], progress: Progress = silent) -> dict[str, S]:
+    """The splits stored in the folder `root`, written on first use.
 
-    They are written to another folder, which is moved to `place` when complete, so that an interrupted
+    They are written to another folder, which is moved to `root` when complete, so that an interrupted
     preparation cannot be mistaken for a corpus.
 
     Raises:
-      UserError: `place` cannot be written.
+      UserError: `root` cannot be written.
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    folder = place / kind.dataset / _VERSION
+    folder = root / kind.dataset / _VERSION
     try:
         if not (folder / _INFO).exists():
             try:
@@ -189,7 +191,7 @@ def prepare(place: Path, splits: Splits, kind: type[S], progress: Progress = sil
                 if not (folder / _INFO).exists():  # else another process stored it meanwhile
                     raise
         return {
-            name: kind(ArrayRecordDataSource(_shards(folder, name)), kind.keys, f"{place}, {name}")
+            name: kind(ArrayRecordDataSource(_shards(folder, name)), kind.keys, f"{root}, {name}")
             for name in splits
         }
     except UserError:
@@ -197,7 +199,7 @@ def prepare(place: Path, splits: Splits, kind: type[S], progress: Progress = sil
     except Exception as error:  # array_record has its own error types
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"cannot store the corpus in {place}: {reason}; choose another folder with --data.cache-dir"
+            f"cannot store the corpus in {root}: {reason}; choose another folder with --data.cache-dir"
         ) from error
 
 
@@ -207,17 +209,18 @@ def _shards(folder: Path, split: str) -> list[str]:
 
 def _write(folder: Path, splits: Splits, kind: type[Stored], progress: Progress) -> None:
     """Writes the records in their order, one file a split, and what TFDS needs to know of them."""
-    core, written = tfds().core, []
+    core = tfds().core
+    split_infos = []
     for split, records in splits.items():
         path = folder / f"{kind.dataset}-{split}.array_record-00000-of-00001"
         count, size = _write_file(path, progress(f"storing, {split}", records(), None), kind)
         if not count:
             raise UserError(f"the {split} split has no records")
-        written.append(core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
+        split_infos.append(core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
     tfds().folder_dataset.write_metadata(
         data_dir=folder,
         features=kind.features(),
-        split_infos=written,
+        split_infos=split_infos,
         version=_VERSION,
         check_data=False,  # TFDS would do so with TensorFlow
         disable_shuffling=True,
@@ -228,7 +231,9 @@ def _write_file(path: Path, records: Any, kind: type[Stored]) -> tuple[int, int]
     """The number of the records, and of their bytes."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    message, count, size = _messages().Example, 0, 0
+    message = _messages().Example
+    count = 0
+    size = 0
     writer = ArrayRecordWriter(os.fspath(path), "group_size:1")
     try:
         for values in records:

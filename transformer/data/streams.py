@@ -24,7 +24,7 @@ class Stream:
     """Documents one after the other.
 
     Args:
-      documents: with the fields `DOCUMENTS`. Those without ids are left out.
+      documents: with the fields `DOCUMENTS`. Those without ids are dropped.
       bos: the id before the first token of each.
       order: of the documents. None: as they are.
     """
@@ -66,14 +66,14 @@ class Stream:
         source = np.where(offset == 0, self._bos, self._ids.values[index - 1])
         if begins:
             source[ends[:-1][sizes > 0]] = self._bos
-        characters, words = (each[document] / size for each in (self._characters, self._words))
-        found = (source, self._ids.values[index], characters, words)
-        return {name: Sequences(values, ends) for name, values in zip(SEGMENT, found, strict=True)}
+        characters, words = (counts[document] / size for counts in (self._characters, self._words))
+        arrays = (source, self._ids.values[index], characters, words)
+        return {name: Sequences(values, ends) for name, values in zip(SEGMENT, arrays, strict=True)}
 
 
 class StreamPlan(Plan):
     """Each row of a batch reads its own part of a stream, a segment a step. Every epoch shuffles the
-    documents and begins a little later in the first segment, so that segments are cut elsewhere.
+    documents and begins a little later in the first segment, so that segments have other borders.
 
     Args:
       documents: with the fields `DOCUMENTS`.
@@ -115,8 +115,8 @@ def whole_stream(stream: Stream, rows: int, segment: int) -> Iterator[dict[str, 
     """The segments of all rows, step by step, with every token once: for evaluation. The last ones are
     shorter, or empty."""
     part = math.ceil(len(stream) / rows)
-    begin = np.arange(rows) * part
+    row_starts = np.arange(rows) * part
     for first in range(0, part, segment):
-        starts = np.minimum(begin + first, len(stream))
-        stops = np.minimum(begin + min(first + segment, part), len(stream))
+        starts = np.minimum(row_starts + first, len(stream))
+        stops = np.minimum(row_starts + min(first + segment, part), len(stream))
         yield stream.read(starts, stops, begins=first == 0)

@@ -32,7 +32,8 @@ class DropoutSampler:
             for middle in range(1, len(piece))
             if piece[:middle] in ids and piece[middle:] in ids
         }
-        self._merge, self._dropout = PairTable(merges, subwords.size), dropout
+        self._merge = PairTable(merges, subwords.size)
+        self._dropout = dropout
         # the highest score is the best; equal ones are equally good
         self._ranks = np.unique(-np.asarray(subwords.scores), return_inverse=True)[1]
 
@@ -49,11 +50,13 @@ class DropoutSampler:
         rows = Sequences(words.values.astype(np.int32), words.ends)
         merged = self._merge(rows.values, np.append(rows.values[1:], 0))
         merged[rows.ends[1:] - 1] = -1  # the last piece of a row has no right neighbour
-        active, row = np.arange(len(chosen)), chosen
+        active = np.arange(len(chosen))
+        row = chosen
         done: list[Sequences] = []  # the different outcomes of each step
-        outcome, num_outcomes = np.empty(len(chosen), np.int64), 0
+        outcome = np.empty(len(chosen), np.int64)
+        num_outcomes = 0
         while len(active):
-            places, counts = self._possible(rows, merged)
+            lefts, counts = self._possible(rows, merged)
             dropped = self._draw(len(active), rng)
             is_done = dropped >= counts[row]
             ended, which = _distinct(row[is_done], len(rows))
@@ -63,9 +66,9 @@ class DropoutSampler:
 
             active, row, dropped = (x[~is_done] for x in (active, row, dropped))
             first = np.cumsum(counts) - counts
-            applied, row = _distinct(first[row] + dropped.astype(np.int64), len(places))
-            rows, merged = self._apply(rows, merged, places[applied])
-        outcomes = concatenated([{"ids": each} for each in done])["ids"]
+            applied, row = _distinct(first[row] + dropped.astype(np.int64), len(lefts))
+            rows, merged = self._apply(rows, merged, lefts[applied])
+        outcomes = concatenated([{"ids": pieces} for pieces in done])["ids"]
         return outcomes.take(outcome)
 
     def _draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -78,31 +81,33 @@ class DropoutSampler:
         self, rows: Sequences, merged: Int[np.ndarray, " pieces"]
     ) -> tuple[Int[np.ndarray, " merges"], Int[np.ndarray, " rows"]]:
         """The left piece of each possible merge, row by row, the best first; and how many each row has."""
-        places = np.flatnonzero(merged >= 0)
-        owners = np.repeat(np.arange(len(rows)), np.diff(rows.ends))[places]
-        order = np.argsort(owners * len(self._ranks) + self._ranks[merged[places]], kind="stable")
-        return places[order], np.bincount(owners, minlength=len(rows))
+        lefts = np.flatnonzero(merged >= 0)
+        owners = np.repeat(np.arange(len(rows)), np.diff(rows.ends))[lefts]
+        order = np.argsort(owners * len(self._ranks) + self._ranks[merged[lefts]], kind="stable")
+        return lefts[order], np.bincount(owners, minlength=len(rows))
 
     def _apply(
-        self, rows: Sequences, merged: Int[np.ndarray, " pieces"], places: Int[np.ndarray, " n"]
+        self, rows: Sequences, merged: Int[np.ndarray, " pieces"], lefts: Int[np.ndarray, " n"]
     ) -> tuple[Sequences, Int[np.ndarray, " new"]]:
         """New rows, each by one merge from an old one, and what their neighbours merge to.
 
         Args:
           rows: the old ones.
           merged: what each piece and the next of its row merge to; -1 if they do not.
-          places: the left pieces of the merges.
+          lefts: the left pieces of the merges.
         """
-        owners = np.searchsorted(rows.ends, places, side="right") - 1
-        starts, sizes = rows.ends[owners], rows.sizes(owners) - 1
+        owners = np.searchsorted(rows.ends, lefts, side="right") - 1
+        starts = rows.ends[owners]
+        sizes = rows.sizes(owners) - 1
         ends = ends_of(sizes)
         old = spans(starts, sizes)
-        old += old > np.repeat(places, sizes)  # without the right piece
-        at = ends[:-1] + places - starts
-        values, after = rows.values[old], merged[old]
-        values[at] = merged[places]
+        old += old > np.repeat(lefts, sizes)  # without the right piece
+        at = ends[:-1] + lefts - starts
+        values = rows.values[old]
+        after = merged[old]
+        values[at] = merged[lefts]
         after[at] = -1
-        for left in at[places + 2 < rows.ends[owners + 1]], at[places > starts] - 1:
+        for left in at[lefts + 2 < rows.ends[owners + 1]], at[lefts > starts] - 1:
             after[left] = self._merge(values[left], values[left + 1])
         return Sequences(values, ends), after
 

@@ -78,8 +78,8 @@ class MarianTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         silent = {self.special.pad, self.special.bos, self.special.eos}
-        said = [index for index in self._checked(ids) if index not in silent]
-        text: str = self._processor.DecodePieces([self.words[index] or "<unk>" for index in said])
+        text_ids = [index for index in self._checked(ids) if index not in silent]
+        text: str = self._processor.DecodePieces([self.words[index] or "<unk>" for index in text_ids])
         return text.replace(SPACE, " ").strip(" ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:

@@ -36,7 +36,7 @@ class Sampler:
 
     def __call__(self, records: Sequence[Sequence[str]], seeds: Sequence[Seed]) -> list[Sequences]:
         """A segmentation of each side of every record, closed by <eos>; the same for the same seed."""
-        found = []
+        sides = []
         for side, tokenizer in enumerate(self.tokenizers):
             several = [
                 [
@@ -45,8 +45,8 @@ class Sampler:
                 ]
                 for record, seed in zip(records, seeds, strict=True)
             ]
-            found.append(Sequences.of(several, Field()))
-        return found
+            sides.append(Sequences.of(several, Field()))
+        return sides
 
 
 class SamplerProcesses:
@@ -63,7 +63,8 @@ class SamplerProcesses:
     def __init__(self, sampler: Sampler, count: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._count = min(MOST, max(1, cores - 1)) if count is None else count
-        self._sampler, self._lock = sampler, threading.Lock()
+        self._sampler = sampler
+        self._lock = threading.Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, records: Sequence[Sequence[str]], seeds: Sequence[Seed]) -> Iterator[list[Sequences]]:
@@ -135,10 +136,10 @@ def _send(process: "subprocess.Popen[bytes]", what: object) -> None:
 
 def _answer(process: "subprocess.Popen[bytes]") -> list[Sequences]:
     assert process.stdout
-    found = pickle.load(process.stdout)
-    if isinstance(found, BaseException):
-        raise found
-    answer: list[Sequences] = found
+    result = pickle.load(process.stdout)
+    if isinstance(result, BaseException):
+        raise result
+    answer: list[Sequences] = result
     return answer
 
 
@@ -147,12 +148,12 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
     with contextlib.suppress(EOFError):
         sampler = pickle.load(asked)
         while True:
-            given = pickle.load(asked)
+            chunk = pickle.load(asked)
             try:
-                found: object = sampler(*given)
+                answer: object = sampler(*chunk)
             except Exception as error:
-                found = error
-            pickle.dump(found, answers)
+                answer = error
+            pickle.dump(answer, answers)
             answers.flush()
 
 

@@ -37,15 +37,15 @@ def merge_with_dropout(
     """
     symbols = list(word)
     while True:
-        best, place = -np.inf, -1
+        best_score, best_index = -np.inf, -1
         for index in range(len(symbols) - 1):
             score = scores.get(symbols[index] + symbols[index + 1])
             # A merge that would lose anyway needs no draw: whether it drops makes no difference.
-            if score is not None and score > best and next(draws) >= dropout:
-                best, place = score, index
-        if place < 0:
+            if score is not None and score > best_score and next(draws) >= dropout:
+                best_score, best_index = score, index
+        if best_index < 0:
             return symbols
-        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+        symbols[best_index : best_index + 2] = [symbols[best_index] + symbols[best_index + 1]]
 
 
 def uniform_draws(rng: np.random.Generator) -> Iterator[float]:

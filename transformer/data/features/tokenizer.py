@@ -187,7 +187,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def subwords(self) -> Subwords | None:
-        ids, scores = self._text_ids, self._scores
+        ids = self._text_ids
+        scores = self._scores
         spelled = SPACE in ids and all(character in ids for piece in ids for character in piece)
         # user-defined symbols, which the library never divides, have the score 0, and so has the first merge
         undivided = sum(scores[index] >= 0 for index in ids.values()) > (self.kind == "bpe")

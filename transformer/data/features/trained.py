@@ -24,12 +24,12 @@ def corpus_tokenizers(
       UserError: a file is not a tokenizer, or the vocabulary is too large for the text.
     """
     if data.joint_vocabulary:
-        given = data.source_tokenizer or data.target_tokenizer
-        both = load_tokenizer(given, special) if given else _trained(corpus, data, special, (0, 1), progress)
+        path = data.source_tokenizer or data.target_tokenizer
+        both = load_tokenizer(path, special) if path else _trained(corpus, data, special, (0, 1), progress)
         return both, both
     source, target = (
-        load_tokenizer(given, special) if given else _trained(corpus, data, special, (side,), progress)
-        for side, given in enumerate((data.source_tokenizer, data.target_tokenizer))
+        load_tokenizer(path, special) if path else _trained(corpus, data, special, (side,), progress)
+        for side, path in enumerate((data.source_tokenizer, data.target_tokenizer))
     )
     return source, target
 
@@ -55,14 +55,14 @@ def trained(
       UserError: the vocabulary is too large for the text, or cannot be stored.
     """
     recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
-    kept = corpus.folder / f"{kind}-{vocab_size}-{name}-{recipe}.model"
-    if not kept.exists():
+    path = corpus.folder / f"{kind}-{vocab_size}-{name}-{recipe}.model"
+    if not path.exists():
         tokenizer = train_tokenizer(texts, kind, vocab_size, special)
         try:
-            tokenizer.save(kept)
+            tokenizer.save(path)
         except OSError as error:
             raise UserError(
-                f"cannot store the vocabulary in {kept}: {error.strerror}; choose another folder with "
+                f"cannot store the vocabulary in {path}: {error.strerror}; choose another folder with "
                 "--data.cache-dir"
             ) from error
-    return load_tokenizer(kept, special)
+    return load_tokenizer(path, special)

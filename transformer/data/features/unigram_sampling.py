@@ -38,7 +38,8 @@ class UnigramSampler:
     """
 
     def __init__(self, subwords: Subwords, alpha: float) -> None:
-        self._size, self._log_weights = subwords.size, alpha * np.asarray(subwords.scores)
+        self._size = subwords.size
+        self._log_weights = alpha * np.asarray(subwords.scores)
         # a trie: prefixes of pieces, of which those that are pieces have their ids
         number: dict[str, int] = dict(subwords.ids)
         edges: dict[tuple[int, int], int] = {}
@@ -60,7 +61,8 @@ class UnigramSampler:
         """
         lattice = self._lattice(words)
         active = np.argsort(chosen, kind="stable")  # neighbours in the order of the table are found faster
-        suffixes, steps = lattice.words[chosen[active]], []
+        suffixes = lattice.words[chosen[active]]
+        steps = []
         sizes = np.zeros(len(chosen), np.int64)
         while len(active):
             draws = rng.integers(2**32, size=len(active), dtype=np.uint32)
@@ -84,14 +86,15 @@ class UnigramSampler:
         suffix = np.empty(count + 1, np.int32)
         suffix[order] = np.arange(count)
 
-        found = self._found(words.values, left)
+        matches = self._matches(words.values, left)
         sizes = np.zeros(count, np.int64)  # how many pieces each suffix may begin with
-        for at, _, _ in found:
+        for at, _, _ in matches:
             sizes[suffix[at]] += 1
         starts = np.cumsum(sizes) - sizes
-        free, total = starts.copy(), int(sizes.sum())
+        free = starts.copy()
+        total = int(sizes.sum())
         pieces, rests = np.empty(total, np.int32), np.empty(total, np.int32)
-        for at, nodes, length in found:
+        for at, nodes, length in matches:
             entries = free[suffix[at]]
             free[suffix[at]] += 1
             pieces[entries] = nodes
@@ -104,22 +107,23 @@ class UnigramSampler:
         owners = np.repeat(np.arange(count, dtype=np.uint64), sizes)
         return _Lattice(suffix[words.ends[:-1]], (owners << np.uint64(32)) | low, pieces, rests)
 
-    def _found(
+    def _matches(
         self, characters: Int[np.ndarray, " n"], left: Int[np.ndarray, " n"]
     ) -> list[tuple[np.ndarray, np.ndarray, int]]:
         """The pieces of each length: where they are, their ids, and the length."""
-        found, length = [], 1
+        matches = []
+        length = 1
         at: np.ndarray = np.arange(len(characters))
         nodes: np.ndarray = characters.astype(np.int32)
         while len(at):
             whole = nodes < self._size
-            found.append((at[whole], nodes[whole], length))
-            goes_on = left[at] > length
-            at, nodes = at[goes_on], nodes[goes_on]
+            matches.append((at[whole], nodes[whole], length))
+            continues = left[at] > length
+            at, nodes = at[continues], nodes[continues]
             nodes = self._longer(nodes, characters[at + length])
             at, nodes = at[nodes >= 0], nodes[nodes >= 0]
             length += 1
-        return found
+        return matches
 
     def _shares(
         self,
@@ -134,12 +138,13 @@ class UnigramSampler:
         log_sums = np.zeros(len(left) + 1)  # over the segmentations of each suffix; 1 of the empty one
         ends = np.append(starts, len(pieces))
         for first, last in zip(*_runs(left), strict=True):  # suffixes of one length
-            part, own = slice(ends[first], ends[last]), slice(first, last)
-            weights = log_weights[part] + log_sums[rests[part]]
-            peaks = np.maximum.reduceat(weights, starts[own] - ends[first])
-            scaled = np.exp(weights - np.repeat(peaks, sizes[own]))
-            log_sums[own] = peaks + np.log(np.add.reduceat(scaled, starts[own] - ends[first]))
-            log_weights[part] = weights - np.repeat(log_sums[own], sizes[own])
+            entries = slice(ends[first], ends[last])
+            suffixes = slice(first, last)
+            weights = log_weights[entries] + log_sums[rests[entries]]
+            peaks = np.maximum.reduceat(weights, starts[suffixes] - ends[first])
+            scaled = np.exp(weights - np.repeat(peaks, sizes[suffixes]))
+            log_sums[suffixes] = peaks + np.log(np.add.reduceat(scaled, starts[suffixes] - ends[first]))
+            log_weights[entries] = weights - np.repeat(log_sums[suffixes], sizes[suffixes])
         return np.exp(log_weights)
 
 

@@ -88,8 +88,8 @@ def _drawn_lines(texts: Iterable[str]) -> list[bytes]:
     for seen, line in enumerate(_short_lines(texts)):
         if seen < _MOST_LINES:
             drawn.append(line)
-        elif (place := int(chance.random() * (seen + 1))) < _MOST_LINES:
-            drawn[place] = line
+        elif (index := int(chance.random() * (seen + 1))) < _MOST_LINES:
+            drawn[index] = line
     return drawn
 
 

@@ -1,6 +1,6 @@
 """Waveforms: from files and arrays, and to files.
 
-A waveform is float32, mono, from -1 to 1, at 16,000 samples a second unless it is said otherwise.
+A waveform is float32, mono, from -1 to 1, at 16,000 samples a second unless stated otherwise.
 """
 
 import contextlib
@@ -85,12 +85,15 @@ def _read(
         # the descriptor, since soundfile reads formats from names
         with library("soundfile").SoundFile(content.fileno(), closefd=False) as file:
             file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
-            found, frames = file.samplerate, 0
+            file_rate = file.samplerate
+            frames = 0
             most = _most(file, path)
-            stream, pieces, powers = Resampling(found, rate), [], np.zeros(1 + file.channels)
+            stream = Resampling(file_rate, rate)
+            pieces = []
+            powers = np.zeros(1 + file.channels)
             for block in _blocks(file):
                 if (frames := frames + len(block)) > most:
-                    raise _too_long(path, most / found)
+                    raise _too_long(path, most / file_rate)
                 if not (block.min() >= -LOUDEST and block.max() <= LOUDEST):
                     right = is_sound(block).all(axis=1)
                     number = frames - len(block) + int(np.flatnonzero(~right)[0])
@@ -110,22 +113,23 @@ def _read(
         raise UserError(f"{path}: it has no samples")
     wave = np.concatenate([*pieces, stream.rest()])
     if not len(wave):
-        raise UserError(f"{path}: {frames} samples, at {found:,} a second, are too few")
+        raise UserError(f"{path}: {frames} samples, at {file_rate:,} a second, are too few")
     return wave, None if channel is not None else loudest_alone(powers)
 
 
 def _most(file: Any, path: Path) -> int:
     """The most frames that may be read. Raises UserError if the header tells of more, or is wrong."""
-    found, cut = file.samplerate, CUT.search(file.extra_info)
+    file_rate = file.samplerate
+    cut = CUT.search(file.extra_info)
     if cut and int(cut["declared"]) < STREAMED:
         raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
-    if not RATES[0] <= found <= RATES[1]:
+    if not RATES[0] <= file_rate <= RATES[1]:
         raise UserError(
-            f"{path}: {found:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
+            f"{path}: {file_rate:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
         )
-    most = min(LONGEST * found, MOST // file.channels)
+    most = min(LONGEST * file_rate, MOST // file.channels)
     if most < file.frames < UNKNOWN:
-        raise _too_long(path, most / found)
+        raise _too_long(path, most / file_rate)
     return most
 
 
@@ -142,24 +146,24 @@ def _blocks(file: Any) -> Iterator[Float[np.ndarray, "frames channels"]]:
 class Resampling:
     """Resamples a waveform block by block, with the same result as all at once."""
 
-    def __init__(self, rate: int, wanted: int) -> None:
-        same = rate == wanted
-        self._stream = None if same else library("soxr").ResampleStream(rate, wanted, 1, dtype="float32")
+    def __init__(self, rate: int, new_rate: int) -> None:
+        same = rate == new_rate
+        self._stream = None if same else library("soxr").ResampleStream(rate, new_rate, 1, dtype="float32")
 
     def __call__(self, block: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " _"]:
         """What follows at the other rate."""
         if self._stream is None:
             return block
-        found: np.ndarray = self._stream.resample_chunk(block)
-        return found
+        samples: np.ndarray = self._stream.resample_chunk(block)
+        return samples
 
     def rest(self) -> Float[np.ndarray, " _"]:
         """What follows after the last block."""
         end = np.zeros(0, np.float32)
         if self._stream is None:
             return end
-        found: np.ndarray = self._stream.resample_chunk(end, last=True)
-        return found
+        samples: np.ndarray = self._stream.resample_chunk(end, last=True)
+        return samples
 
 
 def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE, comment: str = "") -> None:
@@ -177,14 +181,14 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
     samples = _samples(wave)
     if not np.isfinite(samples).all():
         raise UserError(f"cannot write {path}: the sound has samples that are not finite numbers")
-    written = io.BytesIO()
-    with library("soundfile").SoundFile(written, "w", rate, 1, "PCM_16", format="WAV") as sound:
+    buffer = io.BytesIO()
+    with library("soundfile").SoundFile(buffer, "w", rate, 1, "PCM_16", format="WAV") as sound:
         if comment:  # libsndfile refuses an empty one
             sound.comment = comment
         sound.write(samples)
     try:
         with atomic_open(path) as file:
-            file.write(written.getvalue())
+            file.write(buffer.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
@@ -212,19 +216,19 @@ def waveform_of(samples: Any) -> Float[np.ndarray, " samples"]:
     if not len(wave):
         raise UserError("a waveform must have samples, and this one has none")
     if not (right := is_sound(wave)).all():
-        place = int(np.flatnonzero(~right)[0])
+        index = int(np.flatnonzero(~right)[0])
         advice = "divide them by the largest that there can be, or give whole numbers as int16"
-        if not np.isfinite(wave[place]):
+        if not np.isfinite(wave[index]):
             advice = "that is not a finite number"
         raise UserError(
-            f"a waveform must have numbers from -1 to 1, and sample {place} is {wave[place]:g}: {advice}"
+            f"a waveform must have numbers from -1 to 1, and sample {index} is {wave[index]:g}: {advice}"
         )
     return wave.astype(np.float32)
 
 
-def _samples(given: Any) -> Float[np.ndarray, " samples"]:
+def _samples(samples: Any) -> Float[np.ndarray, " samples"]:
     """An array of one axis, with whole numbers scaled. Raises UserError if it has not one, or no numbers."""
-    array = np.asarray(given)
+    array = np.asarray(samples)
     if array.ndim != 1:
         advice = ": average its channels" if array.ndim == 2 else ""
         raise UserError(f"a waveform must have one axis of samples, not the shape {array.shape}{advice}")
@@ -269,14 +273,15 @@ def powers_of(
     mixed: Float[np.ndarray, " frames"], channels: Float[np.ndarray, "frames channels"]
 ) -> Float[np.ndarray, " channels+1"]:
     """The sums of squares of the mean of all channels, and of each."""
-    each = [np.vdot(wave, wave) for wave in (mixed, *channels.T)]
-    return np.array(each, np.float64)
+    powers = [np.vdot(wave, wave) for wave in (mixed, *channels.T)]
+    return np.array(powers, np.float64)
 
 
 def loudest_alone(powers: Float[np.ndarray, " channels+1"]) -> int | None:
     """The loudest channel, if all cancel out; otherwise None."""
-    mixed, each = powers[0], powers[1:]
-    return int(each.argmax()) if mixed < FAINT * each.mean() else None
+    mixed = powers[0]
+    channels = powers[1:]
+    return int(channels.argmax()) if mixed < FAINT * channels.mean() else None
 
 
 def is_sound(samples: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:

@@ -34,7 +34,8 @@ class WordSampler:
         for piece, index in subwords.ids.items():
             characters[index] = [subwords.ids[character] for character in piece]
             is_first[index] = piece.startswith(SPACE)
-        self._characters, self._is_first = Sequences.of(characters, Field()), is_first
+        self._characters = Sequences.of(characters, Field())
+        self._is_first = is_first
 
     def __call__(self, sentences: Sequences, rng: np.random.Generator) -> Sequences:
         """Sampled segmentations of sentences, in ids of the same type.
@@ -63,9 +64,12 @@ class WordSampler:
 
         A word gets a number by its first id, then one by that number and its second id, and so on.
         """
-        starts, sizes = words.ends[:-1], np.diff(words.ends)
-        numbers, used = words.values[starts].astype(np.int64), len(self._is_first)
-        longer, length = np.flatnonzero(sizes > 1), 1
+        starts = words.ends[:-1]
+        sizes = np.diff(words.ends)
+        numbers = words.values[starts].astype(np.int64)
+        used = len(self._is_first)
+        longer = np.flatnonzero(sizes > 1)
+        length = 1
         while len(longer):
             pairs = numbers[longer] * len(self._is_first) + words.values[starts[longer] + length]
             distinct, inverse = np.unique(pairs, return_inverse=True)

@@ -129,12 +129,12 @@ class WordTokenizer(VocabularyTokenizer):
     @classmethod
     def cut(cls, text: str) -> list[str]:
         pieces = _PIECE.findall(text)
-        kept: list[str] = []
+        tokens: list[str] = []
         for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             if piece == " " and _spaced(before, after):
                 continue
-            kept += [_GLUE, piece] if _spaced(before, piece) else [piece]
-        return kept
+            tokens += [_GLUE, piece] if _spaced(before, piece) else [piece]
+        return tokens
 
     def join(self, words: list[str]) -> str:
         text: list[str] = []
@@ -179,8 +179,8 @@ class OpenWordTokenizer(WordTokenizer):
         return tokenizer
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        given = (int(index) for index in ids)
-        return [self._pieces.get(index) or self._names.get(index, "<unk>") for index in given]
+        indices = (int(index) for index in ids)
+        return [self._pieces.get(index) or self._names.get(index, "<unk>") for index in indices]
 
 
 KINDS: dict[str, type[VocabularyTokenizer]] = {

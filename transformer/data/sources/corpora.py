@@ -114,16 +114,16 @@ def tfds_folder(
       UserError: the count cannot be stored.
     """
     folder = corpus_folder(data.cache_dir, kind, identity)
-    kept = folder / "invisible"
+    count_file = folder / "invisible"
     try:
-        count = int(read_text(kept))
+        count = int(read_text(count_file))
     except (OSError, ValueError):
         count = sum(map(is_invisible, itertools.chain.from_iterable(splits.values())))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, f"{count}\n")
+            write_whole(count_file, f"{count}\n")
         except OSError as error:
-            raise UserError(f"cannot write {kept}: {error.strerror}; see --data.cache-dir") from error
+            raise UserError(f"cannot write {count_file}: {error.strerror}; see --data.cache-dir") from error
     return corpus_folder(data.cache_dir, kind, identity, "invisible") if count else folder
 
 
@@ -161,9 +161,10 @@ def holds_out(data: DataConfig) -> bool:
 def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
     readers = {split: _reader(data, split) for split in SPLITS}
-    given = {split: reader for split, reader in readers.items() if reader}
+    split_readers = {split: reader for split, reader in readers.items() if reader}
     digests = {
-        split: _digest(progress(f"reading, {split}", reader(), None)) for split, reader in given.items()
+        split: _digest(progress(f"reading, {split}", reader(), None))
+        for split, reader in split_readers.items()
     }
     for split, digest in digests.items():
         if digest == _digest([]):
@@ -171,9 +172,9 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     folder = corpus_folder(data.cache_dir, "text", sorted(digests.items()))
 
     def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
-        return lambda: _checked(given[split](), digests[split], _files(data, split)[0])
+        return lambda: _checked(split_readers[split](), digests[split], _files(data, split)[0])
 
-    parts = {split: stored_as_hashed(split) for split in given}
+    parts = {split: stored_as_hashed(split) for split in split_readers}
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
     note = HELD_OUT_NOTE if holds_out(data) else ""

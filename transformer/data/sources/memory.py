@@ -27,5 +27,5 @@ def in_memory(name: str, splits: Mapping[str, Sequence[Record]], cache_dir: Path
     """
     # only hashed: nothing is ever read from it
     digest = hashlib.blake2b(pickle.dumps({split: list(x) for split, x in splits.items()}), digest_size=16)
-    records = {split: InMemory(given) for split, given in splits.items()}
+    records = {split: InMemory(split_records) for split, split_records in splits.items()}
     return Corpus(name, records, cache_root(cache_dir) / f"{name}-{digest.hexdigest()}")

@@ -54,12 +54,12 @@ def hull(points: Sequence[Point]) -> list[Point]:
 
 def _chain(ordered: Sequence[Point]) -> list[Point]:
     """Half of a hull, from the first point to the last: every turn goes left."""
-    kept: list[Point] = []
+    chain: list[Point] = []
     for point in ordered:
-        while len(kept) > 1 and turn(kept[-2], kept[-1], point) <= 0:
-            kept.pop()
-        kept.append(point)
-    return kept
+        while len(chain) > 1 and turn(chain[-2], chain[-1], point) <= 0:
+            chain.pop()
+        chain.append(point)
+    return chain
 
 
 def turn(a: Point, b: Point, c: Point) -> int:
@@ -89,7 +89,8 @@ def pairs(task: str, split: str, seed: int = 0, lengths: Sequence[int] = LENGTHS
             f"no {split} split of the corpus {task}: there are {', '.join(TASKS)}, each with "
             f"{', '.join(SHARES)}"
         )
-    chance, seen = random.Random(f"{task} {split} {seed}"), set[str]()
+    chance = random.Random(f"{task} {split} {seed}")
+    seen = set[str]()
     while True:
         source, target = TASKS[task](chance, chance.choice(lengths))
         if source not in seen and split_of(" ".join(sorted(source.split()))) == split:

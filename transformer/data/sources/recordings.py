@@ -38,12 +38,12 @@ class Recording:
     text: str = ""
     """Empty if nothing is said, or if it is to be found."""
     whole: audio.Statistics | None = field(default=None, repr=False)
-    """Of all its frames, if it was cut."""
+    """Of all its frames, if it was truncated."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" if self.text else self.name
 
-    def cut(self, longest: int) -> "Recording":
+    def truncated(self, longest: int) -> "Recording":
         """Its first frames."""
         if len(self.features) <= longest:
             return self
@@ -54,7 +54,8 @@ class Recording:
 class RecordingSource(store.Stored):
     """Recordings as they are stored: features in half precision, so that no file is decoded twice."""
 
-    keys, dataset = ("name", "features", "text"), "recordings"
+    keys = ("name", "features", "text")
+    dataset = "recordings"
 
     @classmethod
     def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
@@ -129,8 +130,8 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def spoken() -> Iterator[tuple[Any, ...]]:
             for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                said = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
-                yield from _versions(f"{name}-{index}", said.wave, written(said, data), name, data)
+                utterance = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
+                yield from _versions(f"{name}-{index}", utterance.wave, written(utterance, data), name, data)
 
         return spoken
 
@@ -176,13 +177,15 @@ def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     return Spoken(words, wave, values, spoken.word_times(signs, counts))
 
 
-def written(said: Spoken, data: RecordingsConfig) -> str:
+def written(utterance: Spoken, data: RecordingsConfig) -> str:
     """Spoken numbers as text."""
     if data.writing == "digits":
-        return " ".join(map(str, said.values))
+        return " ".join(map(str, utterance.values))
     if data.writing == "phonemes":
-        return spoken.phonemes(said.words)
-    return " ".join(said.words if data.language == "en" else (number(value)[1] for value in said.values))
+        return spoken.phonemes(utterance.words)
+    return " ".join(
+        utterance.words if data.language == "en" else (number(value)[1] for value in utterance.values)
+    )
 
 
 def _versions(
@@ -208,11 +211,11 @@ def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
     members = {split: (split, range(len(some))) for split, some in waves.items()}
     note = "" if "validation" in members else HELD_OUT_NOTE.replace("text", "split", 1)
     if note:
-        kept = len(waves["train"]) - min(HELD_OUT, math.ceil(SHARE * len(waves["train"])))
-        if not kept:
+        num_train = len(waves["train"]) - min(HELD_OUT, math.ceil(SHARE * len(waves["train"])))
+        if not num_train:
             raise UserError(f"{data.dataset} has one recording, of which nothing can be held out")
-        members |= {"train": ("train", range(kept))}
-        members |= {"validation": ("train", range(kept, len(waves["train"])))}
+        members |= {"train": ("train", range(num_train))}
+        members |= {"validation": ("train", range(num_train, len(waves["train"])))}
     folder = corpus_folder(data.cache_dir, "recordings", identity, data.bands, data.speeds, data.tempi)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
@@ -242,10 +245,10 @@ def libraries_of(data: RecordingsConfig) -> tuple[str, ...]:
 
 def check_manifests(data: RecordingsConfig) -> None:
     """Raises UserError if manifests are missing, or name files that are not there."""
-    given = [split for split in SPLITS if getattr(data, split)]
-    for split in given:
+    splits = [split for split in SPLITS if getattr(data, split)]
+    for split in splits:
         read_manifest(getattr(data, split))
-    if given and "train" not in given:
+    if splits and "train" not in splits:
         raise UserError("no training recordings: give --data.train")
 
 
@@ -257,17 +260,17 @@ def read_manifest(path: Path) -> list[Listed]:
     """
     if path.suffix.lower() in AUDIO:
         raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
-    found = []
-    for place, line in enumerate(read_lines(path), 1):
+    lines = []
+    for index, line in enumerate(read_lines(path), 1):
         name, tab, text = line.partition("\t")
         if not tab or "\t" in text:
             raise UserError(
-                f"{path}, line {place}: must be a file name, a tab and the text, which is empty for silence"
+                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence"
             )
-        found.append(Listed(listed(name, path, place), text if has_text(text) else "", place, path))
-    if not found:
+        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path))
+    if not lines:
         raise UserError(f"{path} is empty: it lists no recordings")
-    return found
+    return lines
 
 
 def listed(name: str, manifest: Path, number: int) -> Path:
@@ -285,22 +288,23 @@ def listed(name: str, manifest: Path, number: int) -> Path:
 
 def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Corpus:
     check_manifests(data)
-    given = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
-    lists = {split: _wanted(some, split, silence) for split, some in given.items()}
-    digests = {path: _digest(path) for path in {each.path for some in lists.values() for each in some}}
-    notes, count = [], sum(not each.text for some in given.values() for each in some)
+    manifests = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
+    lists = {split: _selected(some, split, silence) for split, some in manifests.items()}
+    digests = {path: _digest(path) for path in {line.path for some in lists.values() for line in some}}
+    notes = []
+    count = sum(not line.text for some in manifests.values() for line in some)
     if count:
         notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is left out'}")
     if "validation" not in lists:
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"], digests)
-    content = {split: [(each.text, digests[each.path]) for each in some] for split, some in lists.items()}
+    content = {split: [(line.text, digests[line.path]) for line in some] for split, some in lists.items()}
     folder = corpus_folder(data.cache_dir, "recordings", content, data.bands, data.speeds, data.tempi)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
-            for each in progress(f"features, {name}", lists[name], len(lists[name])):
-                yield from _versions(each.path.name, _wave(each), each.text, name, data)
+            for line in progress(f"features, {name}", lists[name], len(lists[name])):
+                yield from _versions(line.path.name, _wave(line), line.text, name, data)
 
         return read
 
@@ -308,13 +312,13 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     return Corpus(str(data.train), prepared, folder, "; ".join(notes))
 
 
-def _wanted(some: list[Listed], split: str, silence: bool) -> list[Listed]:
+def _selected(some: list[Listed], split: str, silence: bool) -> list[Listed]:
     """The recordings of a manifest, perhaps without those in which nothing is said.
 
     Raises:
       UserError: there is nothing to learn from them.
     """
-    spoken = [each for each in some if each.text]
+    spoken = [line for line in some if line.text]
     if not spoken and (split == "train" or not silence):
         raise UserError(f"{some[0].manifest}: all texts are empty, so nothing is said in its recordings")
     return some if silence else spoken
@@ -323,8 +327,8 @@ def _wanted(some: list[Listed], split: str, silence: bool) -> list[Listed]:
 def _parted(some: list[Listed], digests: Mapping[Path, str]) -> dict[str, list[Listed]]:
     """Recordings for training and validation: held out are those with the smallest hashes of their names,
     with all lines that have the same recording."""
-    hashed = sorted(some, key=lambda each: hashlib.blake2b(each.path.name.encode()).digest())
-    different = list(dict.fromkeys(digests[each.path] for each in hashed))
+    hashed = sorted(some, key=lambda line: hashlib.blake2b(line.path.name.encode()).digest())
+    different = list(dict.fromkeys(digests[line.path] for line in hashed))
     count = min(HELD_OUT, math.ceil(SHARE * len(different)))
     if count == len(different):
         raise UserError(
@@ -332,16 +336,16 @@ def _parted(some: list[Listed], digests: Mapping[Path, str]) -> dict[str, list[L
         )
     held_out = set(different[:count])
     return {
-        "train": [each for each in some if digests[each.path] not in held_out],
-        "validation": [each for each in some if digests[each.path] in held_out],
+        "train": [line for line in some if digests[line.path] not in held_out],
+        "validation": [line for line in some if digests[line.path] in held_out],
     }
 
 
-def _wave(each: Listed) -> Float[np.ndarray, " samples"]:
+def _wave(line: Listed) -> Float[np.ndarray, " samples"]:
     try:
-        return read_audio(fetched(each.path))
+        return read_audio(fetched(line.path))
     except UserError as error:
-        raise UserError(f"{each.manifest}, line {each.number}: {error}") from error
+        raise UserError(f"{line.manifest}, line {line.number}: {error}") from error
 
 
 def _digest(path: Path) -> str:

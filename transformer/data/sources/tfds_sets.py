@@ -145,14 +145,15 @@ class Waves:
           UserError: there are no samples, or they are not numbers from -1 to 1.
         """
         record = self.source[index]
-        wave, said = np.asarray(record[self.audio]), record[self.text]
+        wave = np.asarray(record[self.audio])
+        text_or_label = record[self.text]
         where = f"{self.name}, record {index}"
         if not len(wave):
             raise UserError(f"{where}: {self.audio} has no samples")
         wave = mono(scaled(wave).reshape(len(wave), -1), where).astype(np.float32)
         if not is_sound(wave).all():
             raise UserError(f"{where}: {self.audio} must have numbers from -1 to 1, or whole numbers")
-        return wave, self.labels.int2str(int(said)) if self.labels else said.decode()
+        return wave, self.labels.int2str(int(text_or_label)) if self.labels else text_or_label.decode()
 
 
 def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str, Waves], object]:
@@ -171,14 +172,14 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         ) from error
     audio = [name for name, kind in features.items() if isinstance(kind, of.Tensor) and len(kind.shape) >= 1]
     texts = [name for name, kind in features.items() if isinstance(kind, of.Text | of.ClassLabel)]
-    for option, given, offered in (
+    for option, feature, offered in (
         ("audio-feature", data.audio_feature, sorted(set(audio) - set(texts))),
         ("text-feature", data.text_feature, sorted(texts)),
     ):
-        if given not in offered:
+        if feature not in offered:
             named = ", ".join(offered) or "none"
             raise UserError(
-                f"{data.dataset} has no {option.partition('-')[0]} named {given!r}: choose one with "
+                f"{data.dataset} has no {option.partition('-')[0]} named {feature!r}: choose one with "
                 f"--data.{option}; it has {named}"
             )
     if "train" not in builder.info.splits:
@@ -194,8 +195,8 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
     def waves(source: Any, _: Any, name: str) -> Any:
         return Waves(source, name, *about)
 
-    found, identity = _opened(builder, waves, about[:2], splits, decoded=True)
-    return found, (identity, about[2])
+    recordings, identity = _opened(builder, waves, about[:2], splits, decoded=True)
+    return recordings, (identity, about[2])
 
 
 def _opened(
@@ -217,7 +218,7 @@ def _opened(
     method = store.tfds().decode.DeserializeMethod
     how = method.DESERIALIZE_AND_DECODE if decoded else method.RAW_BYTES
     try:
-        found = {
+        opened = {
             split: kind(
                 builder.as_data_source(split=split, deserialize_method=how),
                 keys,
@@ -232,7 +233,7 @@ def _opened(
             "access: prepare it with file_format='array_record'"
         ) from error
     sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in builder.info.splits.items()]
-    return found, (builder.info.full_name, sizes, keys)
+    return opened, (builder.info.full_name, sizes, keys)
 
 
 def _prepared_builder(dataset: str, cache_dir: Path | None, kind: _Kind) -> Any:
@@ -255,7 +256,8 @@ def _prepared_builder(dataset: str, cache_dir: Path | None, kind: _Kind) -> Any:
 def _registered_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> Any:
     """The builder of a dataset included in TFDS, or None. (`tfds.builder` would first look for files, and
     import the code that they name.)"""
-    tfds, base = store.tfds(), name["base"]
+    tfds = store.tfds()
+    base = name["base"]
     for topic, module in itertools.product(kind.topics, (base, base.removesuffix("_translate"))):
         with contextlib.suppress(ImportError):
             importlib.import_module(f"tensorflow_datasets.{topic}.{module}")

@@ -192,7 +192,7 @@ class SpeechToText(Recordings, TextTask):
 
     def as_read(self, record: Recording, longest: int) -> Recording:
         """The beginning of a long recording."""
-        return record.cut(longest)
+        return record.truncated(longest)
 
     def paired(self, record: Recording, output: Hypothesis) -> tuple[Recording, list[int]]:
         """The recording, and what is heard."""
