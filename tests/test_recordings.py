@@ -145,7 +145,7 @@ def test_an_empty_text_is_silence(tmp_path):
     data = RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache", bands=8)
     heard, spoken = open_recordings(data), open_recordings(data, silence=False)
     assert heard.note.startswith("3 recordings have no text: silence; no validation manifest")
-    assert spoken.note.startswith("3 recordings have no text: silence, which is left out; no")
+    assert spoken.note.startswith("3 recordings have no text: silence, which is dropped; no")
     records = [each for split in heard.splits.values() for each in split]
     assert len(records) == 12
     assert {each.name for each in records if not each.text} == silent

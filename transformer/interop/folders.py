@@ -177,7 +177,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
 
 
 def unnamed_languages(run_dir: Path | str) -> list[str]:
-    """The fields of `tokenizer_config.json` that an export leaves out, as the run does not know the
+    """The fields of `tokenizer_config.json` that an export omits, as the run does not know the
     language."""
     known = text_data(Run(run_dir).config).languages
     return [name for name, language in zip(LANGUAGES, known, strict=True) if not language]

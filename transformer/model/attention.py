@@ -140,7 +140,7 @@ class MultiHeadAttention(Module):
           keys_values: those of the positions to attend to.
           mask: which of these each query may attend to.
           positions: of queries and keys. None for cross-attention, whose scores do not depend on them.
-          deterministic: whether to leave out dropout.
+          deterministic: whether to disable dropout.
           state: of the mechanism, None at first.
         """
         query = self._project(x, self.query)

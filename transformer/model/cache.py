@@ -1,7 +1,7 @@
-"""What decoding keeps between two tokens.
+"""What decoding caches between two tokens.
 
-A search sees a `Cache` and never its layers. Each of `b` rows (sentences) has `n` beams. A layer keeps either
-keys and values, which are only appended, or states, which are gathered when beams continue others.
+A search sees a `Cache` and never its layers. Each of `b` rows (sentences) has `n` beams. A layer caches
+either keys and values, which are only appended, or states, which are gathered when beams continue others.
 """
 
 from collections.abc import Callable
@@ -133,8 +133,8 @@ class Cache(ByRows):
     source: PyTree[Array]
     """What all beams of a row share, such as projected keys and values: arrays with rows first."""
     ancestors: Bool[Array, "b n entries"] | None = None
-    """For layers that keep `KeysValues`: the entries of each beam's own past. A column has an entry for every
-    beam, and a row may take as many steps as there are columns."""
+    """For layers that cache `KeysValues`: the entries of each beam's own past. A column has an entry for
+    every beam, and a row may take as many steps as there are columns."""
 
     @classmethod
     def empty(
@@ -150,7 +150,7 @@ class Cache(ByRows):
           layers: their empty caches.
           source: see above.
           rows: number of rows, b.
-          ancestors: for layers that keep `KeysValues`, the numbers of beams and of entries.
+          ancestors: for layers that cache `KeysValues`, the numbers of beams and of entries.
         """
         return cls(
             layers=layers,

@@ -30,7 +30,7 @@ class AttentionInputs:
     state: State = None
     """Of the last decoding step; None in training."""
     deterministic: bool = struct.field(default=True, pytree_node=False)
-    """Whether to leave out dropout."""
+    """Whether to disable dropout."""
     needs_weights: bool = struct.field(default=False, pytree_node=False)
     """Whether to return the attention weights, which not every kernel can."""
 

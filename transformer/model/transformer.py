@@ -181,7 +181,7 @@ class DecoderLayer(Module):
 
     @property
     def keeps_past(self) -> bool:
-        """Whether decoding keeps the keys and values of earlier tokens."""
+        """Whether decoding caches the keys and values of earlier tokens."""
         return MECHANISMS[self.config.mechanism].keeps_past
 
     def _sublayers(

@@ -242,7 +242,7 @@ def _wait(process: "subprocess.Popen[str]", limits: Limits, machine: Machine) ->
 
 
 def _memory(process: int) -> int:
-    """The bytes that a process uses; 0 where the system does not tell."""
+    """The bytes that a process uses; 0 where the system does not report it."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

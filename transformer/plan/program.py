@@ -142,7 +142,7 @@ class Program:
         return self
 
     def trips(self, loop: Instruction) -> int | None:
-        """How often a loop runs; None if that depends on data. A TPU's text does not say it, but the
+        """How often a loop runs; None if that depends on data. A TPU's text does not state it, but the
         condition compares the counter with a constant."""
         if known := re.search(r'known_trip_count":\s*\{"n":"(\d+)"', loop.rest):
             return int(known[1])

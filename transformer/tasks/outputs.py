@@ -27,7 +27,7 @@ class DecodingTask(Task):
     # What a search reads
 
     def as_read(self, record: Record, longest: int) -> Record:
-        """A record without what is longer than the search reads, so that no more of it is kept."""
+        """A record without what is longer than the search reads, so that no more of it stays in memory."""
         return record
 
     def input_examples(

@@ -19,7 +19,7 @@ class Plain:
 
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
-        What was not requested is left out; a number that is not finite is None."""
+        What was not requested is omitted; a number that is not finite is None."""
         values = self.fields() | {name: getattr(self, name) for name in self.computed}
         return {name: _plain(value) for name, value in values.items() if value is not None}
 

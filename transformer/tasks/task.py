@@ -1,7 +1,7 @@
 """The contract of a task: its corpus, its batches and its scores.
 
 Training knows records and examples only through a task. A *record* is what a corpus holds, such as a pair of
-sentences; an *example* its arrays. What more a task can do, it says by its class:
+sentences; an *example* its arrays. What else a task can do depends on its class:
 
 - `DecodingTask` (`transformer.tasks.outputs`): a search makes outputs of its records, such as translations;
 - `TextTask` (`transformer.tasks.text`): these are texts, which can be steered, spelled and re-ranked;
@@ -90,8 +90,8 @@ class Task(Batches):
         return cls(config)
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Decides in its config what the options of a new run leave open and its corpus tells, such as how
-        scores are computed. Returns sentences about it for people."""
+        """Decides in its config what the options of a new run leave open and its corpus determines, such as
+        how scores are computed. Returns sentences about it for people."""
         return []
 
     def save(self, folder: Path) -> None:

@@ -119,7 +119,7 @@ class Translation(TextTask, Lines):
         return cls(replace(config, model=model), cast(Tokenizers, ()))
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """How BLEU is computed and subwords are sampled; tells what languages the names of files tell."""
+        """How BLEU is computed and subwords are sampled. Reports the languages that the file names give."""
         data = with_method(self.data, self.tokenizers)
         training = self.config.training
         notes = []

@@ -90,7 +90,8 @@ def _reduced(
 ) -> tuple[Float[Array, "*time"], ...]:
     """The sum of the exponentials; the highest logit, that of the target, and the sum of the logits.
 
-    NVIDIA GPUs are told to find all in one pass over the logits; their compiler would make three.
+    On NVIDIA GPUs one explicit reduction computes all of them; their compiler would read the logits three
+    times.
     """
     if platform != "cuda":
         chosen = at_targets(platform, logits, targets)

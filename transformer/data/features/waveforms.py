@@ -51,7 +51,7 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
     out, the loudest is heard alone.
 
     Raises:
-      UserError: the file is missing, is no regular file, is no audio, is cut off, has no samples, too many,
+      UserError: the file is missing, is no regular file, is no audio, is truncated, has no samples, too many,
         too few a second, or samples that are not numbers from -1 to 1; or the libraries for audio are not
         installed.
     """
@@ -118,7 +118,7 @@ def _read(
 
 
 def _most(file: Any, path: Path) -> int:
-    """The most frames that may be read. Raises UserError if the header tells of more, or is wrong."""
+    """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)
     if cut and int(cut["declared"]) < STREAMED:

@@ -36,7 +36,7 @@ class Recording:
     """Of the file."""
     features: Float[np.ndarray, "t bands"] = field(repr=False)
     text: str = ""
-    """Empty if nothing is said, or if it is to be found."""
+    """Empty if nothing is said, or if it is to be recognised."""
     whole: audio.Statistics | None = field(default=None, repr=False)
     """Of all its frames, if it was truncated."""
 
@@ -294,7 +294,7 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     notes = []
     count = sum(not line.text for some in manifests.values() for line in some)
     if count:
-        notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is left out'}")
+        notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is dropped'}")
     if "validation" not in lists:
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"], digests)

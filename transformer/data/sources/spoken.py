@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 RATE = 16_000
 FRAME = 80  # samples between the points at which sounds are described (5 ms)
-HIGHEST = 7_600.0  # Hz; harmonics above it are left out
+HIGHEST = 7_600.0  # Hz; harmonics above it are omitted
 
 
 @dataclass(frozen=True)
