@@ -29,7 +29,7 @@ _LONG = re.compile(r"""[^\s/:'"]{256,}|[^\s:'"]{4097,}""")  # longer than a name
 
 def shortened(message: str) -> str:
     """A message in which what is too long for the name of a file ends with "..."."""
-    return _LONG.sub(lambda found: f"{found[0][:60]}...", message)
+    return _LONG.sub(lambda match: f"{match[0][:60]}...", message)
 
 
 def counted(number: int, noun: str) -> str:
@@ -39,5 +39,5 @@ def counted(number: int, noun: str) -> str:
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """Suggests similar words as ": did you mean ...?", or is empty if there are none."""
-    found = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
-    return f": did you mean {' or '.join(found)}?" if found else ""
+    similar = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(similar)}?" if similar else ""

@@ -44,10 +44,10 @@ class NotRegular(OSError):
 
 def address(path: Path | str) -> str | None:
     """The address that a path was before it was a `Path`; None for a path of this machine."""
-    found = _ADDRESS.fullmatch(os.fspath(path))
-    if not found:
+    match = _ADDRESS.fullmatch(os.fspath(path))
+    if not match:
         return None
-    scheme, rest = found[1].lower(), (found[2] or "").rstrip("/")
+    scheme, rest = match[1].lower(), (match[2] or "").rstrip("/")
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
 
 
@@ -128,22 +128,22 @@ def parse_json(text: str) -> Any:
       ValueError: it is not JSON, is nested too deeply, or has such numbers or a lone surrogate.
     """
     try:
-        found = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
         if _SURROGATE.search(text):
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except UnicodeEncodeError as error:
         raise ValueError("a lone surrogate (half of a character)") from error
-    return found
+    return value
 
 
 def parse_object(text: str) -> Json:
     """`parse_json` for a JSON object."""
-    found = parse_json(text)
-    if not isinstance(found, dict):
+    value = parse_json(text)
+    if not isinstance(value, dict):
         raise ValueError("not a JSON object")
-    return found
+    return value
 
 
 def _integer(digits: str) -> int:

@@ -13,10 +13,8 @@ from transformer.extras import library
 
 RATE = 16_000
 """Samples a second."""
-WINDOW = 400
-"""Samples of a window (25 ms)."""
-HOP = 160
-"""Samples from one window to the next (10 ms)."""
+WINDOW, HOP = 400, 160
+"""Samples of a window (25 ms), and from one to the next (10 ms)."""
 BANDS = 80
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
@@ -24,10 +22,10 @@ PIECE = 300 * RATE // HOP
 """Frames that are computed at once."""
 
 
-def resampled(wave: Float[np.ndarray, " samples"], rate: float, new_rate: float) -> Float[np.ndarray, " _"]:
+def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:
     """The waveform at another number of samples a second."""
-    new_wave: np.ndarray = library("soxr").resample(wave, rate, new_rate)
-    return new_wave.astype(np.float32)
+    found: np.ndarray = library("soxr").resample(wave, rate, wanted)
+    return found.astype(np.float32)
 
 
 def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarray, " _"]:
@@ -38,10 +36,10 @@ def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarr
 def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np.ndarray, "_ bands"]:
     """Features that take longer by a factor, by interpolation: the pitch stays (tempo perturbation, Ko et al.
     2015)."""
-    frames = np.arange(len(features))
-    positions = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
-    values: np.ndarray = np.stack([np.interp(positions, frames, band) for band in features.T], axis=1)
-    return values.astype(np.float32)
+    there = np.arange(len(features))
+    places = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
+    found: np.ndarray = np.stack([np.interp(places, there, band) for band in features.T], axis=1)
+    return found.astype(np.float32)
 
 
 # Features
@@ -51,8 +49,7 @@ def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np
 def mel_filters(bands: int = BANDS, rate: int = RATE, window: int = WINDOW) -> Float[np.ndarray, "bands f"]:
     """Triangles that are equally wide on Slaney's mel scale, linear up to 1,000 Hz and logarithmic above,
     each of area 1 over frequency (Slaney 1998)."""
-    linear = 200 / 3  # Hz of a mel below 1,000 Hz
-    octave = math.log(6.4) / 27  # logarithm of the factor of a mel above
+    linear, octave = 200 / 3, math.log(6.4) / 27  # Hz of a mel below 1,000 Hz; logarithm of its factor above
 
     def hertz(mel: np.ndarray) -> np.ndarray:
         return np.where(mel < 15, mel * linear, 1000 * np.exp((mel - 15) * octave))
@@ -80,27 +77,39 @@ def stft(wave: Float[Array, "*b samples"], window: int = WINDOW, hop: int = HOP)
 
 def _windowed(mirrored: Float[Array, "*b samples"], window: int, hop: int) -> Array:
     frames = 1 + (mirrored.shape[-1] - window) // hop
-    indices = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
-    return jnp.fft.rfft(mirrored[..., indices] * _hann(window), axis=-1)
+    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    return jnp.fft.rfft(mirrored[..., places] * _hann(window), axis=-1)
+
+
+def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
+    """The power in each mel band, a frame every 10 ms."""
+    return _banded(stft(wave), bands, rate)
+
+
+def _banded(spectrum: Array, bands: int, rate: int = RATE) -> Float[Array, "*b t bands"]:
+    return jnp.abs(spectrum) ** 2 @ jnp.asarray(mel_filters(bands, rate)).T
+
+
+def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array, "*b t bands"]:
+    """The natural logarithm of `mel`."""
+    return jnp.log(jnp.maximum(mel(wave, bands), FLOOR))
 
 
 def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Float[np.ndarray, "t bands"]:
-    """The natural logarithm of the power in each mel band, a frame every 10 ms. Some minutes are computed at
-    once, and one program computes all lengths within the same second."""
-    mirrored = np.pad(wave, WINDOW // 2, mode="reflect")
-    frames = 1 + len(wave) // HOP
+    """`log_mel` of a recording, some minutes at once. One program computes all lengths within the same
+    second."""
+    mirrored, frames = np.pad(wave, WINDOW // 2, mode="reflect"), 1 + len(wave) // HOP
     pieces = []
     for start in range(0, frames, PIECE):
         piece = mirrored[start * HOP :][: (PIECE - 1) * HOP + WINDOW]
-        logarithms = _logarithms(np.pad(piece, (0, -len(piece) % RATE)), bands)
-        pieces.append(np.asarray(logarithms)[: min(PIECE, frames - start)])
+        found = _logarithms(np.pad(piece, (0, -len(piece) % RATE)), bands)
+        pieces.append(np.asarray(found)[: min(PIECE, frames - start)])
     return np.concatenate(pieces)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, "t bands"]:
-    power = jnp.abs(_windowed(mirrored, WINDOW, HOP)) ** 2
-    return jnp.log(jnp.maximum(power @ jnp.asarray(mel_filters(bands)).T, FLOOR))
+    return jnp.log(jnp.maximum(_banded(_windowed(mirrored, WINDOW, HOP), bands), FLOOR))
 
 
 class Statistics(NamedTuple):
@@ -122,8 +131,8 @@ def normalised(
     """With mean 0 and deviation 1 of each band over the frames, or over the whole recording that they are
     from."""
     _, mean, deviation = whole or Statistics.of(features)
-    scaled: np.ndarray = (features - mean) / np.maximum(deviation, 1e-3)
-    return scaled
+    found: np.ndarray = (features - mean) / np.maximum(deviation, 1e-3)
+    return found
 
 
 def masked(
@@ -147,18 +156,17 @@ def masked(
       times: masks of each kind.
       most: largest part of the frames in a mask (p).
     """
-    size = features.shape
-    keep = jnp.ones_like(features, bool)
+    size, kept = features.shape, jnp.ones_like(features, bool)
     longest = jnp.minimum(frames, most * length)
     for number in range(times):
         for axis, whole, longest_of in ((1, size[1], bands), (0, length, longest)):
-            long, position = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
+            long, place = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
             extent = jnp.floor(long * (jnp.floor(longest_of) + 1))
-            start = jnp.floor(position * (whole - extent + 1))
+            start = jnp.floor(place * (whole - extent + 1))
             index = jnp.arange(size[axis])
             hidden = (index >= start) & (index < start + extent)
-            keep &= ~(hidden[None, :] if axis else hidden[:, None])
-    return jnp.where(keep, features, 0)
+            kept &= ~(hidden[None, :] if axis else hidden[:, None])
+    return jnp.where(kept, features, 0)
 
 
 # And back
@@ -169,13 +177,12 @@ def inverse_stft(
 ) -> Float[Array, " samples"]:
     """The wave whose windows have a spectrum `[t, f]`, or come nearest to it (Griffin and Lim 1984, Eq.
     6)."""
-    half = window // 2
-    frames = spectrum.shape[0]
+    half, frames = window // 2, spectrum.shape[0]
     pieces = jnp.fft.irfft(spectrum, window, axis=-1) * _hann(window)
-    indices = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
     length = max(samples + window, hop * (frames - 1) + window)
-    total = jnp.zeros(length).at[indices].add(pieces)
-    weight = jnp.zeros(length).at[indices].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
+    total = jnp.zeros(length).at[places].add(pieces)
+    weight = jnp.zeros(length).at[places].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
     return (total / jnp.maximum(weight, 1e-8))[half : half + samples]
 
 
@@ -210,8 +217,8 @@ def magnitudes(power: Float[Array, "t bands"], rate: int = RATE, rounds: int = 1
     filters = jnp.asarray(mel_filters(power.shape[1], rate))
     above = power @ filters
 
-    def turn(_: int, estimate: Array) -> Array:
-        return estimate * above / jnp.maximum(estimate @ filters.T @ filters, 1e-20)
+    def turn(_: int, found: Array) -> Array:
+        return found * above / jnp.maximum(found @ filters.T @ filters, 1e-20)
 
     start = power @ (filters / jnp.maximum((filters**2).sum(axis=1, keepdims=True), 1e-20))
     return jnp.sqrt(jax.lax.fori_loop(0, rounds, turn, start + 1e-12))
@@ -230,6 +237,6 @@ def sound_of(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, " samp
     if not len(features):
         return np.zeros(0, np.float32)
     silence = np.full((-len(features) % (RATE // HOP), features.shape[1]), math.log(FLOOR), np.float32)
-    wave = np.asarray(waveform(jnp.asarray(np.concatenate([features, silence]))))
-    wave = wave[: HOP * (len(features) - 1)]
-    return wave / max(1.0, float(np.abs(wave).max(initial=0)))
+    found = np.asarray(waveform(jnp.asarray(np.concatenate([features, silence]))))
+    found = found[: HOP * (len(features) - 1)]
+    return found / max(1.0, float(np.abs(found).max(initial=0)))

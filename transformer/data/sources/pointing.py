@@ -54,12 +54,12 @@ def hull(points: Sequence[Point]) -> list[Point]:
 
 def _chain(ordered: Sequence[Point]) -> list[Point]:
     """Half of a hull, from the first point to the last: every turn goes left."""
-    chain: list[Point] = []
+    kept: list[Point] = []
     for point in ordered:
-        while len(chain) > 1 and turn(chain[-2], chain[-1], point) <= 0:
-            chain.pop()
-        chain.append(point)
-    return chain
+        while len(kept) > 1 and turn(kept[-2], kept[-1], point) <= 0:
+            kept.pop()
+        kept.append(point)
+    return kept
 
 
 def turn(a: Point, b: Point, c: Point) -> int:
@@ -89,8 +89,7 @@ def pairs(task: str, split: str, seed: int = 0, lengths: Sequence[int] = LENGTHS
             f"no {split} split of the corpus {task}: there are {', '.join(TASKS)}, each with "
             f"{', '.join(SHARES)}"
         )
-    chance = random.Random(f"{task} {split} {seed}")
-    seen = set[str]()
+    chance, seen = random.Random(f"{task} {split} {seed}"), set[str]()
     while True:
         source, target = TASKS[task](chance, chance.choice(lengths))
         if source not in seen and split_of(" ".join(sorted(source.split()))) == split:

@@ -38,16 +38,16 @@ def open_texts(data: StreamConfig, progress: Progress = silent) -> Corpus:
         return _files(data, progress)
     if data.dataset == "built-in":
         return _built_in(data, progress)
-    sources, identity = tfds_texts(data, SPLITS)
-    splits = dict[str, Records](sources)
+    found, identity = tfds_texts(data, SPLITS)
+    splits = dict[str, Records](found)
     folder = tfds_folder(data, "texts", identity, splits, lambda text: bool(text) and not has_text(text))
     if "validation" in splits:
         return Corpus(data.dataset, splits, folder)
     train = splits["train"]
-    num_train = len(train) - max(1, round(HELD_OUT * len(train)))
-    if not num_train:
+    kept = len(train) - max(1, round(HELD_OUT * len(train)))
+    if not kept:
         raise UserError(f"{data.dataset} has one document, of which nothing can be held out for validation")
-    splits |= {"train": Part(train, 0, num_train), "validation": Part(train, num_train, len(train))}
+    splits |= {"train": Part(train, 0, kept), "validation": Part(train, kept, len(train))}
     return Corpus(data.dataset, splits, folder, HELD_OUT_NOTE)
 
 
@@ -96,11 +96,11 @@ def _built_in(data: StreamConfig, progress: Progress) -> Corpus:
 
 def check_texts(data: StreamConfig) -> None:
     """Raises UserError if text files are missing, or there is no training text among them."""
-    paths = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
-    for path in paths.values():
+    given = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
+    for path in given.values():
         with _opened(path):
             pass
-    if paths and "train" not in paths:
+    if given and "train" not in given:
         raise UserError("no training text: give --data.train")
 
 
@@ -109,10 +109,9 @@ def _files(data: StreamConfig, progress: Progress) -> Corpus:
     texts = {split: _text(getattr(data, split)) for split in SPLITS if getattr(data, split)}
     note = ""
     if "validation" not in texts:
-        text = texts["train"]
-        note = HELD_OUT_NOTE
-        num_train = len(text) - max(1, round(HELD_OUT * len(text)))
-        texts |= {"train": text[:num_train], "validation": text[num_train:]}
+        text, note = texts["train"], HELD_OUT_NOTE
+        cut = len(text) - max(1, round(HELD_OUT * len(text)))
+        texts |= {"train": text[:cut], "validation": text[cut:]}
         if not texts["train"]:
             raise UserError(
                 f"{data.train}: nothing of so short a text can be held out: give --data.validation"
@@ -120,8 +119,8 @@ def _files(data: StreamConfig, progress: Progress) -> Corpus:
     documents = {split: _documents(text, data.separator) for split, text in texts.items()}
     if data.separator is not None and not any(map(_is_separated(data.separator), texts.values())):
         raise UserError(f"--data.separator {data.separator!r}: no line of {data.train} is that; leave it out")
-    for split, split_documents in documents.items():
-        if not split_documents:
+    for split, found in documents.items():
+        if not found:
             raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
     digest = hashlib.blake2b(repr(sorted(documents.items())).encode()).hexdigest()
     folder = corpus_folder(data.cache_dir, "texts", digest)
@@ -167,11 +166,11 @@ def _is_separated(separator: str) -> Callable[[str], bool]:
 
 
 def _documents(text: str, separator: str | None) -> list[str]:
-    """The documents between lines that are the separator; empty ones are dropped."""
+    """The documents between lines that are the separator; empty ones are left out."""
     if separator is None:
         return [text]
-    parts: list[list[str]] = [[]]
-    for line in text.splitlines(keepends=True):
+    parts, lines = [[]], text.splitlines(keepends=True)  # type: list[list[str]], list[str]
+    for line in lines:
         if line.rstrip("\n") == separator:
             parts.append([])
         else:
