@@ -50,7 +50,7 @@ def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if function.__name__ == "__init__" else beartype(function)
 
 
-# Tracing makes many objects and hardly any garbage: collecting it as often as usual takes a tenth of the time.
+# Tracing makes many objects and hardly any garbage, which takes a tenth of the time to collect.
 gc.set_threshold(200_000, 20, 1000)
 
 # The hook rewrites modules as they are loaded, so it comes before anything that imports them.
