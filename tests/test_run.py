@@ -25,6 +25,7 @@ from transformer import (
 from transformer.config import differences
 from transformer.errors import Stopped, UserError
 from transformer.runs.config_json import from_json, to_json
+from transformer.runs.ranking import scores_of
 from transformer.systems.parameters import model_shapes
 from transformer.systems.presets import PRESETS
 from transformer.trainer import evaluator, loop, signals
@@ -150,12 +151,12 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
     assert translated == [0, 0]
     run = Run(tmp_path / "4")
     assert run.checkpoints.steps() == [4]
-    assert run.checkpoints._scores(4) == {}
+    assert scores_of(run.path / "checkpoints" / "4") == {}
     train(changed(config, evaluate_every=4), run.path, watch=quiet())
     assert same(run.path, finished)
     assert told(run.path) == told(finished)
     train(changed(config, evaluate_every=12), tmp_path / "12", watch=quiet())
-    assert Run(tmp_path / "12").checkpoints._scores(12)["merit"] >= 0
+    assert scores_of(tmp_path / "12" / "checkpoints" / "12")["merit"] >= 0
     assert (tmp_path / "12" / "results.json").exists()
 
 

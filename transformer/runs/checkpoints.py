@@ -1,115 +1,63 @@
-"""The checkpoints of a run: saved in the background, sealed, kept or deleted, found, restored, averaged."""
+"""The checkpoints of a run: saved in the background and sealed, found, restored, averaged."""
 
-import contextlib
-import dataclasses
 import errno
 import functools
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import absl.logging
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.errors import UserError
-from transformer.files import Json, MiB, forbid_links, parse_object, read_text, temp_sibling
+from transformer.files import forbid_links, temp_sibling
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import allowed
-from transformer.runs.log import LOSSES, Log, standing
-from transformer.runs.mirror import Mirror
+from transformer.runs.items import items_of, state_of
+from transformer.runs.ranking import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, first_line, read, seal
+from transformer.runs.stores import RunStore
 from transformer.runtime.arrays import as_global_arrays, on_host
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.training.step import TrainState
 
 log = logging.getLogger("transformer")
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
-_HEAVY = re.compile(
-    r"checkpoints/[^/]+/(?!metrics/|manifest)|(average|damaged|tensorboard|profile)/|report\.html|memory\.prof"
-)
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
-
-
-def is_light(name: str) -> bool:
-    """Whether a file of a run is copied from a remote one at once: what is small and always read."""
-    return not _HEAVY.match(name)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Best:
-    """Keeps the best checkpoint."""
-
-    best_of: Callable[[Mapping[int, Json | None]], int | None]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        best = self.best_of({each.step: each.metrics for each in checkpoints})
-        return [each.step == best for each in checkpoints]
-
-
-class _Manager(ocp.CheckpointManager):
-    """Orbax's, which would read the scores of earlier checkpoints whatever their size and type.
-
-    Args:
-      scores_of: the scores of a checkpoint that is there.
-    """
-
-    def __init__(self, scores_of: Callable[[int], Json], *args: Any, **options: Any) -> None:
-        self._scores_of = scores_of  # first, as the others ask for them
-        super().__init__(*args, **options)
-
-    def metrics(self, step: int) -> Json:
-        return self._scores_of(step)
 
 
 class Checkpoints:
     """The checkpoints of a run directory.
 
     Args:
-      path: the run directory.
+      store: where the directory is.
       keep_last: how many of the newest are kept, besides the best.
-      name: of the run, for messages.
-      mirror: of a remote run, whose copy is `path`. Then the main process alone saves.
     """
 
-    def __init__(self, path: Path, keep_last: int, name: str = "", mirror: Mirror | None = None) -> None:
+    def __init__(self, store: RunStore, keep_last: int) -> None:
         # Orbax logs a lot, and a full disk once per array; `not_written` reports it once
         absl.logging.set_verbosity(absl.logging.FATAL)
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        self.path, self.keep_last, self.name, self.mirror = path, keep_last, name or str(path), mirror
-        self._sender = ThreadPoolExecutor(1)
-        self._sending: Future[None] | None = None
+        self.store = store
+        self.path = store.folder
+        self.keep_last = keep_last
+        self.name = store.name
+        self._pending: Callable[[], None] | None = None  # waits for the checkpoint that is being saved
 
     @functools.cached_property
-    def _manager(self) -> ocp.CheckpointManager:
-        keep = policies.AnyPreservationPolicy(
-            [
-                policies.LatestN(self.keep_last),
-                _Best(self._best_of),
-            ]
-        )
-        saving = {0} if self.mirror else None  # the processes that save; None: all
-        options = ocp.CheckpointManagerOptions(
-            best_fn=standing,  # Orbax stores scores only with one
-            preservation_policy=keep,
-            create=not saving,
-            multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=saving),
-        )
-        (self.path / "checkpoints").mkdir(exist_ok=True)
-        return _Manager(
-            self._scores,
-            (self.path / "checkpoints").absolute(),
-            options=options,
-            item_names=("model", "training"),
-        )
+    def _manager(self) -> Manager:
+        return Manager(self.path, self.keep_last, self.store.savers)
+
+    @property
+    def _is_saver(self) -> bool:
+        """Whether this process saves."""
+        return self.store.savers is None or jax.process_index() in self.store.savers
 
     def save(self, state: TrainState, scores: dict[str, float] | None = None) -> None:
         """Starts to write a checkpoint of the state in the background; `finish_saving` waits for it. An
@@ -124,9 +72,9 @@ class Checkpoints:
         Raises:
           UserError: it could not be written; earlier checkpoints are unchanged.
         """
-        stored = on_host if self.mirror else as_global_arrays
+        stored = as_global_arrays if self.store.savers is None else on_host
         items = ocp.args.Composite(
-            **{name: ocp.args.StandardSave(stored(item)) for name, item in _items(state).items()}
+            **{name: ocp.args.StandardSave(stored(item)) for name, item in items_of(state).items()}
         )
         step = int(state.step)
         self.finish_saving()
@@ -135,7 +83,7 @@ class Checkpoints:
             return
         if is_main_process():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
-        if self.mirror and not is_main_process():
+        if not self._is_saver:
             return
         try:
             if there:
@@ -143,17 +91,13 @@ class Checkpoints:
             self._manager.save(step, args=items, metrics=scores)
         except Exception as error:
             raise not_written(self.name, error) from error
-        if self.mirror:
-            self._sending = self._sender.submit(self._send)
+        self._pending = self.store.completing(self._complete)
 
-    def _send(self) -> None:
-        """Completes a checkpoint, and sends what is new to the remote run."""
-        assert self.mirror
+    def _complete(self) -> None:
+        """Waits until pending checkpoints are written, and seals them with the hashes of their files."""
         self._manager.wait_until_finished()
-        self._seal()
-        self.mirror.push()
-
-    def _seal(self) -> None:
+        if not is_main_process():
+            return
         for step in self.steps():
             if not (self._place(step) / MANIFEST).exists():
                 seal(self._place(step))
@@ -170,30 +114,20 @@ class Checkpoints:
         Raises:
           UserError: as `save`; another process has taken the remote run over.
         """
+        finish = self._pending or self._complete
+        self._pending = None
         try:
-            if self._sending:
-                sending, self._sending = self._sending, None
-                sending.result()
-            elif not self.mirror:
-                self._manager.wait_until_finished()
-                if is_main_process():
-                    self._seal()
-            self._meet("checkpoints")
+            if self._is_saver:
+                finish()
+            self.store.meet("checkpoints")
         except UserError:
             raise
         except Exception as error:
             raise not_written(self.name, error) from error
 
-    def _meet(self, what: str) -> None:
-        """Waits for the other processes. Then all see the same checkpoints."""
-        barrier(what)
-        if self.mirror and not is_main_process():
-            self.mirror.refresh(is_light)
-
-    def _fetch(self, prefix: str, *like: Variables) -> None:
-        """Copies what a remote run has under a name, if it is no larger than such items may be."""
-        if self.mirror:
-            self.mirror.pull(prefix, sum(map(allowed, like)))
+    def _pull(self, prefix: str, *like: Variables) -> None:
+        """Makes the files under a name readable, if they are no larger than such items may be."""
+        self.store.pull(prefix, sum(map(allowed, like)))
 
     def _place(self, step: int) -> Path:
         return self.path / "checkpoints" / str(step)
@@ -210,8 +144,8 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             raise UserError(f"{self.name} holds no checkpoint yet")
-        scores = {step: self._scores(step) for step in steps}
-        best = self._best_of(scores)
+        scores = {step: scores_of(self._place(step)) for step in steps}
+        best = best_of(scores, self.path)
         for step, each in scores.items():
             if not each and os.path.lexists(self._place(step) / "metrics"):
                 log.warning(
@@ -223,62 +157,22 @@ class Checkpoints:
                 )
         return steps[-1] if best is None else best
 
-    def _scores(self, step: int) -> Json:
-        """The scores of a checkpoint, which are numbers; none if it was not measured, or they are a link."""
-        file = self._place(step) / "metrics" / "metrics"
-        if file.is_symlink() or file.parent.is_symlink():
-            return {}
-        try:
-            stored = parse_object(read_text(file, MiB))
-        except (OSError, ValueError):
-            return {}
-        return {name: value for name, value in stored.items() if type(value) in (int, float)}
-
-    def _best_of(self, scores: Mapping[int, Json | None]) -> int | None:
-        """The best of checkpoints, by step, in order; None if none was measured."""
-        measured = {step: each for step, each in scores.items() if each}
-        if not all(any(name in each for name in LOSSES) for each in measured.values()):
-            # earlier versions wrote the loss only to the log
-            logged = {each["step"]: each for each in Log(self.path / "metrics.jsonl").records("evaluation")}
-            measured = {step: logged.get(step, {}) | each for step, each in measured.items()}
-        found: dict[int, tuple[float, float]] = {}
-        for step, each in measured.items():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                found[step] = standing(each)
-        return max(found, key=found.__getitem__, default=None)
-
-    def restore(self, step: int, like: TrainState) -> TrainState:
-        """The training state of a step; `like` gives its structure, shapes and placement.
-
-        Raises:
-          UserError: the checkpoint is missing or damaged, or belongs to another model.
-        """
-        shapes = _items(like)
-        self._fetch(f"checkpoints/{step}/", *shapes.values())
-        with self._named():
-            model, training = (read(self._place(step), shapes[name], name) for name in shapes)
-        params = training.get("params") or model["params"]
-        return TrainState(
-            step=training["step"],
-            params=params,
-            optimizer=training["optimizer"],
-            statistics={name: value for name, value in model.items() if name != "params"},
-            average=None if like.average is None else model["params"],
-            carry=training.get("carry", ()),
-        )
-
     def resume(self, like: TrainState, say: Callable[[str], None]) -> TrainState | None:
         """Restores the newest intact checkpoint. Damaged ones are moved to `damaged/` and reported by `say`.
         None if there are no checkpoints.
+
+        Args:
+          like: gives the state's structure, shapes and placement.
+          say: shows a message.
 
         Raises:
           UserError: all are damaged; one cannot be copied from a remote run.
         """
         damaged: list[tuple[int, UserError]] = []
         for step in reversed(self.steps()):
-            self._fetch(f"checkpoints/{step}/", *_items(like).values())  # what cannot be copied is no damage
+            self._pull(f"checkpoints/{step}/", *items_of(like).values())  # what cannot be copied is no damage
             try:
-                state = self.restore(step, like)
+                state = self._restored(step, like)
             except UserError as error:
                 damaged.append((step, error))
                 continue
@@ -290,13 +184,19 @@ class Checkpoints:
                     aside.parent.mkdir(exist_ok=True)
                     os.replace(self._place(bad), aside)
                 say(f"{reason}. Moved to {aside}; resuming from step {step}")
-            if damaged and self.mirror and is_main_process():
-                self.mirror.push()
-            self._meet("moved")
+            if damaged:
+                self.store.push()
+            self.store.meet("moved")
             return state
         if damaged:
             raise damaged[0][1]
         return None
+
+    def _restored(self, step: int, like: TrainState) -> TrainState:
+        shapes = items_of(like)
+        with self.store.named():
+            model, training = (read(self._place(step), shapes[name], name) for name in shapes)
+        return state_of(model, training, averages=like.average is not None)
 
     def variables(self, checkpoint: str | int, like: Variables) -> Variables:
         """A checkpoint's model variables.
@@ -309,17 +209,14 @@ class Checkpoints:
           UserError: there is no such checkpoint, or it is damaged or belongs to another model.
         """
         if checkpoint == "average":
-            self._fetch("average/", like)
+            self._pull("average/", like)
             stored = self.path / "average"
-            with self._named():
+            with self.store.named():
                 return read(stored, like) if stored.exists() else self.averaged(None, like)
         step = self.find(checkpoint)
-        self._fetch(f"checkpoints/{step}/model/", like)
-        with self._named():
+        self._pull(f"checkpoints/{step}/model/", like)
+        with self.store.named():
             return read(self._place(step), like, "model")
-
-    def _named(self) -> contextlib.AbstractContextManager[None]:
-        return self.mirror.named() if self.mirror else contextlib.nullcontext()
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.
@@ -374,24 +271,8 @@ class Checkpoints:
         finally:
             for left in self.path.glob(f"{partial.name}*"):
                 shutil.rmtree(left, ignore_errors=True)
-        if self.mirror:
-            self.mirror.push()
+        self.store.push()
         return place
-
-
-def _items(state: TrainState) -> dict[str, Variables]:
-    """What a checkpoint stores, by item."""
-    return {"model": state.best_variables, "training": _resume_items(state)}
-
-
-def _resume_items(state: TrainState) -> Json:
-    """What resuming needs besides the model for decoding."""
-    items = {"step": state.step, "optimizer": state.optimizer}
-    if state.average is not None:
-        items["params"] = state.params
-    if jax.tree.leaves(state.carry):
-        items["carry"] = state.carry
-    return items
 
 
 def not_written(path: Path | str, error: Exception) -> UserError:

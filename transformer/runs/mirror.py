@@ -1,4 +1,4 @@
-"""A run directory in an object store, and its copy here.
+"""A run directory in an object store, and its copy on this machine.
 
 A store has no locks, no links and no renaming, so these are the promises:
 
@@ -18,13 +18,17 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from transformer.data.remote import (
     WRITER,
     Allowance,
     announce,
+    check_new,
     copy,
     hashed,
     listed,
@@ -34,52 +38,119 @@ from transformer.data.remote import (
 )
 from transformer.data.store import cache_root
 from transformer.errors import UserError
-from transformer.files import LARGEST_FILE, MiB, append_flags, atomic_open, write_whole
+from transformer.files import LARGEST_FILE, MiB, address, append_flags, atomic_open, write_whole
+from transformer.runs.contents import checkpoint_of, is_light, whole
 from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
+from transformer.runtime.hosts import barrier, is_main_process
 
 MOST = 4 * LARGEST_FILE  # of what is copied at once, in bytes
 LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile
-Wanted = Callable[[str], bool]
-"""Whether a file, by its name in a folder, is to be copied."""
 
 
 class TakenOver(UserError):
     """Another process writes to the folder."""
 
 
-class Mirror:
-    """A remote folder, and its copy here.
+class RemoteStore:
+    """The `RunStore` of a remote run: works in a copy of its folder.
 
     Args:
-      where: its address.
-      writer: the index of the process that will work in the copy, which no other may use until `close`. None:
-        it is read, and programs share the copy.
+      path: its address.
+      writes: whether this process will work in the copy, which no other may use then. Otherwise it is read,
+        and programs share the copy.
 
     Raises:
       UserError: the store cannot be reached; another process of this machine writes there.
     """
 
-    def __init__(self, where: str, writer: int | None = None) -> None:
-        if writer is not None and where.startswith(("http:", "https:")):
+    def __init__(self, path: Path | str, writes: bool = False) -> None:
+        where = address(path)
+        assert where
+        if writes and where.startswith(("http:", "https:")):
             raise UserError(f"{where}: it cannot be written; train in a folder or a bucket (gs://, s3://)")
-        self.where = where
-        name = f"{hashed(where)}{'' if writer is None else f'-{writer}'}"
-        self.folder = cache_root(None) / "remote" / "folders" / name / where.rsplit("/", 1)[-1]
+        self.name = where
+        self.savers: set[int] | None = {0}  # each process may have a disk of its own
+        copy_name = f"{hashed(where)}-{jax.process_index()}" if writes else hashed(where)
+        self.folder = cache_root(None) / "remote" / "folders" / copy_name / where.rsplit("/", 1)[-1]
         self._index = self.folder.parent / "index.json"
         self._mark: bytes | None = None
         self._turn = threading.Lock()
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of the files that are the same there
+        self._sender = ThreadPoolExecutor(1)
         with reaching(where):
             self._store, self._root = opened(where)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._shared = writer is None
+        self._shared = not writes
         self._kept = self.folder.parent / WRITER  # this writer's mark, until all is sent
         self._lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_RDWR | os.O_APPEND)
         self._unlock = weakref.finalize(self, os.close, self._lock)
-        if not self._shared:
+        if writes:
             lock(self._lock, where)
             self._send_the_rest()
+        self._refresh()
+
+    @property
+    def location(self) -> str:
+        return self.name
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        where = address(path)
+        assert where
+        check_new(where)
+
+    @contextlib.contextmanager
+    def created(self) -> Iterator[Path]:
+        try:
+            yield self.folder
+            self.push()
+        finally:
+            self._close()
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Marks the folder as written to by this job, which ends the claim of any other. At the end, sends
+        what was not sent yet and removes the copy; if that fails, it is kept."""
+        if is_main_process():
+            self._claim()
+        try:
+            yield
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave()
+
+    def _claim(self) -> None:
+        about = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(8)}"
+        self._mark = about.encode()
+        with reaching(self.name):
+            self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
+        write_whole(self._kept, self._mark)
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        keep = True
+        try:
+            if not isinstance(error, TakenOver):
+                self.push()
+            keep = False
+        except TakenOver:
+            keep = False
+            if error is None:
+                raise
+        except UserError as failed:
+            raise UserError(
+                f"{failed}. What was not sent is in {self.folder}: the same command with --run-dir "
+                f"{self.name} sends it"
+            ) from failed
+        finally:
+            self._close(keep)
+
+    def _close(self, keep: bool = False) -> None:
+        """Lets others use the copy, and removes a writer's unless it is to be kept."""
+        if not self._shared and not keep:
+            shutil.rmtree(self.folder.parent, ignore_errors=True)
+        self._unlock()
 
     def _send_the_rest(self) -> None:
         """Sends what an earlier process of this machine could not, unless another one has written since."""
@@ -92,35 +163,36 @@ class Mirror:
             self._kept.unlink()
         self._mark = None
 
-    def refresh(self, wanted: Wanted) -> None:
-        """Copies the files that are wanted, and deletes here what is gone there, and checkpoints without a
-        manifest."""
-        with self._turn, self._alone(), reaching(self.where):
-            there = _whole(self._listing())
+    def _refresh(self) -> None:
+        """Copies what is small and always read, and deletes here what is gone there, and checkpoints without
+        a manifest."""
+        with self._turn, self._alone(), reaching(self.name):
+            there = whole(self._listing())
             for path in [path for path in self.folder.rglob("*") if path.is_file()]:
-                if self._name(path) not in there:
+                if self._relative(path) not in there:
                     path.unlink()
             for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
-            self._copy(there, wanted, MOST)
+            self._copy(there, is_light, MOST)
 
     def pull(self, prefix: str, most: int) -> None:
-        """Copies the files whose names begin so. Raises UserError if they have more than `most` bytes."""
-        with self._turn, self._alone(), reaching(self.where):
-            self._copy(_whole(self._listing()), lambda name: name.startswith(prefix), most, f"/{prefix}")
+        with self._turn, self._alone(), reaching(self.name):
+            self._copy(whole(self._listing()), lambda name: name.startswith(prefix), most, f"/{prefix}")
 
-    def _copy(self, there: dict[str, Any], wanted: Wanted, most: int, part: str = "") -> None:
-        known, names = _read(self._index), list(filter(wanted, there))
+    def _copy(self, there: dict[str, Any], wanted: Callable[[str], bool], most: int, part: str = "") -> None:
+        """Copies the files that are wanted, by their names."""
+        known = _read(self._index)
+        names = list(filter(wanted, there))
         old = [
             name
             for name in names
             if known.get(name) != version(there[name]) or not (self.folder / name).is_file()
         ]
         sizes = {name: there[name].get("size") or 0 for name in names}
-        Allowance(f"{self.where}{part}", most).take(sum(sizes.values()))
-        announce(sum(sizes[name] for name in old), self.where)
-        allowance = Allowance(f"{self.where}{part}", most)
+        Allowance(f"{self.name}{part}", most).take(sum(sizes.values()))
+        announce(sum(sizes[name] for name in old), self.name)
+        allowance = Allowance(f"{self.name}{part}", most)
         allowance.take(sum(sizes[name] for name in set(names) - set(old)))
         for name in old:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -130,28 +202,17 @@ class Mirror:
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}
         self._remember({name: known[name] for name in there if name in known})
 
-    def claim(self) -> None:
-        """Marks the folder as written to by this process, which ends the claim of any other."""
-        about = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(8)}"
-        self._mark = about.encode()
-        with reaching(self.where):
-            self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
-        write_whole(self._kept, self._mark)
-
     def push(self) -> None:
-        """Makes the folder equal to the copy, for all files that were changed, added or deleted here.
-
-        Raises:
-          UserError: another process has taken the folder over; the store cannot be written to.
-        """
-        with self._turn, self._alone(), reaching(self.where):
+        """Makes the folder equal to the copy, for all files that were changed, added or deleted here."""
+        if not is_main_process():
+            return
+        with self._turn, self._alone(), reaching(self.name):
             self._check_claim()
-            here = {self._name(path): path for path in self.folder.rglob("*") if path.is_file()}
-            here = {name: path for name, path in here.items() if _is_whole(name, here)}
+            here = whole({self._relative(path): path for path in self.folder.rglob("*") if path.is_file()})
             gone = {name for name in self._sent if name not in here}
             if self._mark:  # checkpoints are deleted here of which only a part was copied
-                kept = {_checkpoint(name) for name in here}
-                gone |= {name for name in self._listing() if _checkpoint(name) not in kept | {""}}
+                kept = {checkpoint_of(name) for name in here}
+                gone |= {name for name in self._listing() if checkpoint_of(name) not in kept | {""}}
             for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.rm_file(f"{self._root}/{name}")
@@ -166,22 +227,29 @@ class Mirror:
                     self._store.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
                     self._store.pipe_file(f"{self._root}/{name}", here[name].read_bytes())
                 self._sent[name] = now
-            there = _whole(self._listing())
+            there = whole(self._listing())
             self._remember({name: version(there[name]) for name in self._sent if name in there})
+
+    def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
+        """In the background."""
+
+        def send() -> None:
+            complete()
+            self.push()
+
+        return self._sender.submit(send).result
+
+    def meet(self, what: str) -> None:
+        barrier(what)
+        if not is_main_process():
+            self._refresh()
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Messages of errors name the address in place of the copy."""
         try:
             yield
         except UserError as error:
-            raise type(error)(str(error).replace(str(self.folder), self.where)) from error
-
-    def close(self, keep: bool = False) -> None:
-        """Lets others use the copy, and removes a writer's unless it is to be kept."""
-        if not self._shared and not keep:
-            shutil.rmtree(self.folder.parent, ignore_errors=True)
-        self._unlock()
+            raise type(error)(str(error).replace(str(self.folder), self.name)) from error
 
     def _check_claim(self) -> None:
         if self._mark is None:
@@ -192,12 +260,12 @@ class Mirror:
             mark = b"somebody who deleted it"
         if mark != self._mark:
             who = mark.decode(errors="replace").rpartition(",")[0] or "another process"
-            raise TakenOver(f"{self.where}: {who} has taken this run over; this process ends")
+            raise TakenOver(f"{self.name}: {who} has taken this run over; this process ends")
 
     def _listing(self) -> dict[str, dict[str, Any]]:
         return listed(self._store, self._root)
 
-    def _name(self, path: Path) -> str:
+    def _relative(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
 
     def _remember(self, versions: dict[str, str]) -> None:
@@ -214,28 +282,6 @@ class Mirror:
             yield
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
-
-
-def _checkpoint(name: str) -> str:
-    """The checkpoint that a file belongs to, or the average; empty for others."""
-    parts = name.split("/")
-    if parts[0] == "checkpoints" and len(parts) > 1:
-        return f"checkpoints/{parts[1]}"
-    return parts[0] if parts[0] == "average" else ""
-
-
-def _whole(names: dict[str, Any]) -> dict[str, Any]:
-    return {name: about for name, about in names.items() if _is_whole(name, names)}
-
-
-def _is_whole(name: str, names: dict[str, Any]) -> bool:
-    """Whether a file is part of a run and complete: nothing hidden, temporary or local, and no checkpoint
-    without its manifest."""
-    parts = name.split("/")
-    if any(part.startswith(".") or ".orbax-checkpoint-tmp" in part for part in parts) or "" in parts:
-        return False  # among them names that would lead out of the folder
-    checkpoint = _checkpoint(name)
-    return name != "lock" and (checkpoint in ("", "average") or f"{checkpoint}/{MANIFEST}" in names)
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -12,39 +12,23 @@
     report.html          all of this as a page
     lock                 held during training
 
-It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.mirror`).
+It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.stores`).
 """
 
 import contextlib
 import functools
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from transformer.config import Config
-from transformer.data.remote import check_new
 from transformer.errors import UserError
-from transformer.files import (
-    MiB,
-    address,
-    append_flags,
-    check_name,
-    display_path,
-    folder_whole,
-    forbid_links,
-    read_text,
-    write_whole,
-)
+from transformer.files import MiB, check_name, forbid_links, read_text, write_whole
 from transformer.model.parameters import Variables
-from transformer.runs.checkpoints import Checkpoints, is_light, not_written
+from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
-from transformer.runs.lock import lock
 from transformer.runs.log import Log
-from transformer.runs.mirror import Mirror, TakenOver
-from transformer.runtime.hosts import is_main_process
+from transformer.runs.stores import RunStore, store_type
 from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 
@@ -60,6 +44,7 @@ class Run:
       UserError: it is missing, or not a run directory.
 
     Attributes:
+      store: where the directory is.
       path: the folder on this machine: of a remote run, the copy.
       name: the run, as the user names it.
     """
@@ -68,11 +53,9 @@ class Run:
         if not os.fspath(path):
             raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
-        self.name, where = display_path(path), address(path)
-        self.mirror = Mirror(where, jax.process_index() if writes else None) if where else None
-        if self.mirror:
-            self.mirror.refresh(is_light)
-        self.path = self.mirror.folder if self.mirror else Path(path)
+        self.store: RunStore = store_type(path)(path, writes)
+        self.name = self.store.name
+        self.path = self.store.folder
         if not os.path.isdir(self.path):  # also if the name is too long
             raise UserError(f"{self.name}: no such run directory")
         try:
@@ -110,14 +93,9 @@ class Run:
           UserError: the path exists already, or cannot be written; the config is invalid.
         """
         cls.check_free(path)
-        where = address(path)
-        mirror = Mirror(where, jax.process_index()) if where else None
+        store = store_type(path)(path, writes=True)
         try:
-            with contextlib.ExitStack() as open_:
-                if mirror:
-                    open_.callback(mirror.close)
-                    mirror.refresh(is_light)
-                partial = mirror.folder if mirror else open_.enter_context(folder_whole(Path(path)))
+            with store.created() as partial:
                 task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
@@ -125,28 +103,15 @@ class Run:
                 run = cls(partial)  # refuses what could not be opened again
                 if variables is not None:
                     run.checkpoints.store_model(0, variables)
-                if mirror:
-                    mirror.push()
         except OSError as error:
-            raise UserError(f"cannot create {display_path(path)}: {error.strerror}") from error
+            raise UserError(f"cannot create {store.name}: {error.strerror}") from error
         return cls(path)
 
     @staticmethod
     def check_free(path: Path | str) -> None:
         """Raises UserError if a run directory cannot be created."""
-        path = Path(path)
-        check_name(path)
-        if where := address(path):
-            check_new(where)
-            return
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists already: name a new directory")
-        above = next(folder for folder in path.absolute().parents if folder.exists())
-        try:  # permission bits are not enough on every file system
-            tempfile.TemporaryFile(dir=above).close()
-        except OSError as error:
-            reason = f"{above} is not a writable folder ({error.strerror})"
-            raise UserError(f"cannot create {path}: {reason}") from None
+        check_name(Path(path))
+        store_type(path).check_free(path)
 
     def check_resumable(self) -> None:
         """Raises UserError if this model was imported."""
@@ -159,55 +124,24 @@ class Run:
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
         """Locks the run directory for training. The lock ends with the process, however it ends. A remote one
-        is taken over from another process (`transformer.runs.mirror`).
+        is taken over from another process.
 
         Raises:
           UserError: another process trains here; the directory contains a link, which could lead outside, or
             cannot be written.
         """
         forbid_links(self.path, "a run directory may contain")
-        with contextlib.ExitStack() as held:
-            try:
-                if is_main_process():
-                    file = held.enter_context(open(self.path / "lock", "a+", opener=append_flags))
-                    lock(file.fileno(), self.name)
-            except OSError as error:
-                raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
-            if self.mirror and is_main_process():
-                self.mirror.claim()
+        with self.store.claimed():
             try:
                 yield
-            except BaseException as error:
-                self._close(error)
-                if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                    raise not_written(self.name, error) from error
+            except BrokenPipeError:
                 raise
-            self._close()
-
-    def _close(self, error: BaseException | None = None) -> None:
-        """Sends what a remote run does not have yet, and removes the copy. If that fails, it is kept."""
-        if not self.mirror:
-            return
-        try:
-            if not isinstance(error, TakenOver):
-                self.publish()
-        except TakenOver:
-            self.mirror.close()
-            if error is None:
-                raise
-        except UserError as failed:
-            self.mirror.close(keep=True)
-            raise UserError(
-                f"{failed}. What was not sent is in {self.path}: the same command with --run-dir {self.name} "
-                "sends it"
-            ) from failed
-        else:
-            self.mirror.close()
+            except OSError as error:
+                raise not_written(self.name, error) from error
 
     def publish(self) -> None:
         """Sends what was changed here to a remote run directory."""
-        if self.mirror and is_main_process():
-            self.mirror.push()
+        self.store.push()
 
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run was started with."""
@@ -228,13 +162,13 @@ class Run:
         Raises:
           UserError: a file is missing or damaged.
         """
-        with self.mirror.named() if self.mirror else contextlib.nullcontext():
+        with self.store.named():
             return find_system(self.config.system).task.load(self.config, self.path)
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
         """Its checkpoints."""
-        return Checkpoints(self.path, self.config.training.keep_last, self.name, self.mirror)
+        return Checkpoints(self.store, self.config.training.keep_last)
 
     @functools.cached_property
     def log(self) -> Log:

@@ -61,7 +61,7 @@ def distill(
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
     about = {
-        "teacher": run.name if run.mirror else str(run.path.absolute()),
+        "teacher": run.store.location,
         "checkpoint": step,
         **dataclasses.asdict(decoding),
     }

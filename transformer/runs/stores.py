@@ -1,0 +1,142 @@
+"""Where a run directory is: on this machine, or at a remote address with a copy here.
+
+`store_type` alone tells one from the other; everything else uses a `RunStore`.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from transformer.errors import UserError
+from transformer.files import address, append_flags, folder_whole
+from transformer.runs.lock import lock
+from transformer.runs.mirror import RemoteStore
+from transformer.runtime.hosts import barrier, is_main_process
+
+
+class RunStore(Protocol):
+    """What a run needs of the place where its directory is.
+
+    Args of the constructor: the path or address, and whether this process will write there.
+
+    Attributes:
+      folder: the run directory on this machine, or the copy of a remote one.
+      name: the run, as the user names it.
+      savers: the processes that save checkpoints. None: all, each its part.
+    """
+
+    folder: Path
+    name: str
+    savers: set[int] | None
+
+    @property
+    def location(self) -> str:
+        """Its absolute path, or its address."""
+        ...
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        """Raises UserError if a run directory cannot be created there."""
+        ...
+
+    def created(self) -> contextlib.AbstractContextManager[Path]:
+        """The folder to write a new run into, which is there completely after the block, or not at all."""
+        ...
+
+    def claimed(self) -> contextlib.AbstractContextManager[None]:
+        """This job alone trains there. The claim ends with the process, however that ends.
+
+        Raises:
+          UserError: another process trains there; it cannot be written to.
+        """
+        ...
+
+    def pull(self, prefix: str, most: int) -> None:
+        """Makes the files whose names begin so readable in `folder`.
+
+        Raises:
+          UserError: they must be copied, and have more than `most` bytes.
+        """
+        ...
+
+    def push(self) -> None:
+        """Publishes what the main process has changed in `folder`.
+
+        Raises:
+          UserError: it cannot be written to; another process has taken the run over.
+        """
+        ...
+
+    def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
+        """Has a checkpoint completed and published; returns the function that waits for this."""
+        ...
+
+    def meet(self, what: str) -> None:
+        """Waits for the other processes. Then all see the same checkpoints."""
+        ...
+
+    def named(self) -> contextlib.AbstractContextManager[None]:
+        """Errors raised in the block name the run as the user does."""
+        ...
+
+
+class LocalStore:
+    """A folder of this machine, or one that all processes share."""
+
+    savers: set[int] | None = None
+
+    def __init__(self, path: Path | str, writes: bool = False) -> None:
+        self.folder = Path(path)
+        self.name = str(path)
+
+    @property
+    def location(self) -> str:
+        return str(self.folder.absolute())
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists already: name a new directory")
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        try:  # permission bits are not enough on every file system
+            tempfile.TemporaryFile(dir=above).close()
+        except OSError as error:
+            reason = f"{above} is not a writable folder ({error.strerror})"
+            raise UserError(f"cannot create {path}: {reason}") from None
+
+    def created(self) -> contextlib.AbstractContextManager[Path]:
+        return folder_whole(self.folder)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            if is_main_process():
+                try:
+                    file = held.enter_context(open(self.folder / "lock", "a+", opener=append_flags))
+                    lock(file.fileno(), self.name)
+                except OSError as error:
+                    raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
+            yield
+
+    def pull(self, prefix: str, most: int) -> None:
+        pass
+
+    def push(self) -> None:
+        pass
+
+    def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
+        return complete
+
+    def meet(self, what: str) -> None:
+        barrier(what)
+
+    def named(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def store_type(path: Path | str) -> type[LocalStore] | type[RemoteStore]:
+    """The kind of store that a path or an address is in."""
+    return RemoteStore if address(path) else LocalStore
