@@ -301,3 +301,24 @@ def test_a_store_that_fails(config, machine, store, monkeypatch: pytest.MonkeyPa
     assert "checkpoints/8/manifest.json" in names(store)
     train(config, RUN, watch=quiet())
     assert Run(RUN).checkpoints.steps()[-1] == 8
+
+
+def test_what_was_not_sent_before_an_interrupt_is_sent_later(config, machine, store, monkeypatch) -> None:
+    train(changed(config, steps=4), RUN, watch=quiet())
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def write() -> None:
+        run = Run(RUN, writes=True)
+        with run.claimed():
+            (run.path / "note").write_text("unsent")
+            monkeypatch.setattr(type(store), "pipe_file", interrupt)
+
+    ordinary = type(store).pipe_file
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    monkeypatch.setattr(type(store), "pipe_file", ordinary)
+    assert "note" not in names(store)
+    Run(RUN, writes=True)
+    assert store.cat("/bucket/run/note") == b"unsent"
