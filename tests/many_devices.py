@@ -46,7 +46,7 @@ def network(dropout: float, normalization: Any = "layer") -> TransformerConfig:
 
 
 def train(
-    layout: Layout, dropout: float, times: int = 1, steps: int = STEPS, reduce_dtype: str = "float32"
+    layout: Layout, dropout: float, times: int = 1, reduce_dtype: str = "float32"
 ) -> list[dict[str, Any]]:
     """For each run: losses of some updates, all parameters, a hash of their bits, a validation loss."""
     model, optimizer, rng = (
@@ -65,7 +65,7 @@ def train(
     found = []
     for _ in range(times):
         state, losses = layout.place(state_of(params, optimizer)), []
-        for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(steps)):
+        for batch in layout.batches(share(a_batch(rows=ROWS, seed=seed)) for seed in range(STEPS)):
             state, metrics = step(state, batch)
             losses.append(float(metrics["loss"]))
         (batch,) = layout.batches([share(a_batch(rows=ROWS, seed=99))])

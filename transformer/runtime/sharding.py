@@ -34,8 +34,8 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 AXES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
 """The mesh axis for each declared axis of a parameter (`transformer.model.parameters`), and of its optimizer
 state. Parameters and axes without one are replicated, and so are vectors of d_model."""
-
-
+ACTIVATIONS = (("rows", (DATA, FSDP)), ("vocabulary", TENSOR), ("heads", TENSOR))
+"""The mesh axes for each axis of activations (`transformer.model.placement`)."""
 COMPILER = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
 """Options of XLA for a sharded step, by platform. A TPU's compiler would divide each gradient of a weight
 matrix into as many products as there are shards, to send one while it computes the next: the small products
@@ -106,10 +106,12 @@ class Replicas(Layout):
     """
 
     def __init__(self, devices: Devices = None) -> None:
-        self._given, self._devices = devices, list(devices or jax.devices())
+        self._given = devices
+        self._devices = list(devices or jax.devices())
         self.shards = len(self._devices)
-        mesh = _flat_mesh(self._devices)
-        self._whole, self._rows = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), (AXIS,)))
+        mesh = Mesh(np.array(self._devices), (AXIS,))
+        self._whole = NamedSharding(mesh, PartitionSpec())
+        self._rows = NamedSharding(mesh, PartitionSpec(AXIS))
 
     def place(self, state: S) -> S:
         rest, carry = _split(_to_host(state))
@@ -123,11 +125,19 @@ class Replicas(Layout):
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
             return *_split(state), metrics
 
-        return _Spread(by_pmap(split_step, self._given, donate_state), self._rows)
+        replicated = jax.pmap(
+            split_step,
+            axis_name=AXIS,
+            in_axes=(None, 0, 0),
+            out_axes=(None, 0, None),
+            donate_argnums=_donated(donate_state),
+            devices=self._given,
+        )
+        return _Spread(replicated, self._rows)
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
-            rows = -(-x.shape[0] // (self.shards * multiple)) * multiple
+            rows = _rounded_up(x.shape[0], self.shards * multiple) // self.shards
             return jax.ShapeDtypeStruct((self.shards, rows, *x.shape[1:]), x.dtype)
 
         return state, {name: share(x) for name, x in batch.items()}
@@ -139,24 +149,12 @@ class Replicas(Layout):
         return jax.make_array_from_process_local_data(self._rows, split)
 
 
-def by_pmap(step: Callable[..., Any], devices: Devices, donate_state: bool) -> Any:
-    """`step(state, carry, batch) -> (state, carry, metrics)` on every device, each with its own part of carry
-    and batch, whose first axis is that of the devices."""
-    return jax.pmap(
-        step,
-        axis_name=AXIS,
-        in_axes=(None, 0, 0),
-        out_axes=(None, 0, None),
-        donate_argnums=(0,) if donate_state else (),
-        devices=devices,
-    )
-
-
 class _Spread:
     """A step of `Replicas`, called as `step(state, batch)`."""
 
     def __init__(self, step: Any, rows: NamedSharding) -> None:
-        self._step, devices = step, rows.mesh.size
+        self._step = step
+        devices = rows.mesh.size
         self._deal = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
         self._collect = jax.jit(lambda x: x.reshape(-1, *x.shape[2:]), out_shardings=rows)
 
@@ -189,14 +187,13 @@ class Shards(Layout):
     def __init__(self, config: MeshConfig, declared: Declarations, devices: Devices = None) -> None:
         self._axes = {path: each.names for path, each in declared.items()}
         self._devices = list(devices or jax.devices())
-        number, local = len(self._devices), _number_here(self._devices)
-        size = config.fsdp * config.tensor
-        if number % size:
+        number = len(self._devices)
+        if number % (size := config.fsdp * config.tensor):
             raise UserError(
                 f"--mesh.fsdp {config.fsdp} times --mesh.tensor {config.tensor} does not divide the "
                 f"{number} device(s) here: choose values whose product does"
             )
-        if local % config.tensor:
+        if (local := _number_here(self._devices)) % config.tensor:
             raise UserError(
                 f"--mesh.tensor {config.tensor} must divide the {local} device(s) of a process: its shards "
                 "communicate at every layer"
@@ -204,6 +201,7 @@ class Shards(Layout):
         shape = (number // size, config.fsdp, config.tensor)
         self.shards = number // config.tensor
         self.mesh = Mesh(np.array(self._devices).reshape(shape), (DATA, FSDP, TENSOR))
+        self._rows = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
 
     def place(self, state: S) -> S:
         check_rows(_split(state)[1], self.shards)
@@ -212,11 +210,10 @@ class Shards(Layout):
     def shardings(self, state: S) -> S:
         """The sharding of every leaf of the state."""
         rest, carry = _split(state)
-        by_rows = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
         of_rest = jax.tree_util.tree_map_with_path(
             lambda path, leaf: NamedSharding(self.mesh, self._spec(path, leaf.shape)), rest
         )
-        return _joined(of_rest, jax.tree.map(lambda _: by_rows, carry))
+        return _joined(of_rest, jax.tree.map(lambda _: self._rows, carry))
 
     def gather(self, params: S) -> S:
         """The parameters gathered over fsdp; their gradients are scattered again. Left to itself, XLA's
@@ -249,31 +246,29 @@ class Shards(Layout):
 
     def compile_step(self, step: Step, donate_state: bool = False) -> Step:
         def sharded(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-            axes: list[tuple[str, str | tuple[str, ...]]] = [("rows", (DATA, FSDP)), ("vocabulary", TENSOR)]
-            axes.append(("heads", TENSOR))
-            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(axes):
-                result = step(state, batch)
-            state, metrics = result
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh), nn.logical_axis_rules(ACTIVATIONS):
+                state, metrics = step(state, batch)
             return jax.lax.with_sharding_constraint(state, self.shardings(state)), metrics
 
-        platform = self._devices[0].platform
         return jax.jit(
-            sharded, donate_argnums=(0,) if donate_state else (), compiler_options=COMPILER.get(platform)
+            sharded,
+            donate_argnums=_donated(donate_state),
+            compiler_options=COMPILER.get(self._devices[0].platform),
         )
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
-        def placed(x: Any, sharding: NamedSharding, rows: int | None = None) -> jax.ShapeDtypeStruct:
-            shape = x.shape if rows is None else (rows, *x.shape[1:])
-            return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
+        def placed(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-        sharding, each = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP))), self.shards * multiple
-        rows = {name: placed(x, sharding, -(-x.shape[0] // each) * each) for name, x in batch.items()}
-        return jax.tree.map(placed, state, self.shardings(state)), rows
+        def padded(x: Any) -> jax.ShapeDtypeStruct:
+            rows = _rounded_up(x.shape[0], self.shards * multiple)
+            return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype, sharding=self._rows)
+
+        return jax.tree.map(placed, state, self.shardings(state)), {n: padded(x) for n, x in batch.items()}
 
     def shard_batch(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
         shards = _number_here(self._devices) // self.mesh.shape[TENSOR]
-        sharding = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
-        return jax.make_array_from_process_local_data(sharding, _padded(rows, fill, shards * multiple))
+        return jax.make_array_from_process_local_data(self._rows, _padded(rows, fill, shards * multiple))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -338,9 +333,14 @@ def _to_host(state: Tree) -> Tree:
 
 def _padded(rows: np.ndarray, fill: float, multiple: int) -> np.ndarray:
     """The rows, and rows of the fill value up to a multiple."""
-    missing = -len(rows) % multiple
+    missing = _rounded_up(len(rows), multiple) - len(rows)
     return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1), constant_values=fill)
 
 
-def _flat_mesh(devices: list[jax.Device]) -> Mesh:
-    return Mesh(np.array(devices), (AXIS,))
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _donated(donate_state: bool) -> tuple[int, ...]:
+    """The arguments of a step that it may overwrite."""
+    return (0,) if donate_state else ()
