@@ -3,13 +3,9 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-import flax.linen as nn
 import jax
-import optax
-from flax.core import FrozenDict
 
 from transformer.commands import command
 from transformer.config import Config
@@ -24,21 +20,21 @@ from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import find_system
 from transformer.tasks.lines import Lines
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.evaluator import Evaluator, Sample
-from transformer.trainer.journal import Journal, Pace, Track, untracked
+from transformer.trainer.first_state import first_state
+from transformer.trainer.journal import Journal, Pace, Track
 from transformer.trainer.profile import Profile, memory_profiled
 from transformer.trainer.resuming import resume_command
 from transformer.trainer.signals import StopRequest, asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.step import Means, Params, TrainState, configured_step, init_state
+from transformer.training.step import Means, configured_step
 
-NONE_GIVEN: FrozenDict[str, Any] = FrozenDict()
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 MOST_WAITING = 0.05  # share of the time spent waiting for input that is not warned of
 
@@ -53,60 +49,43 @@ class Loop:
         run: Run,
         data: TrainingData,
         watch: ProgressReporter,
-        parent: Run | None = None,
-        track: Track = untracked,
-        profile: int = 0,
-        clock: Clock | None = None,
+        parent: Run | None,
+        track: Track,
+        profile: int,
+        clock: Clock,
     ) -> None:
-        self.config, self.run, self.data, self.watch = config, run, data, watch
-        model, optimizer = find_system(config.system).model(config.model), make_optimizer(config)
-        t = config.training
+        self.config = config
+        self.run = run
+        self.data = data
+        self.watch = watch
+        model = find_system(config.system).model(config.model)
+        optimizer = make_optimizer(config)
         self.layout = layout_of(config.mesh, declared_parameters(config))
-        step = configured_step(t, model, objective, optimizer, self.layout.gather)
+        step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
         self.train_step = self.layout.compile_step(step, donate_state=True)
         self.evaluator = Evaluator(config, objective, data, self.layout)
-        self.rate = learning_rate(config.optimizer, config.model.d_model, t.steps)
-        self.state = self._first_state(model, optimizer, parent)
+        self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
+        self.state = self.layout.place(first_state(config, model, optimizer, run, parent, watch.message))
         self.step = int(self.state.step)
-        self.clock = clock or Clock()
+        self.num_parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
+        self.clock = clock
         self.journal = Journal(run, self.step, self.clock, track)
         self.has_warned_of_input = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
-    def _first_state(
-        self, model: nn.Module, optimizer: optax.GradientTransformation, parent: Run | None
-    ) -> TrainState:
-        t, system = self.config.training, find_system(self.config.system)
-        example, carry = system.task.example(self.config), system.carry(self.config, False)
-
-        def first(variables: Mapping[str, Any] = NONE_GIVEN) -> TrainState:
-            average = t.ema > 0
-            return init_state(
-                model, optimizer, t.seed, example, average=average, variables=variables, carry=carry
-            )
-
-        if self.run.checkpoints.steps():
-            shapes = jax.eval_shape(first)
-            state = self.run.checkpoints.resume(shapes, self.watch.message)
-            assert state  # there are checkpoints
-            return self.layout.place(state)
-        if parent is None and t.init_from:  # stopped before its first checkpoint
-            parent = Run(t.init_from)
-        variables = parent.checkpoints.variables("best", model_shapes(parent.config)) if parent else {}
-        return self.layout.place(first(variables))
-
     def train(self) -> None:
         """Trains for the remaining steps."""
-        t, plan = self.config.training, self.data.batcher.plan
+        t = self.config.training
+        plan = self.data.batcher.plan
+        unit = self.data.task.unit
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
-            f"{_size(self.state.params):,} parameters, vocabulary {self.config.model.vocab_size:,}, "
+            f"{self.num_parameters:,} parameters, vocabulary {self.config.model.vocab_size:,}, "
             f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
-            f"{self.data.task.unit} dropped ({self.data.task.drops}){outgrown}; "
+            f"{unit} dropped ({self.data.task.drops}){outgrown}; "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
-            unit = self.data.task.unit
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
             )
@@ -114,16 +93,14 @@ class Loop:
         if not left and not self._evaluation_is_due():
             self.watch.message(f"Training is complete in {self.run.name}: testing its best checkpoint again")
             return
-        self.watch.message(
-            f"{'Resuming' if self.step else 'Writing to'} {self.run.name}"
-            + (f" from step {self.step}" if self.step else "")
-        )
+        where = self.run.name
+        self.watch.message(f"Resuming {where} from step {self.step}" if self.step else f"Writing to {where}")
         with (
             stop_requests(self.watch.descriptor) as self.stop_request,
             self.watch.training(self.step, t.steps),
             self.journal.opened(),
         ):
-            self.journal.write_start(self.step, self.data, _size(self.state.params))
+            self.journal.write_start(self.step, self.data, self.num_parameters)
             if self._evaluation_is_due():  # it was stopped before the evaluation
                 self._keep(stop=0)
             batches = self.layout.batches(
@@ -206,7 +183,8 @@ class Loop:
     # Evaluation
 
     def _evaluation_is_due(self) -> bool:
-        t, last = self.config.training, max((x["step"] for x in self.journal.evaluations), default=0)
+        t = self.config.training
+        last = max((record["step"] for record in self.journal.evaluations), default=0)
         return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
 
     def _keep(self, stop: int) -> None:
@@ -231,18 +209,20 @@ class Loop:
             return self.evaluator.validate(self.state.best_variables, self.stop_request)
         except Exception as error:
             if jax.process_count() == 1 or isinstance(error, UserError):  # which all processes have
-                self.run.checkpoints.save(self.state)
-                self.run.checkpoints.finish_saving()
+                self._save_now()
                 again = resume_command(self.run, self.config)
                 self.watch.message(f"The evaluation failed. Step {self.step} is saved. Resume with: {again}")
             raise
+
+    def _save_now(self) -> None:
+        self.run.checkpoints.save(self.state)
+        self.run.checkpoints.finish_saving()
 
     def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
         measure = self.data.task.criterion
         if not math.isfinite(found["merit"]):
-            self.run.checkpoints.save(self.state)
-            self.run.checkpoints.finish_saving()
+            self._save_now()
             raise UserError(
                 f"validation {measure.title} is {found[measure.name]}, by which no checkpoint can be "
                 f"compared: repair {type(self.data.task).__name__}.measures(). The state of step {self.step} "
@@ -254,7 +234,7 @@ class Loop:
         scores = {name: found[name] for name in (measure.name, "merit", *LOSSES) if name in found}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
-        if record["best"]:
+        if is_best:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
         if is_main_process():
             write_report(self.run.path)
@@ -266,7 +246,8 @@ class Loop:
             write_exhibits(self.run.path, step, exhibits)
 
     def _patience_is_over(self) -> bool:
-        patience, standings = self.config.training.patience, list(map(standing, self.journal.evaluations))
+        patience = self.config.training.patience
+        standings = list(map(standing, self.journal.evaluations))
         if patience is None or not standings:
             return False
         return len(standings) - 1 - standings.index(max(standings)) >= patience
@@ -283,9 +264,8 @@ class Loop:
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
             results[measure.name] = {"title": measure.title, "digits": measure.digits, **score.as_dict()}
-        text = json.dumps(results, indent=2) + "\n"
         if is_main_process():
-            write_whole(self.run.path / "results.json", text)
+            write_whole(self.run.path / "results.json", json.dumps(results, indent=2) + "\n")
         spent = self.journal.write_test(self.step)
         if is_main_process():
             write_report(self.run.path)
@@ -296,16 +276,13 @@ class Loop:
         self.watch.result(
             "Trained",
             [
-                ("model", f"{network}, {_size(self.state.params):,} parameters"),
+                ("model", f"{network}, {self.num_parameters:,} parameters"),
                 ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
                 ("steps", f"{self.step:,}"),
                 ("best step", f"{step:,} by validation {criterion}" + (f", {part}" if part else "")),
                 ("time", time_spent(spent)),
                 ("tested on", f"{split}, all {len(records):,} {unit}"),
-                *(
-                    (f"{split} {measure.title}", score.line(measure.digits))
-                    for measure, score in scores.items()
-                ),
+                *((f"{split} {each.title}", score.line(each.digits)) for each, score in scores.items()),
                 ("written to", self.run.name),
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
@@ -325,7 +302,3 @@ class Loop:
     def _stop(self, signal: int) -> None:
         again = resume_command(self.run, self.config)
         raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
-
-
-def _size(params: Params) -> int:
-    return sum(x.size for x in jax.tree.leaves(params))

@@ -1,0 +1,54 @@
+"""The state that a training starts from: of a checkpoint, of a parent's model, or new."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import optax
+
+from transformer.config import Config
+from transformer.runs.run import Run
+from transformer.systems.parameters import model_shapes
+from transformer.systems.registry import find_system
+from transformer.training.step import TrainState, init_state
+
+
+def first_state(
+    config: Config,
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    run: Run,
+    parent: Run | None,
+    say: Callable[[str], None],
+) -> TrainState:
+    """The state of the run's newest intact checkpoint; without checkpoints, that of step 0.
+
+    Args:
+      config: of the run.
+      model: of its system.
+      optimizer: of the model's parameters.
+      run: where the checkpoints are.
+      parent: a run whose best model is trained further. None: the one that the config names, if any.
+      say: shows a message, such as which checkpoints are damaged.
+
+    Raises:
+      UserError: all checkpoints are damaged; the parent has none that is intact.
+    """
+    t = config.training
+    system = find_system(config.system)
+    example = system.task.example(config)
+    carry = system.carry(config, False)
+
+    def initial(variables: Mapping[str, Any]) -> TrainState:
+        return init_state(
+            model, optimizer, t.seed, example, average=t.ema > 0, variables=variables, carry=carry
+        )
+
+    if run.checkpoints.steps():
+        state = run.checkpoints.resume(jax.eval_shape(lambda: initial({})), say)
+        assert state  # there are checkpoints
+        return state
+    if parent is None and t.init_from:  # stopped before its first checkpoint
+        parent = Run(t.init_from)
+    return initial(parent.checkpoints.variables("best", model_shapes(parent.config)) if parent else {})
