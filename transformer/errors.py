@@ -32,6 +32,13 @@ def shortened(message: str) -> str:
     return _LONG.sub(lambda match: f"{match[0][:60]}...", message)
 
 
+def first_line(error: Exception) -> str:
+    """What an error says, without what follows its first line, and without names of temporary files."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 line, 2,000 lines."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

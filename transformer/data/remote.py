@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from transformer.data.store import cache_root
-from transformer.errors import UserError
+from transformer.errors import UserError, first_line
 from transformer.files import MiB, address, atomic_open
 
 log = logging.getLogger("transformer")
@@ -156,10 +156,6 @@ def reaching(where: str) -> Iterator[None]:
         raise UserError(f"{where} is a folder: name a file") from error
     except Exception as error:  # each store raises errors of its own
         raise UserError(f"{where}: cannot be reached: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def version(about: dict[str, Any]) -> str:

@@ -83,7 +83,9 @@ def _array_sizes(folder: Path) -> Iterator[int]:
         if parts["part"] != ".zarray":
             continue
         about = parse_object(database.read(key).result().value.decode())
-        shape, chunks, width = about["shape"], about["chunks"], jnp.dtype(about["dtype"]).itemsize
+        shape = about["shape"]
+        chunks = about["chunks"]
+        width = jnp.dtype(about["dtype"]).itemsize
         if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
             raise ValueError(f"{parts['array']} has no sensible shape or type")
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
@@ -116,7 +118,8 @@ def _block_sizes(data: mmap.mmap, at: int) -> Iterator[int]:
       at: the offset of the frame header, after the magic number.
     """
     about = data[at] if at < len(data) else 0
-    single, wide = about >> 5 & 1, (about >> 5 & 1, 2, 4, 8)[about >> 6]
+    single = about >> 5 & 1
+    wide = (single, 2, 4, 8)[about >> 6]
     at += 1 + (1 - single) + (0, 1, 2, 4)[about & 3]
     block_size = _BLOCK
     if single:  # the header states the decompressed size, which no block exceeds

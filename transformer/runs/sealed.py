@@ -12,7 +12,7 @@ import jax
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
-from transformer.errors import UserError
+from transformer.errors import UserError, first_line
 from transformer.files import forbid_links, parse_object, read_text, write_whole
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import check_arrays, check_sizes
@@ -112,10 +112,3 @@ def read(place: Path, like: Variables, item: str = "") -> Variables:
     finally:
         sys.unraisablehook = tell
     raise _damaged(folder, reason)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without what follows its first line, and without names of temporary files."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

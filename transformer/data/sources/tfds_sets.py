@@ -18,7 +18,7 @@ from transformer.config.streams import StreamConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.store import PairSource, TextSource
-from transformer.errors import UserError
+from transformer.errors import UserError, first_line
 from transformer.files import MiB, parse_object, read_text
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
@@ -314,9 +314,8 @@ def _download(builder: Any, name: str) -> None:
     try:
         builder.download_and_prepare(file_format="array_record")
     except Exception as error:  # of network, disk or TensorFlow: the remedy is the same
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
-            f"{name} is not in {builder.data_path} and could not be prepared there ({reason[0]}). "
+            f"{name} is not in {builder.data_path} and could not be prepared there ({first_line(error)}). "
             "It needs the network, and for this step an extra: pip install "
             "'.[tfds-prepare]'"
         ) from error
