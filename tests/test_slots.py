@@ -21,7 +21,8 @@ from transformer import Translator, UserError
 from transformer.config import BeamConfig, changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
-from transformer.decoding.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, sizes
+from transformer.decoding.lane_programs import ProgramKey
+from transformer.decoding.lanes import Lane, LaneShape, batch, enough_memory, sizes
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers

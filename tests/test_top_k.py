@@ -9,7 +9,7 @@ import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
 
 from transformer.config import BeamConfig, SpecialIds
-from transformer.decoding import slots
+from transformer.decoding import steps
 from transformer.decoding.beam import beam_search
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch, limits_of_source
@@ -107,7 +107,7 @@ def test_a_search_in_one_pass_agrees_with_the_slow_search(beams: int, monkeypatc
         calls.append(k)
         return best_in_one_pass(unrestricted, k)
 
-    monkeypatch.setattr(slots, "best_of", one_pass)
+    monkeypatch.setattr(steps, "best_of", one_pass)
     limits = {"max_length": None, "extra_length": 2}
     sources = jnp.asarray(SOURCES)
     found_by = jax.jit(
@@ -134,7 +134,7 @@ def test_what_hooks_forbid_is_found_by_all_logits(monkeypatch: Any) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(slots, "best_of", never)
+    monkeypatch.setattr(steps, "best_of", never)
     options = BeamConfig(beam_size=2, extra_length=3, min_length=4)
     rules = Rules(options, MODEL.config.special, limits_of_source)
     search = AutoregressiveSearch(hook=rules)

@@ -29,8 +29,8 @@ HASHED = {
     ),
     DATA / "features" / "audio.py",
 }
-"""Not checked: built-in corpora are named by a hash of these files, so a run on one of them is not resumed after a
-change of its file."""
+"""Not checked: built-in corpora are named by a hash of these files, and a run on one is not resumed after a
+change of its files."""
 NAMES = {"found", "given", "going_on", "kept", "own", "told", "wanted"}
 NAMES |= {"each", "mine", "ours", "place", "places", "theirs", "there"}
 """Of locals and arguments: name them by what they hold. Fields of classes are public, and not checked."""

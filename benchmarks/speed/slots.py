@@ -13,7 +13,8 @@ from typing import Any
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
 from benchmarks.runs import sentences
-from transformer.decoding.lanes import Lane, LaneSnapshot, ProgramKey, sizes
+from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey
+from transformer.decoding.lanes import Lane, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import AutoregressiveSearch

@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding.calls import special_ids
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Finished, Predicted, Selection, Slots, search_all
+from transformer.decoding.slots import Finished, Slots
+from transformer.decoding.steps import Predicted, Selection, search_all
 from transformer.model.parameters import Variables
 
 
@@ -50,7 +51,8 @@ class BeamSearch:
     def chosen(self, slots: Slots, found: Candidates, eos: int) -> Selection:
         """What becomes of the candidates: the first of them, in their order, go on or end."""
         n = self.beam_size
-        ended, length = found.token == eos, (slots.length + 1).astype(jnp.float32)
+        ended = found.token == eos
+        length = (slots.length + 1).astype(jnp.float32)
         # <eos> counts only among the n best candidates
         complete = ended & (jnp.arange(ended.shape[1]) < n) & ~slots.done[:, None]
         normalised = jnp.where(complete, found.log_p, NEVER) / self.penalty(length)[:, None]
@@ -83,7 +85,8 @@ class BeamSearch:
         wanted: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
         """Whether the search of each sentence can stop."""
-        worst, best_live = finished.scores[:, -1], live.max(axis=1)  # of the best, which are in order
+        worst = finished.scores[:, -1]  # of the best, which are in order
+        best_live = live.max(axis=1)
         match self.stop:
             case "full":
                 return worst > NEVER

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.scores import LengthPenalty, SearchResult
-from transformer.decoding.slots import Finished, Predicted, Selection, Slots
+from transformer.decoding.slots import Finished, Slots
+from transformer.decoding.steps import Predicted, Selection
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,10 @@ class Diverse:
         return jnp.tile(self._group.first(), self.groups)
 
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
-        best, size = self._group, self.beam_size // self.groups
-        logits, log_normaliser = predicted.logits, predicted.log_normaliser
+        best = self._group
+        size = self.beam_size // self.groups
+        logits = predicted.logits
+        log_normaliser = predicted.log_normaliser
         rows = jnp.arange(len(slots.live))[:, None]
         taken = jnp.zeros((len(slots.live), logits.shape[-1]), logits.dtype)
         parts: list[Selection] = []

@@ -6,33 +6,22 @@ again in the next. A lane has as many slots as it can use at the moment: one, a 
 """
 
 import contextlib
-import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jaxtyping import Array, Bool, Int
 
-from transformer.config import DecodingConfig
-from transformer.data.sequences import Field, Fields, lengths_in_search, stacked
-from transformer.decoding.calls import Inputs, as_variables, special_ids
+from transformer.data.sequences import Fields, lengths_in_search, stacked
+from transformer.decoding.calls import Inputs, special_ids
+from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey, advance, init_lane, insert, resized
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import (
-    AutoregressiveSearch,
-    RowOptions,
-    as_found,
-    noise_of,
-    read_of,
-    strategy_of,
-)
-from transformer.decoding.slots import Slots, init_slots, results, run
+from transformer.decoding.search import RowOptions, as_found
+from transformer.decoding.slots import Slots
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
 
@@ -40,23 +29,6 @@ SHORT = 24  # the shortest inputs that have a lane of their own
 STEPS = 16  # after which the host looks whether requests have come or were cancelled
 TOGETHER = 8  # inputs encoded at once
 FREED = 2  # slots that must be free before they are filled again
-
-
-@dataclass(frozen=True)
-class ProgramKey:
-    """What the programs of a search depend on."""
-
-    search: AutoregressiveSearch
-    model: nn.Module
-    options: DecodingConfig
-    """Those that programs depend on (`DecodingConfig.static`)."""
-    inputs: tuple[tuple[str, Field], ...]
-    """The names and fields of what decoding reads."""
-
-    @property
-    def fields(self) -> Fields:
-        """The fields of its inputs."""
-        return dict(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -99,72 +71,6 @@ def batch(examples: Sequence[Any], fields: Fields, length: int, rows: int) -> An
     return stacked(examples, fields, [*lengths_in_search(fields, length).values()], rows)
 
 
-# The programs
-
-
-@struct.dataclass
-class LaneSnapshot:
-    """What the host sees of slots."""
-
-    done: Bool[Array, " b"]
-    overflowed: Bool[Array, " b"]
-    results: SearchResult
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def init_lane(
-    job: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: RowOptions
-) -> Slots:
-    """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
-    read, noise = read_of(job.options, conditions), noise_of(job.options, conditions)
-    lengths = lengths_in_search(job.fields, length)
-
-    def slots(inputs: Inputs) -> Slots:
-        limits = job.search.limits(inputs, special_ids(job.model), job.options)
-        strategy, params = strategy_of(job.options, job.search.hook), as_variables(variables)
-        return init_slots(job.model, params, inputs, limits, columns, strategy, job.search.hook, read, noise)
-
-    def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
-        axes = (x.shape[0], lengths[name], *x.shape[2:]) if name in lengths else x.shape
-        return jax.ShapeDtypeStruct(axes, x.dtype)
-
-    def pad(x: Array, like: jax.ShapeDtypeStruct) -> Array:
-        widths = [(0, longer - size) for size, longer in zip(x.shape, like.shape, strict=True)]
-        return jnp.pad(x, widths) if any(after for _, after in widths) else x
-
-    longer = {name: lengthened(name, x) for name, x in inputs.items()}
-    if all(longer[name].shape == x.shape for name, x in inputs.items()):
-        return slots(inputs)
-    return jax.tree.map(pad, slots(inputs), jax.eval_shape(slots, longer))
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, " r"]) -> Slots:
-    """These rows of the pool begin in these slots; those beyond the last are dropped."""
-    return slots.put_rows(into, pool.take_rows(rows))
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def advance(
-    job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
-) -> tuple[Slots, LaneSnapshot]:
-    """Steps until no more than `running` slots are busy, and at most `steps` times."""
-    strategy, params = strategy_of(job.options, job.search.hook), as_variables(variables)
-    slots = run(job.model, params, slots, strategy, job.search.hook, running, steps)
-    hypotheses = results(slots, special_ids(job.model), strategy.penalty)
-    return slots, LaneSnapshot(slots.done, slots.overflowed, hypotheses)
-
-
-@jax.jit
-def resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
-    """A lane of these slots, of which only some are busy."""
-    chosen = slots.take_rows(rows)
-    return replace(chosen, done=chosen.done | ~busy)
-
-
-# The host
-
-
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
     """Raises UserError if a device has not enough memory for what is done within."""
@@ -198,8 +104,12 @@ class Lane:
         queue: Queue,
         workers: int = 1,
     ) -> None:
-        self.index, self.job, self.size = index, job, size
-        self.variables, self.queue, self.workers = variables, queue, workers
+        self.index = index
+        self.job = job
+        self.size = size
+        self.variables = variables
+        self.queue = queue
+        self.workers = workers
         lengths = [length for length in job.options.buckets if length < size.inputs]
         self._lengths = (*(length for length in lengths[-1:] if 2 * length >= size.inputs), size.inputs)
         self.empty()
@@ -229,19 +139,23 @@ class Lane:
                 return
             smaller = [size for size in self.size.slots if 1 < size < busy]
             running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
-            bounds = np.int32(running), np.int32(STEPS)
             assert self.slots is not None
-            self.slots, snapshot = advance(self.job, self.variables, self.slots, *bounds)
+            self.slots, snapshot = advance(
+                self.job, self.variables, self.slots, np.int32(running), np.int32(STEPS)
+            )
             yield from self._done(jax.tree.map(np.array, snapshot))  # copies: the slots' buffers are reused
             if not self.busy:
-                self.slots, self.owners = None, []
+                self.slots = None
+                self.owners = []
 
     def prepare(self) -> None:
         """Compiles all programs of the lane."""
-        counts, columns = self.size.slots, self.size.columns
+        counts = self.size.slots
+        columns = self.size.columns
         for length in self._lengths:
             for rows in (1, TOGETHER):
-                pool, nowhere = self._init_slots([], length, 1, rows), np.full(rows, counts[-1], np.int32)
+                pool = self._init_slots([], length, 1, rows)
+                nowhere = np.full(rows, counts[-1], np.int32)
                 for count in counts:
                     slots = self._init_slots([], self.size.inputs, columns, count)
                     insert(slots, nowhere, pool, np.zeros(rows, np.int32))
@@ -291,10 +205,12 @@ class Lane:
             assert self.slots is not None
             assert self._encoded is not None
             most = len(self._encoded.done)
-            into, rows = np.full(most, len(self.owners), np.int32), np.zeros(most, np.int32)
+            into = np.full(most, len(self.owners), np.int32)
+            rows = np.zeros(most, np.int32)
             for index in range(min(len(free), len(self._pool))):
-                (rows[index], request), into[index] = self._pool.popleft(), free.pop(0)
-                self.owners[into[index]] = request
+                rows[index], request = self._pool.popleft()
+                into[index] = slot = free.pop(0)
+                self.owners[slot] = request
             self.slots = insert(self.slots, into, self._encoded, rows)
 
     def _encode(self, requests: list[Request]) -> None:

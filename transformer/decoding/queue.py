@@ -31,7 +31,8 @@ class Answer(Future[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._notifying, self._notified = threading.Lock(), False
+        self._notifying = threading.Lock()
+        self._notified = False
 
     @classmethod
     def of(cls, outputs: Any) -> "Answer":
@@ -122,7 +123,8 @@ class Queue:
     """
 
     def __init__(self, lanes: int) -> None:
-        self.lanes, self.changed = lanes, threading.Condition()
+        self.lanes = lanes
+        self.changed = threading.Condition()
         self._waiting = [Waiting() for _ in range(lanes)]
 
     def put(self, requests: Iterable[Request]) -> None:
@@ -167,7 +169,8 @@ class Waiting:
 
     def take(self, most: int) -> list[Request]:
         """As `Queue.take`."""
-        oldest, taken = self._oldest(), list[Request]()
+        oldest = self._oldest()
+        taken = list[Request]()
         if oldest is not None and most and self._overtaken >= OVERTAKING:
             taken.append(self._by_arrival.pop(oldest))
         while self._by_length and len(taken) < most:

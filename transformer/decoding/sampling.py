@@ -13,7 +13,8 @@ from transformer.decoding.calls import special_ids
 from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
-from transformer.decoding.slots import Finished, Predicted, Selection, Slots, search_all
+from transformer.decoding.slots import Finished, Slots
+from transformer.decoding.steps import Predicted, Selection, search_all
 from transformer.model.parameters import Variables
 
 

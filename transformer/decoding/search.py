@@ -20,7 +20,7 @@ from transformer.decoding.hooks import NO_HOOK, SearchHook
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
-from transformer.decoding.slots import Strategy, search_all
+from transformer.decoding.steps import Strategy, search_all
 from transformer.decoding.terms import ConstrainedBeam, Terms
 from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
@@ -167,7 +167,8 @@ def _searched(
 ) -> SearchResult:
     read = read_of(options, conditions)
     limits = search.limits(inputs, special_ids(model), options)
-    noise, strategy = noise_of(options, conditions), strategy_of(options, search.hook)
+    noise = noise_of(options, conditions)
+    strategy = strategy_of(options, search.hook)
     found = search_all(model, variables, inputs, limits, strategy, search.hook, read, noise)
     return search.named(model, found, inputs)
 

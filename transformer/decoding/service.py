@@ -10,7 +10,8 @@ import jax
 from transformer.config import DecodingConfig
 from transformer.data.sequences import Fields
 from transformer.decoding.batch_search import BatchSearch
-from transformer.decoding.lanes import Lane, ProgramKey, sizes
+from transformer.decoding.lane_programs import ProgramKey
+from transformer.decoding.lanes import Lane, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Searcher, Workers, worker_devices
@@ -39,7 +40,8 @@ class SearchService:
         if isinstance(search, AutoregressiveSearch):
             job = ProgramKey(search, model, options.static(), tuple(fields.items()))
             shapes = sizes(job, rows)
-            self._lengths, queue = [shape.inputs for shape in shapes], Queue(len(shapes))
+            self._lengths = [shape.inputs for shape in shapes]
+            queue = Queue(len(shapes))
 
             def searchers(worker: int) -> list[Searcher]:
                 return [
@@ -47,7 +49,8 @@ class SearchService:
                     for index, shape in enumerate(shapes)
                 ]
         else:
-            self._lengths, queue = [options.buckets[-1]], Queue(1)
+            self._lengths = [options.buckets[-1]]
+            queue = Queue(1)
 
             def searchers(worker: int) -> list[Searcher]:
                 bound = functools.partial(search, model, copies[worker])

@@ -21,7 +21,8 @@ from transformer.config import SpecialIds
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.scores import NEVER
-from transformer.decoding.slots import Predicted, Slots
+from transformer.decoding.slots import Slots
+from transformer.decoding.steps import Predicted
 
 NONE = -1  # in the place of a token
 LONGEST = 32  # tokens of a phrase
@@ -109,7 +110,9 @@ class Terms:
     """
 
     def __init__(self, size: int, ends: Sequence[bool], special: SpecialIds) -> None:
-        self.size, self._ends, self.special = size, np.array(ends, bool), special
+        self.size = size
+        self._ends = np.array(ends, bool)
+        self.special = special
         content = repr((size, self._ends.tobytes(), special)).encode()
         self._identity = hashlib.blake2b(content, digest_size=16).digest()
 
@@ -198,8 +201,10 @@ class ConstrainedBeam(BeamSearch):
     def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
         """The 2n that come first, when the banks take turns."""
         state = self.state(slots)
-        (rows, n), terms = slots.live.shape, self.terms
-        logits, (best, token, log_normaliser) = predicted.logits, predicted.best(2 * n)
+        rows, n = slots.live.shape
+        terms = self.terms
+        logits = predicted.logits
+        best, token, log_normaliser = predicted.best(2 * n)
         wanted = terms.wanted(logits, state)
         more = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
         more = jnp.where((wanted == NONE) | _repeated(wanted, token), NEVER, more)

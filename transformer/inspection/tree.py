@@ -17,7 +17,8 @@ from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
 from transformer.decoding.search import AutoregressiveSearch, RowOptions, noise_of, strategy_of
-from transformer.decoding.slots import Selection, Slots, extend, init_slots, predict
+from transformer.decoding.slots import Slots, init_slots
+from transformer.decoding.steps import Selection, extend, predict
 from transformer.decoding.terms import ConstrainedBeam
 from transformer.errors import UserError
 from transformer.inspection.attention import check_inspectable
@@ -240,7 +241,7 @@ def _first_slot(
         inputs,
         limits,
         limits.longest,
-        strategy_of(options, search.hook),
+        strategy_of(options, search.hook).first(),
         search.hook,
         (),
         noise_of(options, conditions),
@@ -255,7 +256,7 @@ def _step(
     variables: Variables,
     slots: Slots,
 ) -> tuple[Slots, Candidates, Array, Array, Selection]:
-    """`transformer.decoding.slots.step`, with its candidates, their log P, their banks, and what it chose of
+    """`transformer.decoding.steps.step`, with its candidates, their log P, their banks, and what it chose of
     them."""
     strategy: Any = strategy_of(options, search.hook)
     eos = special_ids(model).eos

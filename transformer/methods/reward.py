@@ -17,7 +17,7 @@ from transformer.decoding.calls import Inputs
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import wu_penalty
-from transformer.decoding.slots import Strategy, search_all
+from transformer.decoding.steps import Strategy, search_all
 from transformer.errors import UserError
 from transformer.methods.rewards import Spell, reward_of
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input

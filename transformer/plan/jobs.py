@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Config
 from transformer.data.sequences import stacked
-from transformer.decoding.lanes import STEPS, LaneShape, ProgramKey, advance, batch, init_lane, sizes
+from transformer.decoding.lane_programs import ProgramKey, advance, init_lane
+from transformer.decoding.lanes import STEPS, LaneShape, batch, sizes
 from transformer.decoding.search import AutoregressiveSearch, RowOptions
 from transformer.methods.registry import objective_of
 from transformer.model.placement import tracing_for
