@@ -17,9 +17,8 @@ from transformer.runtime.hosts import barrier, is_main_process
 
 
 class RunStore(Protocol):
-    """What a run needs of the place where its directory is.
-
-    Args of the constructor: the path or address, and whether this process will write there.
+    """What a run needs of the place where its directory is. A store is made of a path or an address, and of
+    whether this process will write there.
 
     Attributes:
       folder: the run directory on this machine, or the copy of a remote one.
@@ -62,7 +61,7 @@ class RunStore(Protocol):
         ...
 
     def push(self) -> None:
-        """Publishes what the main process has changed in `folder`.
+        """Publishes what was changed in `folder`. Only the main process does.
 
         Raises:
           UserError: it cannot be written to; another process has taken the run over.
