@@ -1,6 +1,6 @@
 """See `python decode.py --help`."""
 
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 
 if __name__ == "__main__":
     raise SystemExit(decode_main())

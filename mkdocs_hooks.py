@@ -1,4 +1,4 @@
-"""What the site makes itself: the help of every command, the table of presets, and special tokens as text."""
+"""What the site makes itself: the help of every command, tables of presets, and special tokens as text."""
 
 import os
 import re
@@ -10,9 +10,9 @@ SPECIAL = re.compile(r"<(/?(?:s|eos|bos|pad|unk|glue))>")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in `{{ commands }}` and `{{ presets }}`."""
+    """Fills in `{{ commands }}`, `{{ presets }}` and `{{ variants }}`."""
     if "{{ presets }}" in markdown:
-        markdown = markdown.replace("{{ presets }}", _presets())
+        markdown = markdown.replace("{{ presets }}", _presets()).replace("{{ variants }}", _variants())
     if "{{ commands }}" in markdown:
         markdown = markdown.replace("{{ commands }}", _commands())
     return markdown
@@ -24,16 +24,28 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _presets() -> str:
-    from transformer.systems.presets import GROUPS, PRESETS
+    from transformer.systems.presets import PRESET_GROUPS, PRESETS
 
     rows = ["| preset | what it is | system | layers x width | updates |", "|---|---|---|---|---|"]
-    for group, described in GROUPS.items():
+    for group, described in PRESET_GROUPS.items():
         rows.append(f"| **{group}** | | | | |")
         for name, what in described.items():
             c = PRESETS[name]
             what = what.replace("<", "&lt;")
             sizes = f"{c.system} | {c.model.num_layers} x {c.model.d_model} | {c.training.steps:,}"
             rows.append(f"| `{name}` | {what} | {sizes} |")
+    return "\n".join(rows)
+
+
+def _variants() -> str:
+    from transformer.systems.presets import VARIANT_GROUPS, VARIANTS
+
+    rows = ["| variant | what it changes | options |", "|---|---|---|"]
+    for group, names in VARIANT_GROUPS.items():
+        rows.append(f"| **{group}** | | |")
+        for name in names:
+            about, words = VARIANTS[name].about.replace("<", "&lt;"), VARIANTS[name].words
+            rows.append(f"| `{name}` | {about} | {words and f'`{words}`'} |")
     return "\n".join(rows)
 
 

@@ -1,6 +1,6 @@
 """See `python train.py --help`."""
 
-from transformer.cli import train_main
+from transformer.cli.train import train_main
 
 if __name__ == "__main__":
     raise SystemExit(train_main())

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformer.cli.guard import run_command
-from transformer.config import Config
-from transformer.errors import UserError, nearest
+from transformer.errors import UserError
 
 EXTRA = "pip install '.[bench]'"
 
@@ -33,17 +32,6 @@ def needs(*modules: str) -> None:
     """Raises UserError if one of the modules is not installed."""
     if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
         raise UserError(f"{', '.join(missing)} not installed: {EXTRA}")
-
-
-def preset(name: str) -> Config:
-    """The preset of this name. Raises UserError if there is none."""
-    from transformer.systems.presets import PRESETS
-
-    if name not in PRESETS:
-        raise UserError(
-            f"no preset {name!r}{nearest(name, PRESETS) or '.'} train.py --list-presets shows all"
-        )
-    return PRESETS[name]
 
 
 def positive(text: str) -> int:

@@ -18,9 +18,9 @@ from run_command import ROOT, command, contents
 from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli import run_command
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
+from transformer.cli.guard import run_command
 from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
@@ -64,7 +64,7 @@ def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
     )
     program = (
         f"import sys, time; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from transformer.cli import run_command\n"
+        "from transformer.cli.guard import run_command\n"
         "def command(_):\n"
         "    import long\n"
         "    time.sleep(60)\n"
@@ -194,7 +194,8 @@ import pwd
 def unknown(*arguments): raise KeyError("uid not found")
 pwd.getpwuid = pwd.getpwnam = unknown
 sys.argv = sys.argv[1:]
-from transformer.cli import decode_main, train_main
+from transformer.cli.decode import decode_main
+from transformer.cli.train import train_main
 sys.exit((decode_main if "decode" in sys.argv[0] else train_main)())
 """
 

@@ -9,6 +9,7 @@ from run_command import command
 from small_run import changed, quiet
 
 from transformer import Config, Run, UserError
+from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _continued
 from transformer.config import DataConfig
 from transformer.data.sources.corpora import open_corpus
@@ -76,7 +77,7 @@ def test_a_run_directory_does_not_say_where_text_is(
     config = Run(run_dir).config
     data = DataConfig(dataset="toy_translate/fr-en", tokenizer="whitespace", cache_dir=tmp_path)
     (run_dir / "config.json").write_text(to_json(replace(config, data=data)))
-    given = _continued(["--run-dir", str(run_dir)], run_dir)
+    given = _continued(TrainLine.of(["--run-dir", str(run_dir)]), run_dir)
     assert given.config.data.cache_dir is None
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "mine" / "tfds"))
     with pytest.raises(UserError, match="no such TFDS dataset"):
@@ -102,5 +103,5 @@ def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:
         for side in ("source", "target")
         for word in (f"--data.{split}-{side}", str(getattr(config.data, f"{split}_{side}")))
     ]
-    given = _continued(["--run-dir", str(run_dir), *text, "--training.steps", "14"], run_dir)
+    given = _continued(TrainLine.of(["--run-dir", str(run_dir), *text, "--training.steps", "14"]), run_dir)
     assert given.config == changed(replace(stored, data=replace(stored.data, cache_dir=None)), steps=14)

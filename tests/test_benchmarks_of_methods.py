@@ -13,7 +13,7 @@ from benchmarks.studies.updates import updates
 from transformer import Config, UserError
 from transformer.data.sources.spelling import spelled
 from transformer.systems.checks import check_system
-from transformer.systems.transformer.variants import VARIANTS
+from transformer.systems.transformer.variants import METHODS
 
 
 def test_every_variant_is_compared(tmp_path):
@@ -23,7 +23,7 @@ def test_every_variant_is_compared(tmp_path):
         check_system(config)
         assert config.training.steps == (10 if variant.continues else 40)
         assert (config.training.init_from is not None) == variant.continues
-    assert set(VARIANTS) <= set(methods.METHODS)
+    assert set(METHODS) <= set(methods.METHODS)
     plain, fat = (plan.config(name, 0) for name in (methods.PLAIN, "fat"))
     assert fat.system == "fast-autoregressive"
     for name in ("d_model", "num_layers", "dropout", "share_embeddings"):

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from configs import CONFIGS
 from run_command import on_devices
 
 from transformer import (
@@ -26,8 +27,10 @@ from transformer import (
     TransformerConfig,
     UserError,
 )
-from transformer.cli import average_main, decode_main, train_main
-from transformer.cli.train import _initial_arguments, announced
+from transformer.cli.average import average_main
+from transformer.cli.command_line import TrainLine
+from transformer.cli.decode import decode_main
+from transformer.cli.train import _initial_arguments, announced, train_main
 from transformer.config import differences, flatten
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.systems.presets import PRESETS
@@ -296,6 +299,20 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
     ("arguments", "message"),
     [
         (["bse"], "no preset 'bse': did you mean base?"),
+        (["tiny-rdrop"], "no preset 'tiny-rdrop': use python train.py tiny --variant rdrop"),
+        (["tiny-recurrent-dot"], "train.py tiny-recurrent --variant dot"),
+        (["A-heads-4"], "train.py PRESET --variant A-heads-4"),
+        (["tiny", "--variant=rdorp"], "no variant 'rdorp': did you mean rdrop?"),
+        (["--variant"], "no variant ''; see --list-presets"),
+        (
+            ["tiny-recurrent", "--variant", "additive"],
+            "variant additive: it changes --model.cross-mechanism, which system recurrent does not have",
+        ),
+        (["speech", "--variant", "fat"], "variant fat: it is for system transformer, not for speech"),
+        (["tiny", "--variant", "fat", "--variant", "dot"], "variant dot: it is for system recurrent, not"),
+        (["shakespeare", "--variant", "linear"], "variant linear: --model.mechanism linear: it cannot"),
+        (["--variant", "rdrop", "--variant", "scheduled"], "leave one of them out"),
+        (["tiny", "--variant", "risk"], "variant risk needs --init-from RUN"),
         (["--model.num-headz", "3"], "num-headz"),
         (["--model.d-model", "130"], "--model.d-model 130 is not divisible by --model.num-heads 4"),
         (["--model.dropout", "1"], "--model.dropout must be in [0, 1)"),
@@ -428,28 +445,26 @@ def test_configs_that_cannot_work_are_refused():
 
 def test_every_preset_is_announced_beside_every_other() -> None:
     """At most four lines, and what differs from the preset is what was asked for."""
-    for name in PRESETS:
-        assert announced(PRESETS[name], name) == f"Preset {name}"
-        for other in PRESETS:
-            lines = announced(PRESETS[other], name).splitlines()
+    for name in CONFIGS:
+        assert announced(CONFIGS[name], CONFIGS[name], name) == f"Preset {name}"
+        for other in CONFIGS:
+            lines = announced(CONFIGS[other], CONFIGS[name], name).splitlines()
             assert lines[0].startswith(f"Preset {name}")
             assert len(lines) <= 4
             assert all(len(line) <= 80 for line in lines)
-            found = differences(PRESETS[name], PRESETS[other])
-            assert bool(found) == (flatten(PRESETS[name]) != flatten(PRESETS[other]))
-    changed = dataclasses.replace(
-        PRESETS["tiny"], training=dataclasses.replace(PRESETS["tiny"].training, steps=7)
-    )
-    assert announced(changed, "tiny") == "Preset tiny, with --training.steps 7"
+            found = differences(CONFIGS[name], CONFIGS[other])
+            assert bool(found) == (flatten(CONFIGS[name]) != flatten(CONFIGS[other]))
+    tiny = PRESETS["tiny"]
+    changed = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, steps=7))
+    assert announced(changed, tiny, "tiny") == "Preset tiny, with --training.steps 7"
 
 
 def test_a_run_that_does_not_exist_yet_is_announced_with_its_text() -> None:
     """Who meant to resume one sees that it would learn a built-in corpus."""
     named = ["--run-dir", "runs/none"]
-    _, about = _initial_arguments(named, None, None)
+    _, about = _initial_arguments(TrainLine.of(named))
     assert about.startswith("runs/none does not exist yet: starting a new run on a built-in corpus,")
     assert about.splitlines()[1] == "Preset quickstart"
-    _, about = _initial_arguments(
-        [*named, "--data.train-source", "a", "--data.train-target", "b"], None, None
-    )
+    text = ["--data.train-source", "a", "--data.train-target", "b"]
+    _, about = _initial_arguments(TrainLine.of([*named, *text]))
     assert about.startswith("runs/none does not exist yet: starting a new run.\n")

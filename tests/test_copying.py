@@ -25,7 +25,7 @@ from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.copying.search import copying_scores, named, pointers
-from transformer.systems.presets import PRESETS
+from transformer.systems.presets import PRESETS, variant
 from transformer.trainer.train import train
 from transformer.training.objective import Context
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_is_refused(change, message, tmp_path):
 
 
 def test_open_words_are_for_models_that_copy(tmp_path):
-    preset = PRESETS["dialogue-en-plain"]
+    preset = variant(PRESETS["dialogue-en"], "plain")
     config = dataclasses.replace(preset, data=dataclasses.replace(preset.data, tokenizer="open-word"))
     with pytest.raises(UserError, match="cannot output out-of-vocabulary"):
         train(config, tmp_path / "run", watch=ProgressReporter(quiet=True))

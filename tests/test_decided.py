@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from configs import CONFIGS
 from small_run import changed, quiet, same, small_config
 from tiers import mostly_slow
 
@@ -24,7 +25,7 @@ FLOAT32_ONLY, PACKS = {"recurrent", "fast-autoregressive"}, {"transformer"}
 
 
 def preset_of(system: str) -> Config:
-    return next(preset for preset in PRESETS.values() if preset.system == system)
+    return next(preset for preset in CONFIGS.values() if preset.system == system)
 
 
 def decided(config: Config, platform: str) -> tuple[str, str]:

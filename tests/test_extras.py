@@ -8,9 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from configs import CONFIGS
 
 from transformer import UserError
-from transformer.cli import train_main
+from transformer.cli.train import train_main
 from transformer.extras import EXTRAS, check_libraries, library
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
@@ -46,7 +47,7 @@ def needed(config) -> list[str]:
 def test_every_preset_is_checked_before_its_corpus_is_prepared(bare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused: dict[str, set[str]] = {}
-    for config in PRESETS.values():
+    for config in CONFIGS.values():
         refused.setdefault(config.system, set()).update(needed(config))
     assert {name: libraries for name, libraries in refused.items() if libraries} == {"speech": {"jiwer"}}
     assert refused.keys() == REGISTRY.keys()

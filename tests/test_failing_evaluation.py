@@ -11,6 +11,7 @@ import pytest
 from small_run import changed, quiet, same
 
 from transformer import Run, UserError
+from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _continued
 from transformer.commands import command
 from transformer.runtime import hosts
@@ -56,7 +57,7 @@ def parsed(line: str, run_dir: Path):
     program, *words = shlex.split(line)
     assert (program, words[0]) == ("python", "train.py")
     assert words[1:3] == ["--run-dir", str(run_dir)]
-    return _continued(words[1:], run_dir).config
+    return _continued(TrainLine.of(words[1:]), run_dir).config
 
 
 @pytest.mark.parametrize("name", ["run", "my 'run'; echo"])

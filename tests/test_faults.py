@@ -152,7 +152,7 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
 
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
-        "import sys; from transformer.cli import train_main; import transformer.trainer.loop as l\n"
+        "import sys; from transformer.cli.train import train_main; import transformer.trainer.loop as l\n"
         "import time; l.Loop._keep = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))

@@ -13,7 +13,7 @@ import pytest
 from small_run import small_config
 
 from transformer import PRESETS, GreedyConfig, Run, UserError, train
-from transformer.cli import train_main
+from transformer.cli.train import train_main
 from transformer.interop.folders import import_marian
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter

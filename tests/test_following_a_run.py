@@ -15,7 +15,7 @@ from rich.console import Console
 from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run
-from transformer.cli import train_main
+from transformer.cli.train import train_main
 from transformer.errors import UserError
 from transformer.runtime.console import ProgressReporter
 from transformer.trainer import loop

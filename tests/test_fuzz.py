@@ -21,13 +21,15 @@ import jax
 import numpy as np
 import pytest
 import tensorstore
+from configs import CONFIGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_translator import small_translator, stored
 
-from transformer import PRESETS, Config, Run, Translator, UserError
-from transformer.cli import decode_main, train_main
+from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
 from transformer.cli import plan as planning
+from transformer.cli.decode import decode_main
+from transformer.cli.train import train_main
 from transformer.config import flatten
 from transformer.decoding import workers
 from transformer.decoding.queue import SearchThread
@@ -115,7 +117,7 @@ def test_a_config_that_is_any_text(text: str) -> None:
 @given(data=st.data())
 def test_a_config_with_anything_anywhere(data: st.DataObject) -> None:
     """An accepted config is unchanged in JSON; others are refused."""
-    values: Any = json.loads(to_json(PRESETS[data.draw(st.sampled_from(sorted(PRESETS)))]))
+    values: Any = json.loads(to_json(CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))]))
     for _ in range(data.draw(st.integers(1, 3))):
         section = values[data.draw(st.sampled_from(sorted(values)))]
         if isinstance(section, dict):
@@ -145,7 +147,9 @@ def test_any_command_line(data: st.DataObject, monkeypatch: pytest.MonkeyPatch, 
     names = st.sampled_from([*sorted(flatten(Config())), "run-dir", "hosts.process", "init-from", *MORE])
     option = names.map(lambda name: "--" + name.replace("_", "-"))
     value = st.integers().map(str) | st.floats().map(str) | st.text(max_size=10) | st.just("None")
-    words = st.lists(option | value | st.sampled_from([*PRESETS, "--help", "-h"]), max_size=5)
+    words = st.lists(
+        option | value | st.sampled_from([*PRESETS, *VARIANTS, "--variant", "--help", "-h"]), max_size=5
+    )
     status, out, errors = ended(train_main, [word.replace("\0", "") for word in data.draw(words)])
     assert status == 2 or (status == 0 and "usage" in out)
     assert "Traceback" not in errors

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from transformer import PRESETS, Generator, UserError, train
-from transformer.cli import decode_main, train_main
+from transformer.cli.decode import decode_main
+from transformer.cli.train import train_main
 from transformer.config.streams import StreamConfig
 from transformer.inspection import search_tree
 from transformer.systems.language_model.api import texts_of

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from configs import CONFIGS
 
 import transformer
 from transformer.cli.average import AverageArguments
@@ -18,14 +19,19 @@ from transformer.cli.guard import wrapped
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
-from transformer.cli.train import TrainArguments
+from transformer.cli.train_arguments import TrainArguments
 from transformer.commands import COMMANDS, command_for, main
 from transformer.config import HostsConfig, flatten
 from transformer.errors import nearest
 from transformer.systems.common_options import COMMON
-from transformer.systems.presets import GROUPS, PRESETS
+from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS
 
 ROOT = Path(__file__).parent.parent
+
+
+def help_of(words: str) -> str:
+    """The short help of a preset, or of `PRESET --variant NAME`."""
+    return train_help(*words.split(" --variant "))
 
 
 def run(monkeypatch, capfd, *arguments):
@@ -39,10 +45,11 @@ def run(monkeypatch, capfd, *arguments):
     return status, out, err
 
 
-def test_every_preset_is_described_once():
-    described = [name for group in GROUPS.values() for name in group]
-    assert sorted(described) == sorted(PRESETS)
-    for name in PRESETS:
+@pytest.mark.parametrize(("groups", "table"), [(PRESET_GROUPS, PRESETS), (VARIANT_GROUPS, VARIANTS)])
+def test_every_preset_and_variant_is_described_once(groups, table):
+    described = [name for group in groups.values() for name in group]
+    assert sorted(described) == sorted(table)
+    for name in table:
         assert name in train_help()
         assert re.search(rf"^  {re.escape(name)} ", preset_table(), re.MULTILINE)
 
@@ -53,7 +60,7 @@ def test_the_help_fits_on_a_page(monkeypatch, capfd):
     assert out.strip() == train_help()
     for text in (out, preset_table()):
         assert max(map(len, text.splitlines())) <= 80
-    assert [name for name in PRESETS if len(train_help(name).splitlines()) > 60] == []
+    assert [name for name in CONFIGS if len(help_of(name).splitlines()) > 75] == []
 
 
 def ragged(text: str) -> list[str]:
@@ -90,7 +97,7 @@ def test_raggedness_is_seen():
 
 def test_every_option_of_every_system_has_a_text():
     """Of its own, or that of the field which it repeats; without line breaks but between paragraphs."""
-    kinds = {type(section) for config in PRESETS.values() for section in sections(config)}
+    kinds = {type(section) for config in CONFIGS.values() for section in sections(config)}
     for kind in (
         *kinds,
         DecodeArguments,
@@ -151,8 +158,14 @@ def test_the_help_has_the_values_of_the_preset(monkeypatch, capfd):
     assert out.strip() == train_help("tiny")
     assert "[value in preset tiny]" in out
     assert re.search(r"--model.num-layers .*\[4\]", out)
-    for name in PRESETS:
-        assert max(map(len, train_help(name).splitlines())) <= 80
+    _, out, _ = run(monkeypatch, capfd, "train", "tiny", "--variant", "A-heads-16", "--help")
+    assert out.strip() == train_help("tiny", "A-heads-16")
+    assert "[value in preset tiny, variant A-heads-16]" in out
+    assert re.search(r"--variant A-heads-16 +Table 3 \(A\): --model.num-heads 16", out)
+    _, out, _ = run(monkeypatch, capfd, "train", "--variant=C-width-256", "--help")
+    assert re.search(r"--model.d-model .*\[256\]", " ".join(out.split()))
+    for name in CONFIGS:
+        assert max(map(len, help_of(name).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -219,7 +232,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_on_pages_exist(page):
-    known = {f"--{name.replace('_', '-')}" for config in PRESETS.values() for name in flatten(config)}
+    known = {f"--{name.replace('_', '-')}" for config in CONFIGS.values() for name in flatten(config)}
     known |= {f"--hosts.{item.name.replace('_', '-')}" for item in dataclasses.fields(HostsConfig)}
     sections = "model|data|optimizer|training|decoding|mesh|hosts"
     found = set(re.findall(rf"--(?:{sections})\.[a-z0-9-]+", page.read_text())) - {"--model.z-loss"}

@@ -18,7 +18,8 @@ from small_run import WORDS, small_config
 from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError
-from transformer.cli.train import parse_train
+from transformer.cli.command_line import TrainLine
+from transformer.cli.train_arguments import parse_train
 from transformer.config import HostsConfig, MeshConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
@@ -444,6 +445,6 @@ def test_bad_options(given: dict, message: str) -> None:
 
 def test_options_and_one_process(config: Config) -> None:
     arguments = ["--hosts.coordinator", "first:99", "--hosts.processes", "2", "--hosts.process", "1"]
-    assert parse_train(arguments, config).hosts == HostsConfig("first:99", 2, 1)
+    assert parse_train(TrainLine.of(arguments), config).hosts == HostsConfig("first:99", 2, 1)
     assert hosts.gathered("said") == ["said"]
     assert hosts.by_turns([1, 2, 3], lambda some: [2 * x for x in some]) == [2, 4, 6]

@@ -15,7 +15,7 @@ from small_run import WORDS
 from small_translator import small_translator
 
 from transformer import Run, UserError
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.inspection import attention_of, explore, search_tree
 from transformer.inspection.attention import KINDS, Kind
 from transformer.model.positions import sinusoids

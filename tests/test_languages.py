@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from configs import CONFIGS
 
 from transformer import UserError
 from transformer.cli.interop import export_command
@@ -14,7 +15,6 @@ from transformer.config.languages import language_of
 from transformer.interop.folders import import_marian
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
-from transformer.systems.presets import PRESETS
 from transformer.trainer.train import _existing
 from transformer.translator.distill import suffixes
 
@@ -68,7 +68,7 @@ def test_languages_are_unknown_unless_somebody_named_them(options, languages, di
 def test_presets_of_the_paper_name_their_languages():
     assert all(
         text_data(config).languages == ("en", "de")
-        for config in PRESETS.values()
+        for config in CONFIGS.values()
         if isinstance(config.data, DataConfig) and config.data.dataset.startswith("wmt14")
     )
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from configs import CONFIGS
 from reference_search import random_variables
 from tiers import combinations
 
@@ -339,7 +340,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_pat
 
 
 def test_all_presets_go_together():
-    for config in PRESETS.values():
+    for config in CONFIGS.values():
         if not getattr(config.model, "untaught", ""):
             check_methods(config)
 

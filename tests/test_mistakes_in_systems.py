@@ -25,8 +25,9 @@ from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Metric
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.presets import PRESETS
-from transformer.systems.registry import REGISTRY, Options, Preset, Registered
+from transformer.systems.presets import PRESETS, VARIANTS
+from transformer.systems.registry import REGISTRY, Options, Preset
+from transformer.systems.variants import Variant
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.trainer.checks import check_task
@@ -52,11 +53,7 @@ WHOLE = corpus_of(train=RECORDS, validation=RECORDS)
 
 
 def check(task: Waves, corpus: Corpus = WHOLE, system: System = SYSTEM) -> None:
-    REGISTRY["toy"] = Registered(Options(), system)
-    try:
-        check_task(dataclasses.replace(CONFIG, system="toy"), task, corpus)
-    finally:
-        del REGISTRY["toy"]
+    check_task(dataclasses.replace(CONFIG, system="toy"), system, task, corpus)
 
 
 def one(**changes: Any) -> list[dict[str, Any]]:
@@ -187,28 +184,18 @@ def test_targets_have_ids_that_the_model_can_predict(size: int, refused: bool) -
     task = task_with(examples=each(one(target=[5, 2])))
     task.fields = {**task.fields, "target": Field(shape=(2,), padded=False)}
     config = replace(CONFIG, system="toy", model=replace(CONFIG.model, vocab_size=size))
-    REGISTRY["toy"] = Registered(Options(), SYSTEM)
-    try:
-        with (
-            pytest.raises(UserError, match="target has the id 5, and the vocabulary those from 0 to 4")
-            if (refused)
-            else contextlib.nullcontext()
-        ):
-            check_task(config, task, WHOLE)
-    finally:
-        del REGISTRY["toy"]
+    with (
+        pytest.raises(UserError, match="target has the id 5, and the vocabulary those from 0 to 4")
+        if refused
+        else contextlib.nullcontext()
+    ):
+        check_task(config, SYSTEM, task, WHOLE)
 
 
 def test_a_corpus_is_what_opening_one_returns() -> None:
     forgetful = type("Forgetful", (Waves,), {"open_corpus": classmethod(lambda *_: None)})
-    REGISTRY["toy"] = Registered(Options(), replace(SYSTEM, task=forgetful))
-    try:
-        with pytest.raises(
-            UserError, match="Forgetful.open_corpus must return a transformer.Corpus, not None"
-        ):
-            open_corpus_shown(replace(CONFIG, system="toy"), ProgressReporter(quiet=True))
-    finally:
-        del REGISTRY["toy"]
+    with pytest.raises(UserError, match="Forgetful.open_corpus must return a transformer.Corpus, not None"):
+        open_corpus_shown(replace(CONFIG, system="toy"), forgetful, ProgressReporter(quiet=True))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +217,12 @@ def test_a_corpus_is_what_opening_one_returns() -> None:
             {"options": Options(presets={"tiny": Preset(replace(TINY, system="mine"), "")})},
             "preset tiny is registered already",
         ),
+        ("mine", {"options": Options(variants={"mine": {}})}, "variant mine: must be a transformer.Variant"),
+        (
+            "mine",
+            {"options": Options(variants={"rdrop": Variant("")})},
+            "variant rdrop is registered already",
+        ),
         ("speech", {}, "registered already"),
         ("mine", {"system": system_with(task=object)}, "task object: must be a subclass of transformer.Task"),
         (
@@ -246,7 +239,7 @@ def test_a_corpus_is_what_opening_one_returns() -> None:
 )
 def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) -> None:
     system = system_with()
-    before = dict(REGISTRY), dict(PRESETS)
+    before = dict(REGISTRY), dict(PRESETS), dict(VARIANTS)
     with pytest.raises(UserError, match=message):
         inspect.unwrap(register)(name, **{"options": Options(), "system": system, **given})
-    assert before == (REGISTRY, PRESETS)
+    assert before == (REGISTRY, PRESETS, VARIANTS)

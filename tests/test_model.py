@@ -21,7 +21,8 @@ from transformer.model.layers import Embedding
 from transformer.model.placement import tracing_for
 from transformer.model.positions import sinusoids
 from transformer.model.transformer import Transformer
-from transformer.systems.presets import PRESETS
+from transformer.systems.presets import PRESETS, variant
+from transformer.systems.transformer.variants import TABLE_3
 
 
 def test_shapes_are_checked_while_testing(tiny):
@@ -153,12 +154,13 @@ MILLIONS = {
 
 
 def test_parameter_counts_of_table_3():
-    assert set(MILLIONS) == {name for name in PRESETS if PRESETS[name].data.dataset.startswith("wmt14")}
+    assert set(MILLIONS) == {"base", "big", *TABLE_3}
     ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
     counted = {}
     for name, millions in MILLIONS.items():
         # dropout and the like have no parameters: such rows are counted once
-        config = replace(PRESETS[name].model, vocab_size=37_000, dropout=0.0)
+        preset = variant(PRESETS["base"], name) if name in TABLE_3 else PRESETS[name]
+        config = replace(preset.model, vocab_size=37_000, dropout=0.0)
         if config not in counted:
             shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), ids, ids)
             counted[config] = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

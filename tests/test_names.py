@@ -3,14 +3,15 @@
 import re
 
 import pytest
+from configs import CONFIGS
 
 from transformer import UserError
+from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import DecodeArguments, parse_decode
-from transformer.cli.train import TrainArguments, parse_train
+from transformer.cli.train_arguments import TrainArguments, parse_train
 from transformer.config import BeamConfig, changed_search, flatten
 from transformer.config.decoding import methods_of, names_of
 from transformer.config.names import DECODING, SEARCH, TRAINING
-from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, options_of
 
 
@@ -19,7 +20,7 @@ def says(message):
     return pytest.raises(UserError, match=re.escape(message))
 
 
-TRAIN_OPTIONS = set().union(*map(flatten, PRESETS.values())) | names_of(TrainArguments) | {"init_from"}
+TRAIN_OPTIONS = set().union(*map(flatten, CONFIGS.values())) | names_of(TrainArguments) | {"init_from"}
 SEARCHES = [kind for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
 SEARCH_OPTIONS = set().union(*map(names_of, SEARCHES))
 TRAIN_OPTIONS |= {f"decoding.{name}" for name in SEARCH_OPTIONS}
@@ -52,9 +53,9 @@ def test_hints_name_options_that_exist_for_names_that_do_not(table, options):
     ],
 )
 def test_train_hints(words, message):
-    for preset in PRESETS.values():
+    for preset in CONFIGS.values():
         with says(message):
-            parse_train(words.split(), preset)
+            parse_train(TrainLine.of(words.split()), preset)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from run_command import on_devices
 from small_translator import small_translator, stored
 
 from transformer import Config
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.config import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"

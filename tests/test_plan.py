@@ -8,10 +8,11 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from configs import CONFIGS
 from tiers import mostly_slow
 
-from transformer.cli import train_main
 from transformer.cli.plan import rows
+from transformer.cli.train import train_main
 from transformer.config import MeshConfig
 from transformer.errors import UserError
 from transformer.plan.costs import estimate, flops_of
@@ -158,8 +159,8 @@ def test_flops_of_the_base_model():
 
 def small(system):
     """A small config of a system, for eight devices."""
-    name = next(name for name in PRESETS if PRESETS[name].system == system and name.startswith(SMALL))
-    preset = PRESETS[name]
+    name = next(n for n in CONFIGS if CONFIGS[n].system == system and n.startswith(SMALL))
+    preset = CONFIGS[name]
     return replace(preset, data=replace(preset.data, batch_tokens=1024, max_length=32))
 
 

@@ -13,7 +13,7 @@ from small_translator import small_translator, stored
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.decoding.prefix import COUNT, TOKENS, WORD, Prefix, example
 from transformer.decoding.search import AutoregressiveSearch

@@ -10,7 +10,7 @@ from small_run import quiet, small_config
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Synthesizer, Translator, UserError, train
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.recordings import numbers, written

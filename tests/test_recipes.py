@@ -5,11 +5,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from configs import CONFIGS
 
+from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.train import parse_train
+from transformer.cli.train_arguments import parse_train
 from transformer.systems.checks import check_system
-from transformer.systems.presets import PRESETS
+from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system
 
 CARDS = sorted(path for path in Path("docs/recipes").glob("*.md") if path.name != "README.md")
@@ -28,8 +30,8 @@ def test_commands_parse_and_presets_build(card):
     trained = 0
     for program, *arguments in commands(card):
         if program == "train.py":
-            preset, *options = arguments
-            config = parse_train(options, PRESETS[preset]).config
+            line = TrainLine.of(arguments)
+            config = parse_train(line, variant(preset(line.preset), *line.variants)).config
             check_system(config)
             find_system(config.system).model(config.model)
             trained += 1
@@ -45,6 +47,6 @@ def test_there_is_a_card_for_each_and_all_are_listed():
     assert all(f"({card.name})" in listed for card in CARDS)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_every_preset_can_be_built(name):
-    check_system(PRESETS[name])
+    check_system(CONFIGS[name])

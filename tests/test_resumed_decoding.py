@@ -130,7 +130,7 @@ def test_resume_needs_files(run_dir, text):
 def test_killed_while_it_writes(run_dir, text):
     """kill -9, in a separate process."""
     text.write_text("".join(line + "\n" for line in LINES * 40))
-    program = "import sys; from transformer.cli import decode_main; sys.exit(decode_main())"
+    program = "import sys; from transformer.cli.decode import decode_main; sys.exit(decode_main())"
     command = [sys.executable, "-c", program, run_dir, "--input", text, "--output", text.with_name("out")]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
@@ -159,7 +159,7 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
         "of = Translations.of\n"
         "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.01)\n        yield line\n"
         "Translations.of = slowly\n"
-        "from transformer.cli import decode_main; sys.exit(decode_main())"
+        "from transformer.cli.decode import decode_main; sys.exit(decode_main())"
     )
     options = ["--input", text, "--output", text.with_name("out"), "--resume"]
     command = [str(word) for word in (sys.executable, "-c", program, run_dir, *options)]

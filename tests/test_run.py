@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from configs import CONFIGS
 from small_run import WORDS, changed, parameters, quiet, same, write_text
 from tensorboardX.proto.event_pb2 import Event
 
@@ -27,7 +28,6 @@ from transformer.errors import Stopped, UserError
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.ranking import scores_of
 from transformer.systems.parameters import model_shapes
-from transformer.systems.presets import PRESETS
 from transformer.trainer import evaluator, loop, signals
 from transformer.trainer.train import train
 
@@ -359,17 +359,17 @@ def test_configs_survive_json(config):
     assert differences(config, changed(config, seed=5)) == ["training.seed: 0 -> 5"]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_configs_of_earlier_versions_are_read(name):
     """The group `mesh` was `parallel`; non-autoregressive models had `fed` and `places`."""
-    values = json.loads(to_json(PRESETS[name]))
+    values = json.loads(to_json(CONFIGS[name]))
     values["parallel"] = values.pop("mesh")
     values["training"]["baseline_decay"] = 0.9
     if values["system"] == "nonautoregressive":
         values["system"] = "parallel"
         values["model"] |= {"fed": values["model"].pop("decoder_input")}
         values["model"] |= {"places": values["model"].pop("bos_length")}
-    assert from_json(json.dumps(values)) == PRESETS[name]
+    assert from_json(json.dumps(values)) == CONFIGS[name]
 
 
 @pytest.mark.parametrize("system", ["transformer", "parallel"])

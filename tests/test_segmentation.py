@@ -184,7 +184,7 @@ def test_rewards_of_text_divide_it_as_evaluations_do():
 def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, capsys):
     from small_translator import stored
 
-    from transformer.cli import decode_main
+    from transformer.cli.decode import decode_main
 
     def missing(tokenize):
         raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: install it")
@@ -208,7 +208,7 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
 def test_decode_divides_references_the_same_way(given, expected, tmp_path, monkeypatch, capsys, caplog):
     from small_translator import stored
 
-    from transformer.cli import decode_main
+    from transformer.cli.decode import decode_main
 
     translator = small_translator()
     assert translator.config.training.bleu_tokenize is None

@@ -19,12 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from configs import CONFIGS
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 from run_command import on_devices
 from small_run import small_config
 
-from transformer import PRESETS, Config, Run, TransformerConfig, UserError
+from transformer import Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig, TrainingConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime.sharding import AXES, Shards, check_rows, layout_of
@@ -208,9 +209,9 @@ def test_what_is_cut_along_which_axis() -> None:
     assert odd["table"].spec == PartitionSpec(None, "fsdp")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", CONFIGS)
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
-    config = PRESETS[preset]
+    config = CONFIGS[preset]
     from_data = dict.fromkeys(config.model.FROM_DATA, 64)
     config = replace(config, model=replace(config.model, num_layers=1, **from_data))
     shapes = flatten_dict(model_shapes(config)["params"])

@@ -32,7 +32,7 @@ from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
 )
-from transformer.systems.presets import PRESETS
+from transformer.systems.presets import PRESETS, VARIANTS
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.speech.options import SpeechConfig
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
@@ -91,7 +91,7 @@ def test_every_field_is_described(site, config):
 
 def test_every_preset_and_option_is_on_a_page(site):
     presets, commands = (shown(site / f"{name}/index.html") for name in ("reference/presets", "commands"))
-    for name in PRESETS:
+    for name in (*PRESETS, *VARIANTS):
         assert name in presets
         assert name in commands
     for section in ("model", "data", "optimizer", "training", "decoding", "mesh"):

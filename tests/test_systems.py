@@ -20,7 +20,7 @@ from small_run import WORDS, interrupted, small_config
 from small_translator import small_translator
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli import train_main
+from transformer.cli.train import train_main
 from transformer.config import as_decided
 from transformer.config.locations import as_options, locations
 from transformer.runs.config_json import to_json

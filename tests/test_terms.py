@@ -25,7 +25,7 @@ from small_translator import small_translator, stored
 from tiers import mostly_slow
 
 from transformer import BeamConfig, Glossary, UserError
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.request_parser import RequestParser
 from transformer.decoding.hooks import Hooks

@@ -12,7 +12,7 @@ from small_run import small_config
 from small_translator import small_translator, stored
 
 from transformer import Config, SpecialIds, UserError
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.config import BeamConfig, DataConfig
 from transformer.config.streams import StreamConfig
 from transformer.data.corpus import Corpus

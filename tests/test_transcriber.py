@@ -17,7 +17,7 @@ from small_run import quiet
 from toy_runs import speech_config
 
 from transformer import PRESETS, Run, Transcriber, UserError, train
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits

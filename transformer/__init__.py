@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from transformer.runs.run import Run as Run
     from transformer.systems.language_model.api import Generator as Generator
     from transformer.systems.presets import PRESETS as PRESETS
+    from transformer.systems.presets import VARIANTS as VARIANTS
+    from transformer.systems.presets import variant as variant
     from transformer.systems.register import register as register
     from transformer.systems.registry import Options as Options
     from transformer.systems.registry import Preset as Preset
     from transformer.systems.speech.api import Transcriber as Transcriber
     from transformer.systems.synthesis.api import Synthesizer as Synthesizer
     from transformer.systems.system import System as System
+    from transformer.systems.variants import Variant as Variant
     from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.hypotheses import Hypothesis as Hypothesis
     from transformer.tasks.lines import Lines as Lines
@@ -88,11 +91,12 @@ _HOMES = {
     "data.features.tokenizers": ("train_tokenizer",),
     "errors": ("UserError",),
     "model.transformer": ("Transformer",),
-    "systems.presets": ("PRESETS",),
+    "systems.presets": ("PRESETS", "VARIANTS", "variant"),
     "runs.run": ("Run",),
     "systems.register": ("register",),
     "systems.registry": ("Options", "Preset"),
     "systems.system": ("System",),
+    "systems.variants": ("Variant",),
     "trainer.train": ("train",),
     "training.objective": ("Context", "Loss", "translation_objective"),
     "training.schedule": ("make_optimizer",),

@@ -12,8 +12,6 @@ import json
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -168,7 +166,7 @@ def _no_number(digits: str) -> NoReturn:
 
 def temp_sibling(path: Path) -> Path:
     """A hidden, unpredictable name in the same folder."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}")
 
 
 @contextlib.contextmanager
@@ -206,6 +204,8 @@ def folder_whole(path: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, path)
     finally:
+        import shutil  # slow to import, and rarely needed
+
         shutil.rmtree(partial, ignore_errors=True)
 
 

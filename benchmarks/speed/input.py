@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import positive, preset, run
+from benchmarks.command import positive, run
 from transformer.errors import UserError
+from transformer.systems.presets import preset
 
 READ = 20_000  # records of which the reading and the encoding is timed
 

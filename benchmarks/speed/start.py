@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import preset, run
+from benchmarks.command import run
+from transformer.systems.presets import preset
 
 NAMES = "imports", "corpus", "vocabulary", "examples", "plan", "state", "first update"
 """The stages. The rest is the time between them."""

@@ -1,9 +1,8 @@
 """Compares attention mechanisms and training methods with the plain Transformer, under equal updates.
 
-`python -m benchmarks.studies.methods WORK` trains the preset `quickstart`, and each variant of it
-(`transformer.systems.transformer.variants`), from the same seed for the same number of updates, on the
-built-in corpus; or with --corpus the preset `tiny` on a folder of train, validation and test in two
-languages (`train.en`, ...).
+`python -m benchmarks.studies.methods WORK` trains the preset `quickstart`, and each variant of it with another
+attention or training method, from the same seed for the same number of updates, on the built-in corpus; or
+with --corpus the preset `tiny` on a folder of train, validation and test in two languages (`train.en`, ...).
 Variants for a trained model continue the plain run for a quarter of the updates, and so does the plain model.
 Each run translates the test set. Where a paired bootstrap test finds no difference from the plain model
 (p > 0.05), the run is repeated with more seeds. Then the cost of each is measured beside the plain model, and
@@ -31,8 +30,9 @@ from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
 from transformer.errors import UserError
 from transformer.files import Json
-from transformer.systems.fast_autoregressive.options import VARIANTS as FAST
-from transformer.systems.transformer.variants import VARIANTS, Variant
+from transformer.systems.fast_autoregressive.options import OPTIONS as FAST
+from transformer.systems.transformer.variants import METHODS as OF_TRANSFORMERS
+from transformer.systems.variants import Variant
 
 PLAIN, FURTHER = "plain", "further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model
@@ -40,11 +40,12 @@ SENTENCES = 200  # of each timed decoding
 UPDATES = 10  # of each turn that is timed
 TOGETHER = 4  # methods that are timed in turns
 UNCERTAIN = 0.05  # p of a difference that needs more seeds
+_VARIANTS = {**OF_TRANSFORMERS, **FAST.variants}
 METHODS = {
     PLAIN: Variant("as it is"),
-    **{name: variant for name, variant in (VARIANTS | FAST).items() if not variant.continues},
+    **{name: variant for name, variant in _VARIANTS.items() if not variant.continues},
     FURTHER: Variant("as it is, trained further", continues=True),
-    **{name: variant for name, variant in VARIANTS.items() if variant.continues},
+    **{name: variant for name, variant in _VARIANTS.items() if variant.continues},
 }
 
 
@@ -70,6 +71,9 @@ class Plan:
             base,
             data=replace(text_data(base), batching="buckets", **files),
             model=replace(base.model, dropout=0.1, norm="pre"),  # type: ignore[call-arg]
+        )
+        return replace(
+            variant.of(config),
             training=replace(
                 base.training,
                 seed=seed,
@@ -84,9 +88,8 @@ class Plan:
                 peak=LOWER if variant.continues else PEAK,
                 warmup_steps=max(1, min(base.optimizer.warmup_steps, steps // 4)),
             ),
-            scheduled=replace(base.scheduled, updates=steps),
+            scheduled=replace(variant.of(config).scheduled, updates=steps),
         )
-        return variant.of(config)
 
     def build(self, name: str, seed: int) -> Json:
         """Trains a run, unless it is there, and translates the test set with its last checkpoint."""
@@ -128,7 +131,7 @@ def quality(plan: Plan, name: str) -> dict[str, Any]:
     differences = [each.difference for each in found]
     return {
         "name": name,
-        "options": METHODS[name].options,
+        "options": METHODS[name].words,
         "seeds": len(found),
         "bleu": statistics.mean(each.bleu for each in found),
         "interval": found[0].interval,

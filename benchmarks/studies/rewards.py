@@ -25,12 +25,11 @@ from transformer import Config, Run, Translator, train
 from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
 from transformer.errors import UserError
 from transformer.methods.rewards import reward_of
-from transformer.systems.transformer.variants import VARIANTS, Variant
 
 METHODS = {
-    "cross-entropy": Variant("as before"),
-    "minimum risk": VARIANTS["risk"],
-    "REINFORCE": VARIANTS["reinforce"],
+    "cross-entropy": RewardConfig(),
+    "minimum risk": RewardConfig(share=0.9),
+    "REINFORCE": RewardConfig(share=0.9, loss="reinforce"),
 }
 SEEDS = 3
 UPDATES = 200
@@ -55,29 +54,27 @@ class Plan:
         runs differ in the reward only."""
         base = Run(self.start).config
         buckets = base.data.buckets[::-3][::-1]  # each is a program, and a search takes long to compile
-        return METHODS[name].of(
-            replace(
-                base,
-                data=replace(base.data, batching="buckets", buckets=buckets, seed=seed),
-                rdrop=RDropConfig(),
-                scheduled=ScheduledConfig(),
-                reward=RewardConfig(),
-                training=replace(
-                    base.training,
-                    seed=seed,
-                    steps=self.updates,
-                    init_from=self.start,
-                    log_every=max(1, self.updates // 10),
-                    evaluate_every=self.updates,
-                    keep_last=1,
-                ),
-                optimizer=replace(
-                    base.optimizer,
-                    schedule="cosine",
-                    peak=self.peak,
-                    warmup_steps=max(1, self.updates // 10),
-                ),
-            )
+        return replace(
+            base,
+            data=replace(base.data, batching="buckets", buckets=buckets, seed=seed),
+            rdrop=RDropConfig(),
+            scheduled=ScheduledConfig(),
+            reward=METHODS[name],
+            training=replace(
+                base.training,
+                seed=seed,
+                steps=self.updates,
+                init_from=self.start,
+                log_every=max(1, self.updates // 10),
+                evaluate_every=self.updates,
+                keep_last=1,
+            ),
+            optimizer=replace(
+                base.optimizer,
+                schedule="cosine",
+                peak=self.peak,
+                warmup_steps=max(1, self.updates // 10),
+            ),
         )
 
     def build(self, name: str, seed: int) -> dict[str, Any]:

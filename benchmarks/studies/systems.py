@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from benchmarks.runs import once, test_set, text_files
-from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train
+from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train, variant
 from transformer.evaluation.scores import bleu
 from transformer.systems.parameters import model_shapes
 from transformer.translator.distill import distill
@@ -59,7 +59,7 @@ class Plan:
     def config(self, name: str) -> Config:
         """The config of a run."""
         system = name.removesuffix(f"-{DISTILLED}")
-        preset = PRESETS[self.family if name == TEACHER else f"{self.family}-{system}"]
+        preset = self._preset(system)
         folder = self.work / DISTILLED if name.endswith(DISTILLED) else self.corpus
         files = text_files(folder) if folder else {"built_in_size": BUILT_IN}
         data = replace(preset.data, **files)
@@ -83,6 +83,13 @@ class Plan:
         warmup = min(preset.optimizer.warmup_steps, max(1, steps // 4))
         optimizer = replace(preset.optimizer, peak=PEAK, warmup_steps=warmup)
         return replace(preset, data=data, model=model, training=training, optimizer=optimizer)
+
+    def _preset(self, name: str) -> Config:
+        """The preset of a run, or its variant."""
+        if name not in BASELINES:
+            return variant(PRESETS[self.family], *[name] * (name != TEACHER))
+        base, _, kind = name.partition("-")
+        return variant(PRESETS[f"{self.family}-{base}"], *[kind] * bool(kind))
 
     def build(self, name: str) -> None:
         """Trains a run to its end. With the teacher, also translates its training text."""

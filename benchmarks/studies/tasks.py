@@ -22,15 +22,13 @@ import numpy as np
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, report
 from benchmarks.runs import once, test_set
-from transformer import PRESETS, Config, Run, Translator, train
+from transformer import PRESETS, Config, Run, Translator, train, variant
 from transformer.config import text_data
 from transformer.data.sources.spelling import spelled
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.methods.guidance import off_diagonal
-from transformer.systems.fast_autoregressive.options import VARIANTS as FAST
 from transformer.systems.parameters import model_shapes
-from transformer.systems.transformer.variants import VARIANTS
 
 SOLVED = 99.0  # BLEU of validation lines
 REPEATS = range(1, 7)
@@ -42,22 +40,22 @@ def spelling() -> dict[str, Config]:
     """The plain model, and others that are told or forced to advance."""
     base = PRESETS["spelling"]
     names = ("guided", "additive", "location", "monotonic", "at", "fat")
-    return {PLAIN: base} | {name: (VARIANTS | FAST)[name].of(base) for name in names}
+    return {PLAIN: base} | {name: variant(base, name) for name in names}
 
 
 def dialogue() -> dict[str, Config]:
     """Models that spell names by their letters, and models that copy whole words."""
-    plain = PRESETS["dialogue-en-plain"]
+    plain = variant(PRESETS["dialogue-en"], "plain")
     letters = replace(text_data(plain), tokenizer="char", vocab_size=320, max_length=64, buckets=(48, 64))
     search = replace(plain.decoding, buckets=(48, 64))
     base = replace(plain, data=replace(letters, batch_tokens=2048), decoding=search)
     names = ("at", "fat", "fat-tanh", "fat-hybrid")
     return (
         {PLAIN: base}
-        | {name: (VARIANTS | FAST)[name].of(base) for name in names}
+        | {name: variant(base, name) for name in names}
         | {
             "pointer-generator, words": PRESETS["dialogue-en"],
-            "CopyNet, words": PRESETS["dialogue-en-copynet"],
+            "CopyNet, words": variant(PRESETS["dialogue-en"], "copynet"),
             "plain, words": plain,
         }
     )
@@ -75,7 +73,7 @@ def pointing(task: str) -> dict[str, Config]:
     each = {
         name: replace(pointer, model=replace(pointer.model, **options)) for name, options in outputs.items()
     }
-    return {PLAIN: PRESETS[f"{task}-plain"]} | each
+    return {PLAIN: variant(pointer, "plain")} | each
 
 
 TASKS: dict[str, Callable[[], dict[str, Config]]] = {

@@ -11,10 +11,11 @@ def decode_main() -> int:
 
 
 def _decode(arguments: list[str]) -> None:
-    from transformer.runtime.hosts import join
-
     with short_options():
         given = parse_decode(arguments)
+
+        from transformer.runtime.hosts import join
+
         join(given.hosts)
         if given.explore:
             from transformer.cli.page import write_page

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from transformer.cli.methods import with_method
+from transformer.cli.command_line import options_in, with_method
 from transformer.cli.output_file import is_device
 from transformer.cli.parser import parse
 from transformer.commands import command_for
@@ -130,7 +130,9 @@ def parse_decode(arguments: list[str]) -> DecodeArguments:
         DecodeArguments,
         ["--help" if word == "--help-all" else word for word in arguments],
         "decode",
-        default=DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, arguments, "--")),
+        default=DecodeArguments(
+            tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options_in(arguments), "--")
+        ),
         about=_about(defaults),
         names=DECODING,
     )

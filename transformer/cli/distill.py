@@ -6,9 +6,9 @@ from typing import Annotated
 
 import tyro
 
+from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
-from transformer.cli.methods import with_method
 from transformer.cli.parser import parse
 from transformer.commands import program
 from transformer.config import DataConfig, DecodingConfig, text_data
@@ -55,7 +55,7 @@ def _parsed(arguments: list[str]) -> DistillArguments:
         default=DistillArguments(
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
-            with_method(defaults.decoding, arguments, "--"),
+            with_method(defaults.decoding, options_in(arguments), "--"),
             without_locations(text_data(defaults)),
         ),
         about=(

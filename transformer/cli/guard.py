@@ -5,7 +5,6 @@ import io
 import logging
 import os
 import re
-import shutil
 import signal
 import sys
 import textwrap
@@ -133,6 +132,8 @@ class _PrintableLog(logging.Formatter):
 def wrapped(text: str) -> str:
     """A help text whose lines fit in the terminal, or in 80 columns. Those with colours or frames do so
     already."""
+    import shutil  # slow to import
+
     width, lines = min(shutil.get_terminal_size().columns, 80), list[str]()
     for line in text.split("\n"):
         is_plain = len(line) > width and not _FRAMED.search(line)

@@ -1,15 +1,18 @@
-"""The text of `train.py --help`, which fits on one page, of `--list-presets` and of `transformer --help`."""
+"""The text of `train.py --help`, which fits on one page, and of `--list-presets`."""
 
 import textwrap
+from collections.abc import Mapping
 
-from transformer.commands import COMMANDS, command_for
+from transformer.commands import command_for
 from transformer.config import Config
-from transformer.systems.presets import GROUPS, PRESETS
+from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import options_of
+from transformer.systems.variants import as_option
 
 EXAMPLES = {
     "": "a small model on the built-in English-German corpus",
     "multi30k --data.train-tsv pairs.tsv": "your own text",
+    "multi30k --variant rdrop --data.train-tsv pairs.tsv": "with another method",
     "--run-dir runs/transformer-1": "resume; name your text again",
     "--init-from runs/transformer-1 --data.train-source ...": "fine-tune",
     "language-model --data.train book.txt": "continue running text",
@@ -19,19 +22,16 @@ EXAMPLES = {
 """Options of train, and what it does with them."""
 
 
-def commands_help() -> str:
-    """What `transformer --help` prints."""
-    lines = [f"  {name:9} {what}" for name, (_, _, what) in COMMANDS.items()]
-    about = "For details: transformer COMMAND --help. For versions: transformer --version."
-    return "\n".join(["usage: transformer COMMAND [options]", "", *lines, "", about])
+def train_help(name: str = "quickstart", *variants: str) -> str:
+    """The short help: what the command does, examples, common options with the values of a preset or of a
+    variant, and the names of all.
 
-
-def train_help(preset: str = "quickstart") -> str:
-    """The short help: what the command does, examples, common options with the preset's values, and the
-    presets by group."""
-    train = command_for("train")
+    Raises:
+      UserError: there is no such preset or variant, or they do not fit.
+    """
+    config, train = variant(preset(name), *variants), command_for("train")
     lines = [
-        f"usage: {train} [PRESET] [OPTIONS]",
+        f"usage: {train} [PRESET] [--variant NAME] [OPTIONS]",
         "",
         "Train a Transformer, or another system, to translate, to continue text, to hear.",
         "The run directory gets checkpoints and report.html. Ctrl-C saves and stops.",
@@ -42,26 +42,33 @@ def train_help(preset: str = "quickstart") -> str:
         command = f"  {' '.join((train, options)).strip()}"
         short = len(command) + len(what) <= 77
         lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
-    lines += ["", f"common options [value in preset {preset}]:"]
-    for name, what in options_of(PRESETS[preset].system).common.items():
-        option = "--" + name.replace("_", "-").replace("training.init-from", "init-from")
-        lines += textwrap.wrap(
-            f"{option:26} {what}{_value(PRESETS[preset], name)}",
-            80,
-            initial_indent="  ",
-            subsequent_indent=" " * 29,
-            break_on_hyphens=False,
-        )
-    lines += ["", "presets; options override their values (see --list-presets):"]
-    for group, described in GROUPS.items():
-        lines += textwrap.wrap(
-            f"{group}: {', '.join(described)}",
-            80,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
+    chosen = ", variant ".join((name, *variants))
+    lines += ["", *_wrapped(f"common options [value in preset {chosen}]:", 0)]
+    for each in variants:
+        lines += _wrapped(f"--variant {each:16} {VARIANTS[each].described}", 29)
+    for option, what in options_of(config.system).common.items():
+        shown = as_option(option).replace("training.init-from", "init-from")
+        lines += _wrapped(f"{shown:26} {what}{_value(config, option)}", 29)
+    lines += ["", "presets; options override their values (see --list-presets):", *_names(PRESET_GROUPS)]
+    lines += ["", "variants, which change a preset (--variant NAME):", *_names(VARIANT_GROUPS)]
     return "\n".join([*lines, "", "--help-all describes every option; --version prints versions."])
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """A paragraph in lines of 80 characters, those after the first indented."""
+    first = "  " * (indent > 0)
+    return textwrap.wrap(
+        text, 80, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def _names(groups: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The names in each group."""
+    return [
+        line
+        for group, described in groups.items()
+        for line in _wrapped(f"{group}: {', '.join(described)}", 4)
+    ]
 
 
 def _value(value: object, name: str) -> str:
@@ -71,14 +78,18 @@ def _value(value: object, name: str) -> str:
 
 
 def preset_table() -> str:
-    """Every preset: its size, layers x width, and what it is."""
-    widest = max(map(len, PRESETS))
+    """Every preset: its size, layers x width, and what it is; then every variant."""
+    widest = max(map(len, (*PRESETS, *VARIANTS)))
     lines = [f"{'preset':{widest + 2}} {'size':>8} {'updates':>7}  what (size: layers x width)"]
-    for group, described in GROUPS.items():
+    for group, described in PRESET_GROUPS.items():
         lines += ["", f"{group}:"]
         for name, what in described.items():
-            line = f"{name:{widest}} {_sizes(PRESETS[name])}  {what}"
-            lines += textwrap.wrap(line, 80, initial_indent="  ", subsequent_indent=" " * (widest + 21))
+            lines += _wrapped(f"{name:{widest}} {_sizes(PRESETS[name])}  {what}", widest + 21)
+    lines += ["", f"variants of presets: {command_for('train')} PRESET --variant NAME"]
+    for group, described in VARIANT_GROUPS.items():
+        lines += ["", f"{group}:"]
+        for name, what in described.items():
+            lines += _wrapped(f"{name:{widest}} {what}", widest + 3)
     return "\n".join(lines)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.output_file import Output
-from transformer.cli.train import fields_of
 from transformer.cli.writer import lines_given, writer_of
 from transformer.errors import UserError
 from transformer.text import has_text
@@ -56,5 +55,5 @@ def page_of_sounds(given: DecodeArguments) -> "tuple[Explorer, str]":
     records = [decoder.task.listed(line, place, number) for number, line in some]
     if not records:
         raise UserError("nothing to explore: the input has no line")
-    page = explore_sounds(decoder, records, n_best=given.n_best, **dict(fields_of(given.decoding)))
+    page = explore_sounds(decoder, records, n_best=given.n_best, **vars(given.decoding))
     return page, f"{page.hypotheses} outputs of {page.sentences} lines (at most {SENTENCES})"

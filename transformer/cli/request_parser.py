@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from transformer.cli.decode_arguments import DecodeArguments, columns_of
-from transformer.cli.train import fields_of
 from transformer.config import BeamConfig
 from transformer.decoding.terms import SIZES
 from transformer.errors import UserError
@@ -35,7 +34,7 @@ class RequestParser:
 
     def __init__(self, given: DecodeArguments, translator: Translator) -> None:
         self.translator, search = translator, given.decoding
-        self.options, self._warned = dict(fields_of(search)), False
+        self.options, self._warned = vars(search), False
         if (given.glossary or given.keep) and not (isinstance(search, BeamConfig) and search.groups == 1):
             option = "glossary" if given.glossary else "keep"
             raise UserError(f"--{option}: only --method beam, without --groups, can find terms")

@@ -1,60 +1,25 @@
-"""`train.py`: presets, options, and runs to resume or initialise from."""
+"""`train.py`: presets and variants, and runs to resume or initialise from."""
 
 import dataclasses
-import itertools
-import re
 import sys
 import textwrap
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from transformer.cli.command_line import FINE_TUNE, TrainLine
 from transformer.cli.guard import printable, run_command
-from transformer.cli.help import preset_table, train_help
-from transformer.cli.methods import with_method
-from transformer.cli.parser import parse
 from transformer.commands import program
-from transformer.config import Config, CorpusConfig, DataConfig, HostsConfig, Option, changed, flatten
+from transformer.config import Config, CorpusConfig, DataConfig, changed, flatten
 from transformer.config.locations import completed, without_locations
-from transformer.config.names import TRAINING
-from transformer.data.remote import has
-from transformer.errors import UserError, nearest
+from transformer.errors import UserError
 from transformer.files import display_path
-from transformer.systems.presets import PRESETS
-from transformer.systems.registry import load_entry_points, unknown
+from transformer.systems.presets import VARIANTS, preset, variant
+from transformer.systems.variants import as_option
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from transformer.cli.train_arguments import TrainArguments
 
-FINE_TUNE = "fine-tune"
-TEXT = ("--data.train", "--data.dataset")  # options that select the training text
 VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # data options that define it
-
-
-@dataclass(frozen=True)
-class TrainArguments:
-    """Train a Transformer."""
-
-    config: Annotated[Config, tyro.conf.arg(name="")]
-    run_dir: Path | None = None
-    """Run directory, or a remote address such as gs://bucket/run. An existing run is resumed. Default: a new
-    one under runs/."""
-    hosts: HostsConfig = field(default_factory=HostsConfig)
-    plan: str | None = None
-    """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
-    v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`). cpu:8: simulated."""
-    plan_json: Path | None = None
-    """Also write the plan to this file, as JSON."""
-    plan_minutes: float = 30.0
-    """Limit of each compilation."""
-    plan_gigabytes: float | None = None
-    """Limit of each compilation's memory. None: 80 % of this machine's."""
-    profile: int = 0
-    """Write a trace of so many updates to the run directory, for TensorBoard or ui.perfetto.dev."""
-    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
-    """Print the complete configuration first."""
 
 
 def train_main() -> int:
@@ -63,39 +28,16 @@ def train_main() -> int:
 
 
 def _train(arguments: list[str]) -> None:
-    if "--list-presets" in arguments:
-        for failed in load_entry_points():
-            print(failed, file=sys.stderr)
-        print(preset_table())
+    line = TrainLine.of(arguments)
+    if line.lists_presets or line.wants_help:
+        _print_help(line)
         return
-    preset = None
-    if arguments and not arguments[0].startswith("-"):
-        preset, *arguments = arguments
-        if preset not in PRESETS:
-            load_entry_points()
-        if preset not in PRESETS:
-            raise unknown(f"no preset {preset!r}{nearest(preset, PRESETS) or '; see --list-presets'}")
-    if {"--help", "-h"} & {*arguments}:
-        print(train_help(preset or "quickstart"))
-        return
-    arguments = ["--help" if word == "--help-all" else word for word in arguments]
-    arguments = [re.sub("^--init-from(?==|$)", "--training.init-from", word) for word in arguments]
-    parent = _value_of("--training.init-from", arguments)
-    if parent and preset is None:
-        preset = FINE_TUNE
-    if preset == FINE_TUNE and not parent:
-        raise UserError("fine-tune needs --init-from RUN: the run to initialise from")
-    run_dir = None if preset else _value_of("--run-dir", arguments)
-    if run_dir and has(run_dir, "config.json"):
-        given, about = _continued(arguments, Path(run_dir)), f"Resuming {display_path(run_dir)}"
+    if line.resumes and _is_run(line.resumes):
+        given, about = _continued(line, Path(line.resumes)), f"Resuming {display_path(line.resumes)}"
     else:
-        given, about = _initial_arguments(arguments, preset, parent)
+        given, about = _initial_arguments(line)
 
-    if given.plan is None:
-        for name in ("plan_json", "plan_minutes", "plan_gigabytes"):
-            if getattr(given, name) != getattr(TrainArguments, name):
-                raise UserError(f"--{name.replace('_', '-')} needs --plan, such as --plan v5e:2x4")
-    else:
+    if given.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
         from transformer.plan.plan import Limits
 
@@ -112,52 +54,81 @@ def _train(arguments: list[str]) -> None:
 
     from transformer.trainer.train import train
 
-    if given.profile < 0:
-        raise UserError(f"--profile {given.profile}: must be a number of updates")
     train(given.config, given.run_dir, about=about, profile=given.profile)
 
 
-def _initial_arguments(
-    arguments: list[str], preset: str | None, parent: str | None
-) -> tuple[TrainArguments, str]:
+def _is_run(path: str) -> bool:
+    """Whether a run directory is there."""
+    from transformer.data.remote import has
+
+    return has(path, "config.json")
+
+
+def _print_help(line: TrainLine) -> None:
+    """Prints the list of presets or the short help."""
+    from transformer.cli.help import preset_table, train_help
+    from transformer.systems.registry import load_entry_points
+
+    if line.lists_presets:
+        for failed in load_entry_points():
+            print(failed, file=sys.stderr)
+        print(preset_table())
+    else:
+        print(train_help(line.preset, *line.variants))
+
+
+def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
     """Parses the command line of a new run, with a preset's options as defaults; and what to say of it."""
-    default = PRESETS[preset or "quickstart"]
-    if parent:
-        default = _begun_from(parent, default, network=preset == FINE_TUNE)
-    given, has_text = parse_train(arguments, default), any(word.startswith(TEXT) for word in arguments)
-    if parent:
+    from transformer.cli.train_arguments import parse_train
+
+    default = _default(line)
+    given = parse_train(line, default)
+    if line.parent:
         _check_vocabulary(given.config.data, default.data)
-    if preset == FINE_TUNE and not has_text:
+    if line.preset == FINE_TUNE and not line.has_text:
         pair = isinstance(default.data, DataConfig)
         options = "--data.train-source and --data.train-target" if pair else "--data.train"
         raise UserError(f"--init-from needs a training text: give {options}")
-    about = announced(given.config, preset or "quickstart")
-    if preset is not None and preset.startswith(("tiny", "multi30k")) and not has_text:
+    base = preset(line.preset) if line.parent else default
+    about = announced(given.config, base, ", variant ".join((line.preset, *line.variants)))
+    if line.is_named and line.preset.startswith(("tiny", "multi30k")) and not line.has_text:
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
-    if preset is None and given.run_dir:
-        text = "" if has_text else " on a built-in corpus, since no text is given"
+    if line.resumes and given.run_dir:
+        text = "" if line.has_text else " on a built-in corpus, since no text is given"
         about = f"{display_path(given.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
     return given, about
 
 
-def _continued(arguments: list[str], run_dir: Path) -> TrainArguments:
+def _default(line: TrainLine) -> Config:
+    """The options of a new run that the command line does not give: of the preset, the run to initialise from
+    and the variants.
+
+    Raises:
+      UserError: they do not exist or do not go together; there is no run to initialise from, and one is
+        needed.
+    """
+    config = preset(line.preset)
+    if line.parent:
+        config = _begun_from(line.parent, config, network=line.preset == FINE_TUNE)
+    config = variant(config, *line.variants)
+    continuing = [f"variant {name}" for name in line.variants if VARIANTS[name].continues]
+    if line.preset == FINE_TUNE:
+        continuing.append(FINE_TUNE)
+    if continuing and not line.parent:
+        raise UserError(f"{continuing[0]} needs --init-from RUN: the run to initialise from")
+    return config
+
+
+def _continued(line: TrainLine, run_dir: Path) -> "TrainArguments":
     """Parses the command line of a resumed run, with the run's options as defaults, except for paths that
     training opens (see `transformer.config.locations`)."""
+    from transformer.cli.train_arguments import parse_train
     from transformer.runs.run import Run
 
     run = Run(run_dir)
-    given = parse_train(arguments, without_locations(run.config))
+    given = parse_train(line, without_locations(run.config))
     config = completed(given.config, run.config, run_dir, begun=bool(run.checkpoints.steps()))
     return dataclasses.replace(given, config=config)
-
-
-def _value_of(option: str, arguments: list[str]) -> str | None:
-    """An option's value before the command line is parsed, since it changes other defaults."""
-    for word, following in itertools.pairwise([*arguments, ""]):
-        name, _, value = word.partition("=")
-        if name == option:
-            return value or following
-    return None
 
 
 def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
@@ -187,42 +158,17 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
     for name in (*VOCABULARY, "source_tokenizer", "target_tokenizer"):
         if getattr(data, name, None) != getattr(default, name, None):
             raise UserError(
-                f"--data.{name.replace('_', '-')}: --init-from brings its own vocabulary; leave it out"
+                f"{as_option(f'data.{name}')}: --init-from brings its own vocabulary; leave it out"
             )
 
 
-def parse_train(arguments: list[str], default: Config) -> TrainArguments:
-    """Parses the command line, with defaults from a config."""
-    lengths = [f"--training.{name}" for name in ("steps", "epochs")]
-    if all(any(word.partition("=")[0] == length for word in arguments) for length in lengths):
-        raise UserError(
-            f"{lengths[1]} and {lengths[0]} are both the length of training: leave one of them out"
-        )
-    decoding = with_method(default.decoding, arguments, "--decoding.")
-    if decoding is not default.decoding:
-        default = dataclasses.replace(default, decoding=decoding)
-    return parse(
-        TrainArguments,
-        arguments,
-        "train [PRESET]",
-        default=TrainArguments(default),
-        about="Every option. --help has the common ones and examples, --list-presets the presets.",
-        names=TRAINING,
-    )
-
-
-def announced(config: Config, preset: str) -> str:
+def announced(config: Config, base: Config, name: str) -> str:
     """The preset, and on at most three more lines the options in which a config differs from it."""
-    known, differing = flatten(config), changed(PRESETS[preset], config)
-    options = [f"--{name.replace('_', '-')} {now}" for name, _, now in differing if name in known]
-    text = f"Preset {preset}" + (f", with {' '.join(options)}" if options else "")
+    known = flatten(config)
+    options = [f"{as_option(option)} {now}" for option, _, now in changed(base, config) if option in known]
+    text = f"Preset {name}" + (f", with {' '.join(options)}" if options else "")
     lines = textwrap.wrap(
         printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
     return "\n".join(lines)
-
-
-def fields_of(section: "DataclassInstance") -> list[tuple[str, Option]]:
-    """The fields of a config's section, and their values."""
-    return [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]

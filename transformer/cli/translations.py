@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.request_parser import RequestParser
-from transformer.cli.train import fields_of
 from transformer.cli.writer import OF_SOME_TASKS, Numbered, Writer, Written, lines_given
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError, counted
@@ -90,7 +89,7 @@ class Translations(Writer):
             n_best=given.n_best,
             prefixes=[each.prefix for each in asked],
             terms=[each.terms for each in asked],
-            **dict(fields_of(given.decoding)),
+            **vars(given.decoding),
         )
         sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
         return page, f"{page.hypotheses} translations {sentences}"

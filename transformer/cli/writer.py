@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, lines_of
 from transformer.cli.input import standard_input
-from transformer.cli.train import fields_of
 from transformer.errors import UserError
 from transformer.files import Json, parse_object
 from transformer.runs.run import Run
@@ -56,7 +55,7 @@ class Writer:
     """Whether the outputs are compared with references."""
 
     def __init__(self, given: DecodeArguments) -> None:
-        self.given, self.options = given, dict(fields_of(given.decoding))
+        self.given, self.options = given, vars(given.decoding)
         self.refuse_unused(given)
         self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
         self.decoder.settings(given.n_best, self.options)  # refuses invalid options

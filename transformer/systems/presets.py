@@ -1,22 +1,93 @@
-"""Every preset of every system."""
+"""Every preset of every system, and every variant."""
 
+import contextlib
+import functools
+import itertools
 from collections.abc import Mapping
 
+from transformer.commands import command_for
 from transformer.config import Config
-from transformer.systems.registry import REGISTRY, Preset, options_of
+from transformer.errors import UserError, nearest
+from transformer.systems.registry import REGISTRY, Options, load_entry_points, options_of, unknown
+from transformer.systems.variants import Variant
 
 PRESETS: dict[str, Config] = {}
 """By name."""
-GROUPS: dict[str, dict[str, str]] = {}
+VARIANTS: dict[str, Variant] = {}
+"""By name."""
+PRESET_GROUPS: dict[str, dict[str, str]] = {}
+VARIANT_GROUPS: dict[str, dict[str, str]] = {}
 """What each is, by group, in display order."""
 
 
-def add(system: str, presets: Mapping[str, Preset]) -> None:
-    """Adds the presets of a system to both tables."""
-    for name, (config, about, group) in presets.items():
+def add(system: str, options: Options) -> None:
+    """Adds the presets and variants of a system to the tables."""
+    for name, (config, about, group) in options.presets.items():
         PRESETS[name] = config
-        GROUPS.setdefault(group or f"system {system}", {})[name] = about
+        PRESET_GROUPS.setdefault(group or f"system {system}", {})[name] = about
+    for name, each in options.variants.items():
+        VARIANTS[name] = each
+        VARIANT_GROUPS.setdefault(each.group or f"system {system}", {})[name] = each.described
 
 
 for _name in REGISTRY:
-    add(_name, options_of(_name).presets)
+    add(_name, options_of(_name))
+
+
+def preset(name: str) -> Config:
+    """The preset of that name.
+
+    Raises:
+      UserError: there is none.
+    """
+    return PRESETS[_known(name, PRESETS, "preset")]
+
+
+def variant(config: Config, *names: str) -> Config:
+    """A variant of a preset, or of any config: `variant(PRESETS["tiny"], "rdrop")`.
+
+    Args:
+      config: what to change.
+      names: of the variants, which change it one after the other.
+
+    Raises:
+      UserError: there is no such variant; it does not fit the system or the other options.
+    """
+    for name in names:
+        each = VARIANTS[_known(name, VARIANTS, "variant")]
+        try:
+            config = each.of(config)
+        except UserError as error:
+            raise UserError(f"variant {name}: {error}") from error
+    return config
+
+
+@functools.cache
+def every_system() -> Mapping[str, Config]:
+    """By the words of a command line: the presets, and the variants that are for their systems only."""
+    found = dict(PRESETS)
+    for (base, config), (name, each) in itertools.product(PRESETS.items(), VARIANTS.items()):
+        if config.system in each.systems:
+            with contextlib.suppress(UserError):  # some do not go together
+                found[f"{base} --variant {name}"] = each.of(config)
+    return found
+
+
+def _known(name: str, table: Mapping[str, object], kind: str) -> str:
+    """The name. Raises UserError if the table does not have it, even with the systems of other packages."""
+    if name not in table:
+        load_entry_points()
+    if name not in table:
+        hint = _as_variant(name) or nearest(name, table) or "; see --list-presets"
+        raise unknown(f"no {kind} {name!r}{hint}")
+    return name
+
+
+def _as_variant(name: str) -> str:
+    """The command for a name that joins a preset and a variant, or is a variant's, as a hint; or nothing."""
+    parts = name.split("-")
+    for count in range(len(parts)):
+        base, rest = "-".join(parts[:count]) or "PRESET", "-".join(parts[count:])
+        if base in ("PRESET", *PRESETS) and rest in VARIANTS:
+            return f": use {command_for('train')} {base} --variant {rest}"
+    return ""

@@ -6,9 +6,10 @@ from typing import Any
 
 from transformer.config import Config
 from transformer.errors import UserError
-from transformer.systems.presets import PRESETS, add
+from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered
 from transformer.systems.system import System
+from transformer.systems.variants import Variant
 from transformer.tasks.task import Task
 
 
@@ -38,6 +39,9 @@ def register(name: str, options: Options, system: System) -> None:
     for preset, described in options.presets.items():
         if not isinstance(described, Preset) or described.config.system != name:
             raise UserError(f"preset {preset}: must be a transformer.Preset of a config with system={name!r}")
+    for variant, change in options.variants.items():
+        if not isinstance(change, Variant):
+            raise UserError(f"variant {variant}: must be a transformer.Variant, not {type(change).__name__}")
     _check_task(system.task)
     try:
         inspect.signature(system.objective).bind(Config(), None)
@@ -46,10 +50,12 @@ def register(name: str, options: Options, system: System) -> None:
             f"system {name}: its objective must be a function of the config and of a function that loads a "
             f"teacher, such as lambda config, load_teacher: OBJECTIVE ({error})"
         ) from None
-    if taken := sorted(PRESETS.keys() & options.presets.keys()):
-        raise UserError(f"preset {taken[0]} is registered already: choose another name")
+    taken = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
+    taken += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
+    if taken:
+        raise UserError(f"{taken[0]} is registered already: choose another name")
     REGISTRY[name] = Registered(options, system)
-    add(name, options.presets)
+    add(name, options)
 
 
 def _check_task(task: Any) -> None:

@@ -9,7 +9,6 @@ import functools
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from transformer.config import (
@@ -23,6 +22,7 @@ from transformer.config import (
 )
 from transformer.errors import UserError
 from transformer.systems.common_options import COMMON
+from transformer.systems.variants import Variant
 
 if TYPE_CHECKING:
     from transformer.systems.system import System
@@ -52,6 +52,8 @@ class Options:
     """Type of its corpus options."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     """Configurations by name."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """Changes of configurations by name."""
     common: Mapping[str, str] = field(default_factory=lambda: COMMON)
     """What most people need, for `train.py --help`: options, and what they do."""
     decodes: str = (
@@ -126,6 +128,8 @@ def _entry(name: str) -> str | Registered:
 def load_entry_points() -> tuple[str, ...]:
     """Imports the modules of other packages that register systems. Returns a sentence about each that cannot
     be imported."""
+    from importlib import metadata
+
     failed = []
     for point in metadata.entry_points(group=GROUP):
         try:

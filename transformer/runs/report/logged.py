@@ -92,8 +92,9 @@ class Logged:
         return {name: str(value) for name, value in facts.items() if value is not None}
 
     def changed(self) -> tuple[str, list[tuple[str, Option, Option]]]:
-        """The preset with the fewest differences, and these: option, value there, value here."""
-        from transformer.systems.presets import PRESETS
+        """The preset, or its variant, with the fewest differences, and these: option, value there, value
+        here."""
+        from transformer.systems.presets import every_system
 
         size = self.config.model.vocab_size  # training sets it
         found = {
@@ -101,7 +102,7 @@ class Logged:
                 as_decided(replace(preset, model=replace(preset.model, vocab_size=size)), self.config),
                 self.config,
             )
-            for name, preset in PRESETS.items()
+            for name, preset in every_system().items()
         }
         nearest = min(found, key=lambda name: len(found[name]))
         return nearest, found[nearest]

@@ -1,6 +1,6 @@
 """Options of models that copy source words or point to them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from transformer.config import (
@@ -10,11 +10,13 @@ from transformer.config import (
     OptimizerConfig,
     TrainingConfig,
     TransformerConfig,
+    text_data,
 )
 from transformer.config.ranges import NOT_NEGATIVE
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import COPYING
+from transformer.systems.variants import Variant, of_system
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,20 @@ class CopyingConfig(TransformerConfig):
             raise UserError("--model.output-bias: a pointer network has no output vocabulary; leave it out")
 
 
-def _dialogue(language: str, vocab_size: int, output: Any) -> Config:
-    """Replies to introductions. Names are not in the vocabulary, so a model must copy them; without `output`
-    it cannot."""
-    copying = bool(output)
-    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
+_SIZES: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
+
+
+def _dialogue(language: str, vocab_size: int) -> Config:
+    """Replies to introductions. Names are not in the vocabulary, so a model must copy them."""
     return Config(
-        system="copying" if copying else "transformer",
-        model=CopyingConfig(**sizes, output=output) if copying else TransformerConfig(**sizes),
+        system="copying",
+        model=CopyingConfig(**_SIZES),
         data=DataConfig(
             dataset=f"dialogue-{language}",
             source_language=language,
             target_language=language,
             built_in_size=20_000,
-            tokenizer="open-word" if copying else "word",
+            tokenizer="open-word",
             vocab_size=vocab_size,  # the words of the patterns, without names
             max_length=28,
             buckets=(12, 16, 20, 28),
@@ -72,19 +74,17 @@ def _dialogue(language: str, vocab_size: int, output: Any) -> Config:
     )
 
 
-def _pointing(task: str, copying: bool) -> Config:
+def _pointing(task: str, language: str) -> Config:
     """A line of words, and an answer of some of its words."""
-    sizes: dict[str, Any] = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4, "dropout": 0.0}
-    pointing = CopyingConfig(**sizes, output="pointer", once=True)
     return Config(
-        system="copying" if copying else "transformer",
-        model=pointing if copying else TransformerConfig(**sizes),
+        system="copying",
+        model=CopyingConfig(**_SIZES, dropout=0.0, output="pointer", once=True),
         data=DataConfig(
             dataset=task,
-            source_language={"sorting": "numbers", "convex-hull": "points"}[task],
+            source_language=language,
             target_language=task,
             built_in_size=60_000,
-            tokenizer="open-word" if copying else "word",
+            tokenizer="open-word",
             vocab_size=300,  # all numbers and points
             max_length=13,
             buckets=(13,),
@@ -102,25 +102,28 @@ def _pointing(task: str, copying: bool) -> Config:
     )
 
 
+def _without_pointer(base: Config) -> Config:
+    """The Transformer of the same sizes, which has only the words of its vocabulary."""
+    config = of_system(base, "transformer", TransformerConfig)
+    return replace(config, data=replace(text_data(base), tokenizer="word"))
+
+
+_GROUP, _SYSTEMS = "copying", ("copying",)
+
 OPTIONS = Options(
     model=CopyingConfig,
     presets={
-        f"dialogue-{language}{suffix}": Preset(
-            _dialogue(language, vocab_size, output), f"replies in {name}, {what}", COPYING
-        )
-        for language, vocab_size, name in (("en", 67, "English"), ("zh", 71, "Chinese"))
-        for suffix, output, what in (
-            ("", "mixture", "pointer-generator"),
-            ("-copynet", "copynet", "CopyNet (Gu et al. 2016)"),
-            ("-plain", None, "no pointer"),
-        )
-    }
-    | {
-        f"{task}{suffix}": Preset(_pointing(task, copying), f"{what}, {how}", COPYING)
-        for task, what in (
-            ("sorting", "numbers in order"),
-            ("convex-hull", "vertices of the hull of points"),
-        )
-        for suffix, copying, how in (("", True, "pointer network"), ("-plain", False, "no pointer"))
+        "dialogue-en": Preset(_dialogue("en", 67), "replies in English, pointer-generator", COPYING),
+        "dialogue-zh": Preset(_dialogue("zh", 71), "replies in Chinese, pointer-generator", COPYING),
+        "sorting": Preset(_pointing("sorting", "numbers"), "numbers in order, pointer network", COPYING),
+        "convex-hull": Preset(
+            _pointing("convex-hull", "points"), "vertices of the hull of points, pointer network", COPYING
+        ),
+    },
+    variants={
+        "copynet": Variant(
+            "CopyNet (Gu et al. 2016)", {"model.output": "copynet", "model.once": False}, _GROUP, _SYSTEMS
+        ),
+        "plain": Variant("no pointer", group=_GROUP, systems=_SYSTEMS, change=_without_pointer),
     },
 )

@@ -1,14 +1,13 @@
 """Options of AT and FAT."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from transformer.config import Config, ModelConfig
+from transformer.config import ModelConfig, Option
 from transformer.config.ranges import LARGEST, Range
 from transformer.errors import UserError
 from transformer.systems.registry import Options
-from transformer.systems.transformer.options import varied
-from transformer.systems.transformer.variants import Variant
+from transformer.systems.variants import Variant, of_system
 
 
 @dataclass(frozen=True)
@@ -59,29 +58,22 @@ class FastAutoregressiveConfig(ModelConfig):
             raise UserError("--model.frequent: nothing is skipped without --model.hybrid; leave it out")
 
 
-@dataclass(frozen=True)
-class _Fast(Variant):
-    """A change of a Transformer's config to this system. Model options that both have keep their values."""
+def _fast(about: str, **options: Option) -> Variant:
+    return Variant(
+        about,
+        {f"model.{name}": value for name, value in options.items()},
+        "AT and FAT",
+        systems=("transformer",),
+        change=lambda base: of_system(base, "fast-autoregressive", FastAutoregressiveConfig),
+    )
 
-    def of(self, base: Config) -> Config:
-        shared = {x.name for x in fields(FastAutoregressiveConfig)} & {x.name for x in fields(base.model)}
-        model = FastAutoregressiveConfig(**{name: getattr(base.model, name) for name in shared})
-        return super().of(replace(base, system="fast-autoregressive", model=model))
-
-
-def _fast(about: str, **options: Any) -> Variant:
-    return _Fast(about, {"model": options})
-
-
-VARIANTS: dict[str, Variant] = {
-    "at": _fast("AT: LSTM encoder, gated recurrent decoder", encoder="lstm", weights="additive"),
-    "fat": _fast("FAT: slow attention, fast fully connected softmax"),
-    "fat-tanh": _fast("FAT with tanh in place of the softmax", weights="tanh"),
-    "fat-hybrid": _fast("FAT that skips words absent from the source", hybrid=True),
-}
-"""By name. `tiny-NAME` is a preset."""
 
 OPTIONS = Options(
     model=FastAutoregressiveConfig,
-    presets={f"tiny-{name}": varied(variant) for name, variant in VARIANTS.items()},
+    variants={
+        "at": _fast("AT: LSTM encoder, gated recurrent decoder", encoder="lstm", weights="additive"),
+        "fat": _fast("FAT: slow attention, fast fully connected softmax"),
+        "fat-tanh": _fast("FAT with tanh in place of the softmax", weights="tanh"),
+        "fat-hybrid": _fast("FAT that skips words absent from the source", hybrid=True),
+    },
 )

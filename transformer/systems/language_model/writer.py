@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.train import fields_of
 from transformer.cli.writer import Numbered, Writer, Written, lines_given, refuse
 from transformer.errors import UserError
 from transformer.files import Json
@@ -37,7 +36,7 @@ class Generations(Writer):
         prompts = list(itertools.islice(map(generator.task.record, lines_given(given)), SENTENCES))
         if not prompts:
             raise UserError("nothing to explore: the input has no line")
-        options = dict(fields_of(given.decoding))
+        options = vars(given.decoding)
         page = explore_texts(generator, prompts, n_best=given.n_best, **options)
         return page, f"{page.hypotheses} texts after {page.sentences} prompts (at most {SENTENCES})"
 

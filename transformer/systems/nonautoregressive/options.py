@@ -1,15 +1,15 @@
 """Options of non-autoregressive models and of their search."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from transformer.config import LONGEST, BeamConfig, Config, DecodingConfig, TransformerConfig
+from transformer.config import LONGEST, Config, DecodingConfig, Option, TransformerConfig
 from transformer.config.decoding import names_of
 from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.errors import UserError
-from transformer.systems.registry import Options, Preset
-from transformer.systems.transformer.options import quickstart, tiny
+from transformer.systems.registry import Options
+from transformer.systems.variants import Variant, of_system
 
 
 @dataclass(frozen=True)
@@ -87,38 +87,40 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
             )
 
 
-def _preset(base: Config, decoder_input: Any) -> Config:
-    """A non-autoregressive model with the sizes and the training of `base`."""
-    shared = {item.name: getattr(base.model, item.name) for item in fields(TransformerConfig)}
-    shared_search = names_of(BeamConfig) & names_of(NonAutoregressiveDecodingConfig)
-    search = {name: getattr(base.decoding, name) for name in shared_search}
-    masked = decoder_input == "masked"
-    search |= {"beam_size": 3 if masked else 1, "iterations": 4 if masked else 1}
+def _all_at_once(base: Config) -> Config:
+    """A non-autoregressive model with the sizes, the training and the search of a Transformer."""
+    config = of_system(base, "nonautoregressive", NonAutoregressiveConfig)
+    positions = max(64, base.data.max_length)
+    shared = names_of(type(base.decoding)) & names_of(NonAutoregressiveDecodingConfig)
+    search = {name: getattr(base.decoding, name) for name in shared}
     return replace(
-        base,
-        system="nonautoregressive",
-        model=NonAutoregressiveConfig(**shared, decoder_input=decoder_input, bos_length=64),
+        config,
+        model=replace(config.model, bos_length=positions),  # type: ignore[call-arg]
         data=replace(base.data, batching="buckets"),
         decoding=NonAutoregressiveDecodingConfig(**search),
     )
 
 
+def _variant(decoder_input: str, about: str) -> Variant:
+    masked = decoder_input == "masked"
+    options: dict[str, Option] = {
+        "model.decoder_input": decoder_input,
+        "decoding.beam_size": 3 if masked else 1,
+        "decoding.iterations": 4 if masked else 1,
+    }
+    return Variant(about, options, "non-autoregressive", systems=("transformer",), change=_all_at_once)
+
+
 OPTIONS = Options(
     model=NonAutoregressiveConfig,
     decoding=NonAutoregressiveDecodingConfig,
-    presets={
-        f"{name}-{decoder_input}": Preset(
-            _preset(base, decoder_input), f"{what}, {where}", "non-autoregressive"
-        )
-        for name, base, where in (
-            ("quickstart", quickstart(), "built-in corpus"),
-            ("tiny", tiny(), "as tiny"),
-        )
-        for decoder_input, what in (
-            ("length", "predicts the length first"),
-            ("bos", "ends at the first <eos>"),
-            ("fertility", "repeats source tokens (Gu et al. 2018)"),
-            ("masked", "mask-predict (Ghazvininejad et al. 2019)"),
-        )
+    variants={
+        name: _variant(name, about)
+        for name, about in {
+            "length": "predicts the length first",
+            "bos": "ends at the first <eos>",
+            "fertility": "repeats source tokens (Gu et al. 2018)",
+            "masked": "mask-predict (Ghazvininejad et al. 2019)",
+        }.items()
     },
 )

@@ -1,13 +1,14 @@
 """Options of recurrent models."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from transformer.config import ModelConfig
 from transformer.config.ranges import NOT_NEGATIVE
 from transformer.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import BASELINES, baseline
+from transformer.systems.variants import Variant
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,24 @@ class RecurrentConfig(ModelConfig):
             raise UserError("--model.d-model must be even: each direction has half of it")
 
 
-def _preset(about: str, **options: Any) -> Preset:
-    model = RecurrentConfig(d_model=170, num_layers=2, dropout=0.2, **options)
-    return Preset(baseline("recurrent", model), about, BASELINES)
+_TINY = RecurrentConfig(d_model=170, num_layers=2, dropout=0.2)
+
+
+def _variant(about: str, option: str, value: str) -> Variant:
+    return Variant(about, {f"model.{option}": value}, "recurrent", systems=("recurrent",))
 
 
 OPTIONS = Options(
     model=RecurrentConfig,
     presets={
-        "tiny-recurrent": _preset("GRU with additive attention (Bahdanau et al. 2015)"),
-        "tiny-recurrent-dot": _preset("with scaled dot-product attention", attention="dot"),
-        "tiny-recurrent-hard": _preset(
-            "with hard attention, trained with REINFORCE (Xu et al. 2015)", attention="hard"
-        ),
-        "tiny-recurrent-fixed": _preset(
-            "with a fixed context vector (Sutskever et al. 2014)", attention="fixed"
-        ),
-        "tiny-recurrent-rnn": _preset("tanh RNN without gates (Elman 1990), additive attention", cell="rnn"),
+        "tiny-recurrent": Preset(
+            baseline("recurrent", _TINY), "GRU with additive attention (Bahdanau et al. 2015)", BASELINES
+        )
+    },
+    variants={
+        "dot": _variant("scaled dot-product attention", "attention", "dot"),
+        "hard": _variant("hard attention, trained with REINFORCE (Xu et al. 2015)", "attention", "hard"),
+        "fixed": _variant("a fixed context vector (Sutskever et al. 2014)", "attention", "fixed"),
+        "rnn": _variant("tanh RNN without gates (Elman 1990)", "cell", "rnn"),
     },
 )

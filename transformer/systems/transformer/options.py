@@ -15,10 +15,9 @@ from transformer.config import (
     text_data,
 )
 from transformer.systems.registry import Options, Preset
-from transformer.systems.transformer.variants import VARIANTS, Variant
+from transformer.systems.transformer.variants import FINE_TUNING, VARIANTS
 
 BASELINES, COPYING = "baselines", "copying and spelling"
-VARIED = "attention and training methods, as tiny"
 _STARTED, _MULTI30K, _PAPER = "getting started", "Multi30k", "the paper, WMT 2014"
 """Groups of presets."""
 
@@ -129,22 +128,7 @@ def _pronunciation() -> Config:
     return _spelling(300, 56, dataset="pronunciation", target_language="phonemes", tokenizer="char")
 
 
-_FINE_TUNE = Config(
-    data=DataConfig(batch_tokens=2048),
-    optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=2e-4, warmup_steps=200),
-    training=TrainingConfig(steps=2000, evaluate_every=200),
-)
-
-
-def varied(variant: Variant) -> Preset:
-    """`tiny` with a variant. The share of scheduled sampling rises until the last update."""
-    config = variant.of(tiny())
-    if variant.continues:
-        fine_tuning = replace(_FINE_TUNE.training, bleu_tokenize="none")
-        config = replace(config, optimizer=_FINE_TUNE.optimizer, training=fine_tuning)
-    config = replace(config, scheduled=replace(config.scheduled, updates=config.training.steps))
-    return Preset(config, variant.about + (", with --init-from" if variant.continues else ""), VARIED)
-
+_FINE_TUNE = replace(FINE_TUNING, data=DataConfig(batch_tokens=2048))
 
 _WMT14 = Config(
     data=DataConfig(
@@ -157,17 +141,7 @@ _WMT14 = Config(
 )
 
 
-def _row(
-    about: str, dropout: float = 0.1, smoothing: float = 0.1, steps: int = 100_000, **model: Any
-) -> Preset:
-    """The base model with changed columns of Table 3."""
-    config = replace(
-        _WMT14,
-        model=replace(_WMT14.model, dropout=dropout, **model),
-        training=replace(_WMT14.training, label_smoothing=smoothing, steps=steps),
-    )
-    return Preset(config, about, _PAPER)
-
+_BIG: dict[str, Any] = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
 
 OPTIONS = Options(
     presets={
@@ -183,7 +157,6 @@ OPTIONS = Options(
             "one decoder layer, greedy: learns from a teacher (distill), fast on CPUs",
             _MULTI30K,
         ),
-        **{f"tiny-{name}": varied(variant) for name, variant in VARIANTS.items()},
         "spelling": Preset(
             _spelling(),
             "digits, and the letters of their names: source and target advance together",
@@ -194,23 +167,17 @@ OPTIONS = Options(
             "numbers, and their phonemes, which a model of system synthesis can speak",
             COPYING,
         ),
-        "base": _row("Table 2's base model"),
-        "big": _row("Table 2's big model", d_model=1024, d_ff=4096, num_heads=16, dropout=0.3, steps=300_000),
-        "A-heads-1": _row("Table 3 (A): 1 head", num_heads=1, d_k=512, d_v=512),
-        **{
-            f"A-heads-{n}": _row(f"Table 3 (A): {n} heads", num_heads=n, d_k=512 // n, d_v=512 // n)
-            for n in (4, 16, 32)
-        },
-        **{f"B-keys-{n}": _row(f"Table 3 (B): d_k = {n}", d_k=n) for n in (16, 32)},
-        **{f"C-layers-{n}": _row(f"Table 3 (C): N = {n}", num_layers=n) for n in (2, 4, 8)},
-        **{
-            f"C-width-{n}": _row(f"Table 3 (C): d_model = {n}", d_model=n, d_k=n // 8, d_v=n // 8)
-            for n in (256, 1024)
-        },
-        **{f"C-inner-{n}": _row(f"Table 3 (C): d_ff = {n}", d_ff=n) for n in (1024, 4096)},
-        **{f"D-dropout-{x}": _row(f"Table 3 (D): P_drop = {x}", dropout=x) for x in (0.0, 0.2)},
-        **{f"D-smoothing-{x}": _row(f"Table 3 (D): label smoothing {x}", smoothing=x) for x in (0.0, 0.2)},
-        "E-learned-positions": _row("Table 3 (E): learned positions", positions="learned"),
-    }
+        "base": Preset(_WMT14, "Table 2's base model", _PAPER),
+        "big": Preset(
+            replace(
+                _WMT14,
+                model=TransformerConfig(**_BIG),
+                training=replace(_WMT14.training, steps=300_000),
+            ),
+            "Table 2's big model",
+            _PAPER,
+        ),
+    },
+    variants=VARIANTS,
 )
 """Those of the paper are for WMT 2014 English-German with a joint vocabulary of 37,000."""

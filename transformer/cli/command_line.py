@@ -1,0 +1,116 @@
+"""What a command line says before it is parsed: it decides which options there are, and their defaults."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformer.config import DecodingConfig, changed_search
+from transformer.config.decoding import METHODS, check_option, methods_of, names_of
+from transformer.errors import UserError
+from transformer.systems.registry import REGISTRY, options_of
+
+FIRST, FINE_TUNE = "quickstart", "fine-tune"
+"""The presets of a command line that names none, without and with a run to initialise from."""
+TEXT = ("--data.train", "--data.dataset")  # options that select the training text
+_ALIASES = {"--help-all": "--help", "--init-from": "--training.init-from"}
+
+
+def options_in(words: Sequence[str]) -> dict[str, str]:
+    """The options of a command line by name, such as --run-dir, with the word that follows: the value of an
+    option that has one, otherwise empty or anything. The last one counts."""
+    options = {}
+    for word, following in itertools.pairwise([*words, ""]):
+        if word.startswith("--"):
+            name, is_assigned, value = word.partition("=")
+            next_word = "" if following.startswith("--") else following
+            options[name.replace("_", "-")] = value if is_assigned else next_word
+    return options
+
+
+@dataclass(frozen=True)
+class TrainLine:
+    """The command line of `train.py`."""
+
+    preset: str
+    """The preset, also if none is named."""
+    is_named: bool
+    """Whether the preset is named."""
+    variants: tuple[str, ...]
+    """The variants of the preset, in order."""
+    lists_presets: bool
+    """Whether it asks for the list of presets."""
+    wants_help: bool
+    """Whether it asks for the short help."""
+    words: tuple[str, ...]
+    """What is left for the parser."""
+    options: Mapping[str, str]
+    """Those words, as by `options_in`."""
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> "TrainLine":
+        """Reads a command line."""
+        is_named = bool(arguments) and not arguments[0].startswith("-")
+        variants, words = list[str](), list[str]()
+        rest = iter(arguments[is_named:])
+        for word in rest:
+            name, is_assigned, value = word.partition("=")
+            if name == "--variant":
+                variants.append(value if is_assigned else next(rest, ""))
+            else:
+                words.append(_ALIASES.get(name, name) + is_assigned + value)
+        options = options_in(words)
+        default = FINE_TUNE if options.get("--training.init-from") else FIRST
+        return cls(
+            preset=arguments[0] if is_named else default,
+            is_named=is_named,
+            variants=tuple(variants),
+            lists_presets="--list-presets" in arguments,
+            wants_help=not {"--help", "-h"}.isdisjoint(arguments),
+            words=tuple(words),
+            options=options,
+        )
+
+    @property
+    def parent(self) -> str | None:
+        """The run to initialise from."""
+        return self.options.get("--training.init-from") or None
+
+    @property
+    def resumes(self) -> str | None:
+        """The run directory whose options are the defaults, if it exists."""
+        return None if self.is_named or self.variants or self.parent else self.options.get("--run-dir")
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it selects the training text."""
+        return any(option.startswith(TEXT) for option in self.options)
+
+
+def with_method(current: DecodingConfig, options: Mapping[str, str], prefix: str) -> DecodingConfig:
+    """The options of a search with the method that a command line names, so that the parser knows its others.
+
+    Args:
+      current: the options without this command line.
+      options: those of the command line, as by `options_in`.
+      prefix: of its search options, such as `--decoding.`.
+
+    Raises:
+      UserError: there is no such method, or an option belongs to another one.
+    """
+    method = options.get(f"{prefix}method")
+    if method in METHODS and method != current.method:
+        current = changed_search(current, {"method": method})
+    everything = set().union(*map(names_of, METHODS.values()))
+    for option in options:
+        name = option.removeprefix(prefix).replace("-", "_")
+        if option.startswith(prefix) and name in everything:
+            check_option(methods_of(type(current)), current.method, name)
+        elif option.startswith(prefix) and name not in names_of(type(current)) and (owners := _having(name)):
+            raise UserError(f"{option}: it is for {', '.join(owners)}; leave it out")
+    return current
+
+
+def _having(option: str) -> list[str]:
+    """The systems with a search option."""
+    kinds = {name: methods_of(options_of(name).decoding).values() for name in REGISTRY}
+    return [system for system, each in kinds.items() if any(option in names_of(kind) for kind in each)]

@@ -1,0 +1,72 @@
+"""The options of `train.py`."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer.cli.command_line import TrainLine, with_method
+from transformer.cli.parser import parse
+from transformer.config import Config, HostsConfig
+from transformer.config.names import TRAINING
+from transformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a Transformer."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    run_dir: Path | None = None
+    """Run directory, or a remote address such as gs://bucket/run. An existing run is resumed. Default: a new
+    one under runs/."""
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+    plan: str | None = None
+    """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
+    v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`). cpu:8: simulated."""
+    plan_json: Path | None = None
+    """Also write the plan to this file, as JSON."""
+    plan_minutes: float = 30.0
+    """Limit of each compilation."""
+    plan_gigabytes: float | None = None
+    """Limit of each compilation's memory. None: 80 % of this machine's."""
+    profile: int = 0
+    """Write a trace of so many updates to the run directory, for TensorBoard or ui.perfetto.dev."""
+    verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
+    """Print the complete configuration first."""
+
+
+def parse_train(line: TrainLine, default: Config) -> TrainArguments:
+    """Parses the command line, with defaults from a config.
+
+    Raises:
+      UserError: an option does not exist, or does not go together with another one.
+    """
+    steps, epochs = "--training.steps", "--training.epochs"
+    if steps in line.options and epochs in line.options:
+        raise UserError(f"{epochs} and {steps} are both the length of training: leave one of them out")
+    decoding = with_method(default.decoding, line.options, "--decoding.")
+    given = parse(
+        TrainArguments,
+        list(line.words),
+        "train [PRESET] [--variant NAME]",
+        default=TrainArguments(dataclasses.replace(default, decoding=decoding)),
+        about=(
+            "Every option. --help has the common ones and examples, --list-presets the presets and their "
+            "variants."
+        ),
+        names=TRAINING,
+    )
+    _check(given)
+    return given
+
+
+def _check(given: TrainArguments) -> None:
+    """Raises UserError if options outside the config do not go together."""
+    for name in ("plan_json", "plan_minutes", "plan_gigabytes"):
+        if given.plan is None and getattr(given, name) != getattr(TrainArguments, name):
+            raise UserError(f"--{name.replace('_', '-')} needs --plan, such as --plan v5e:2x4")
+    if given.profile < 0:
+        raise UserError(f"--profile {given.profile}: must be a number of updates")
