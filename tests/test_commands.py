@@ -299,11 +299,11 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
     ("arguments", "message"),
     [
         (["bse"], "no preset 'bse': did you mean base?"),
-        (["tiny-rdrop"], "no preset 'tiny-rdrop': use python train.py tiny --variant rdrop"),
-        (["tiny-recurrent-dot"], "train.py tiny-recurrent --variant dot"),
-        (["A-heads-4"], "train.py PRESET --variant A-heads-4"),
+        (["tiny-rdrop"], "no preset 'tiny-rdrop': use transformer train tiny --variant rdrop"),
+        (["tiny-recurrent-dot"], "use transformer train tiny-recurrent --variant dot"),
+        (["A-heads-4"], "use transformer train PRESET --variant A-heads-4"),
         (["tiny", "--variant=rdorp"], "no variant 'rdorp': did you mean rdrop?"),
-        (["--variant"], "no variant ''; see --list-presets"),
+        (["--variant"], "no variant '--data.built-in-size'; see --list-presets"),
         (
             ["tiny-recurrent", "--variant", "additive"],
             "variant additive: it changes --model.cross-mechanism, which system recurrent does not have",

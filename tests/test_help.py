@@ -95,6 +95,16 @@ def test_raggedness_is_seen():
     assert ragged(box.format("three,four")) == []
 
 
+NAMES = ("alpha", "beta", "epsilon_ls", "g:", "h,", "sacreBLEU's")  # of the papers
+
+
+def makes_sense_alone(text: str) -> bool:
+    """Whether the text of an option begins with a noun or verb, and not with a choice or with what its
+    neighbour has named."""
+    needs = re.match(r"(The same|Theirs?|Its?|Of|These|Those|They|As)\b", text)
+    return text.startswith(NAMES) or (text[0].isupper() and not needs)
+
+
 def test_every_option_of_every_system_has_a_text():
     """Of its own, or that of the field which it repeats; without line breaks but between paragraphs."""
     kinds = {type(section) for config in CONFIGS.values() for section in sections(config)}
@@ -112,6 +122,7 @@ def test_every_option_of_every_system_has_a_text():
             assert text or nested, f"{kind.__name__}.{item.name}"
             for paragraph in (text or "").split("\n\n"):
                 assert paragraph == " ".join(paragraph.split())
+            assert not text or makes_sense_alone(text), f"{kind.__name__}.{item.name}: {text}"
 
 
 def sections(config):
@@ -176,6 +187,29 @@ def test_every_command_has_help_and_a_version(name, monkeypatch, capfd):
     status, out, _ = run(monkeypatch, capfd, name, "--version")
     assert status == 0
     assert out.startswith(f"transformer {transformer.__version__} (jax ")
+
+
+SLOW = {"jax", "numpy", "flax", "importlib.metadata", "google.protobuf"}
+"""What takes long to import, and no help needs."""
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        ("train --help", {*SLOW, "tyro"}),
+        ("train tiny --variant fat --help", {*SLOW, "tyro"}),
+        ("decode --help", SLOW - {"importlib.metadata", "google.protobuf"}),
+    ],
+)
+def test_a_help_imports_nothing_slow(words, unneeded):
+    program = (
+        "import atexit, sys; from transformer.commands import main\n"
+        "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, text=True)
+    assert "usage: " in done.stdout
+    assert not {name for name in unneeded if f"'{name}'" in done.stderr}
+    assert "'transformer.systems.presets'" in done.stderr or words.startswith("decode")
 
 
 def test_the_nearest_name_is_suggested(monkeypatch, capfd):

@@ -14,6 +14,7 @@ from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _initial_arguments, train_main
 from transformer.config import changed, differences
 from transformer.runs.config_json import from_json, to_json
+from transformer.runs.report.logged import Logged
 from transformer.systems import presets
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.transformer.variants import TABLE_3
@@ -163,3 +164,10 @@ def test_a_run_directory_and_a_variant_is_a_new_run_or_that_one(run_dir: Path, c
     finally:
         sys.argv = words
     assert "rdrop.weight: 0.0 -> 3.0" in capsys.readouterr().err
+
+
+def test_a_report_names_the_variant_that_made_the_system(run_dir: Path) -> None:
+    logged = Logged(run_dir)
+    for words in ("tiny --variant masked", "quickstart --variant fat-tanh", "sorting --variant plain"):
+        logged.config = CONFIGS.get(words) or variant(PRESETS["quickstart"], "fat-tanh")
+        assert logged.changed() == (words, [])

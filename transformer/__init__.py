@@ -4,8 +4,8 @@ Each public name is imported on first use, so `import transformer` is fast.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers know it; importing typing takes as long as all else here
 if TYPE_CHECKING:
     __version__: str
     from transformer.config import BeamConfig as BeamConfig
@@ -107,14 +107,15 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted([*_HOME_OF, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib import metadata
 
         return metadata.version("transformer-jax")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

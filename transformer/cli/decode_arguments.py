@@ -47,43 +47,44 @@ class DecodeArguments:
     the terms that must occur in it, with | between them. Both may be empty or left out. The last word of
     the beginning may be a part of one; a space after it completes it."""
     glossary: Path | None = None
-    """A term, a tab and its translation on each line. Where a sentence has the term, its translation has that
-    translation."""
+    """Glossary file: a term, a tab and its translation on each line. Where a sentence has the term, its
+    translation has that translation."""
     keep: str = ""
-    """A regular expression, such as "https?://[^ ]+": what it matches in a sentence occurs in its translation
+    """Regular expression, such as "https?://[^ ]+": what it matches in a sentence occurs in its translation
     as it is."""
     reference: Path | None = None
     """Reference translations. Prints BLEU and chrF with their signatures at the end."""
     bleu_tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"
-    """best (by the first score of the validation), last, average (of the last ones), or a step."""
+    """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
+    ones), or a step."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
     format: Literal["text", "scores", "json"] = "text"
-    """text: the translation; scores: its score, a tab, the translation; json: an object for each
-    line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability, and
-    alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
+    """Output format. text: the translation; scores: its score, a tab, the translation; json: an object for
+    each line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability,
+    and alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
     Language models: line, prompt and outputs. Speech: line, recording and hypotheses."""
     weights: tuple[float, ...] = ()
-    """Of the runs of an ensemble, the first one included. Default: equal ones."""
+    """Weights of the runs of an ensemble, the first one included. Default: equal ones."""
     mean: Literal["probabilities", "logarithms"] = "probabilities"
-    """What an ensemble averages; logarithms: a geometric mean."""
+    """What an ensemble averages: probabilities, or their logarithms (a geometric mean)."""
     rescore: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """Another run, whose model re-ranks the hypotheses (see --beam-size). Repeat it for several runs,
     which do so together."""
     rescore_weights: tuple[float, ...] = ()
-    """Of the runs of --rescore. Default: equal ones."""
+    """Weights of the runs of --rescore. Default: equal ones."""
     n_best: int | None = None
     """Translations per sentence; text and scores have that many lines per sentence. Default: 1; with
     --explore, all hypotheses of the beam."""
     alignments: bool = False
-    """json: add the cross-attention of every token."""
+    """Add the cross-attention of every token to the output (format json)."""
     token_scores: bool = False
-    """json: add the log-probability of every token and of <eos>, the entropy of the distribution it comes
-    from, and the perplexity of the translation."""
+    """Add the log-probability of every token and of <eos>, the entropy of the distribution it comes from, and
+    the perplexity of the translation to the output (format json)."""
     times: bool = False
-    """Speech, json: add when each word begins and ends, in seconds."""
+    """Speech: add when each word begins and ends, in seconds, to the output (format json)."""
     pronunciation: Path | None = None
     """Synthesis: a run that translates texts to the texts that this one speaks, such as numbers to
     phonemes."""

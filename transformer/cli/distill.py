@@ -30,7 +30,8 @@ class DistillArguments:
     data: DataConfig
     """The training text, if it came from files: paths stored in a run directory are not opened by default."""
     checkpoint: str = "best"
-    """best (by validation BLEU), last, average (of the last ones), or a step."""
+    """Checkpoint to translate with: best (by validation BLEU), last, average (of the last ones), or a
+    step."""
 
 
 def distill_main() -> int:

@@ -31,7 +31,7 @@ class Export:
     folder: tyro.conf.Positional[Path]
     """New folder."""
     checkpoint: str = "best"
-    """best (by validation BLEU), last, average (of the last ones), or a step."""
+    """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
 
 
 def import_command(arguments: list[str]) -> None:

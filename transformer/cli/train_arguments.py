@@ -27,15 +27,15 @@ class TrainArguments:
     """Do not train: print what the job needs on accelerators that are not here, such as v5e:2x4, v5p:2x2x2,
     v6e:2x4, v4:2x2x2 or h100:8, from their own compilers (`pip install '.[plan]'`). cpu:8: simulated."""
     plan_json: Path | None = None
-    """Also write the plan to this file, as JSON."""
+    """File to which --plan also writes the plan, as JSON."""
     plan_minutes: float = 30.0
-    """Limit of each compilation."""
+    """Minutes that each compilation of --plan may take."""
     plan_gigabytes: float | None = None
-    """Limit of each compilation's memory. None: 80 % of this machine's."""
+    """Gigabytes of memory that each compilation of --plan may take. None: 80 % of this machine's."""
     profile: int = 0
     """Write a trace of so many updates to the run directory, for TensorBoard or ui.perfetto.dev."""
     verbose: Annotated[bool, tyro.conf.arg(aliases=["-v"])] = False
-    """Print the complete configuration first."""
+    """Print the complete configuration before training."""
 
 
 def parse_train(line: TrainLine, default: Config) -> TrainArguments:

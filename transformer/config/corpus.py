@@ -21,8 +21,9 @@ class CorpusConfig:
     batch_tokens: Annotated[int, Range(1, IDS)] = 25_000
     """Global batch size in tokens: rows times padded length, for source and target each."""
     batching: Literal["auto", "buckets", "packed"] = "auto"
-    """buckets: examples of similar length; packed: several examples per row, separated by masks; auto: packed
-    on TPUs and GPUs if the system supports it, else buckets; decided when a run begins."""
+    """Shape of batches. buckets: examples of similar length; packed: several examples per row, separated by
+    masks; auto: packed on TPUs and GPUs if the system supports it, else buckets; decided when a run
+    begins."""
     buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (
         8,
         12,
@@ -77,38 +78,39 @@ class DataConfig(CorpusConfig):
     """Text corpus, vocabulary and batches."""
 
     dataset: str = "built-in"
-    """built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names), sorting
-    (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling (digits,
-    and the letters of their names), pronunciation (numbers, and their phonemes), or a TFDS translation
-    dataset such as wmt14_translate/de-en. Ignored if text files are given."""
+    """Corpus: built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names),
+    sorting (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling
+    (digits, and the letters of their names), pronunciation (numbers, and their phonemes), or a TFDS
+    translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str | None = None
     """Source language, such as en: of a TFDS dataset, and for file names and reports. None: that of the
     built-in corpus, or the suffix of train_source, such as .en; otherwise unknown."""
     target_language: str | None = None
-    """The same for the target. How BLEU is computed depends on it (--training.bleu-tokenize)."""
+    """Target language, such as de: as --data.source-language. How BLEU is computed depends on it
+    (--training.bleu-tokenize)."""
     train_source: Path | None = None
     """Training text, one sentence per line. Line i of train_target is the translation of line i."""
     train_target: Path | None = None
-    """The translations of train_source."""
+    """Translations of --data.train-source."""
     validation_source: Path | None = None
     """Validation text. Default: a held-out part of the training text."""
     validation_target: Path | None = None
-    """Its translations."""
+    """Translations of --data.validation-source."""
     test_source: Path | None = None
     """Test text, for the final evaluation. Default: the validation text."""
     test_target: Path | None = None
-    """Its translations."""
+    """Translations of --data.test-source."""
     train_tsv: Path | None = None
-    """Instead of two files: one file with tab-separated source and target."""
+    """Training text in one file: on each line source and target, separated by a tab."""
     validation_tsv: Path | None = None
-    """The same for validation."""
+    """Validation text in one file: on each line source and target, separated by a tab."""
     test_tsv: Path | None = None
-    """The same for the test."""
+    """Test text in one file: on each line source and target, separated by a tab."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
-    """whitespace: for text that is already split into subwords; `@@ ` markers are removed from the output.
-    word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
+    """Tokenizer. whitespace: for text that is already split into subwords; `@@ ` markers are removed from the
+    output. word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
     out-of-vocabulary words can be copied (pointer models only)."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train (for char and word: an upper bound)."""
@@ -117,7 +119,7 @@ class DataConfig(CorpusConfig):
     source_tokenizer: Path | None = None
     """Tokenizer file to use instead of training one (with a joint vocabulary: for both languages)."""
     target_tokenizer: Path | None = None
-    """The same for the target, if vocabularies are separate."""
+    """Tokenizer file of the target, to use instead of training one, if vocabularies are separate."""
     subword_sampling: Annotated[float, NOT_NEGATIVE] = 0.0
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
     segmentations (unigram, e.g. 0.2 to 0.5). 0: always the best segmentation."""

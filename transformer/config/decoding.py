@@ -24,8 +24,8 @@ class DecodingConfig:
     length_penalty: Annotated[float, Range(-10, 10, note="0 for no penalty")] = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
-    """wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as Marian and Hugging
-    Face have it. |Y| counts <eos>."""
+    """Length penalty of an output Y. wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as
+    Marian and Hugging Face have it. |Y| counts <eos>."""
     extra_length: Annotated[int, Range(0, LONGEST)] = 50
     """Maximum length of a translation relative to its source, in tokens including <eos>."""
     max_length: Annotated[int, Range(1, LONGEST)] | None = None
@@ -36,7 +36,7 @@ class DecodingConfig:
     """Factor on the log-probability of tokens that the output has already: more than 1 makes them less likely
     (Keskar et al. 2019)."""
     no_repeat_ngram: Annotated[int, Range(0, LONGEST)] = 0
-    """No sequence of so many tokens occurs twice in an output. 0: they may."""
+    """Length of token sequences that do not occur twice in an output. 0: all may."""
     forbidden: tuple[str, ...] = ()
     """Words and phrases that must not occur, in any division into subwords."""
     suppress: tuple[Annotated[int, Range(0, IDS)], ...] = ()
@@ -47,10 +47,10 @@ class DecodingConfig:
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
     those of a beam search, which ranks them under the noise. 0: none."""
     input_dropout: Annotated[float, RATE] = 0.0
-    """Dropout that is kept on for the decoder's inputs, to the same end: the share of their features that are
+    """Dropout on the decoder's inputs in the search, so that outputs vary: the share of features that are
     zero, below 1."""
     seed: Annotated[int, Range(0, COUNTS)] = 0
-    """Of samples and of noise, combined with the line number."""
+    """Seed of samples and of noise, combined with the line number."""
     rows: Annotated[int, Range(1, LONGEST)] = 32
     """Sentences searched at once. When one is done, the next takes its place."""
     buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -125,7 +125,8 @@ class BeamConfig(DecodingConfig):
     groups: Annotated[int, Range(1, LONGEST)] = 1
     """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
     diversity: Annotated[float, Range(0, 100)] = 0.5
-    """groups: what a token loses in log-probability for each earlier group that chose it at the same step."""
+    """Diverse beam search: what a token loses in log-probability for each earlier group that chose it at the
+    same step."""
 
     @property
     def num_hypotheses(self) -> int:
@@ -158,9 +159,9 @@ class SampleConfig(DecodingConfig):
     temperature: Annotated[float, Range(1e-3, 1000, note="for none, use method greedy")] = 1.0
     """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
     top_k: Annotated[int, Range(0, LONGEST)] = 0
-    """Restrict to the k most likely tokens. 0: all."""
+    """Sample from the k most likely tokens. 0: all."""
     top_p: Annotated[float, Range(1e-6, 1)] = 1.0
-    """Restrict to the most likely tokens with this total probability."""
+    """Sample from the most likely tokens with this total probability."""
 
     @property
     def num_hypotheses(self) -> int:
@@ -178,7 +179,7 @@ class MbrConfig(SampleConfig):
     samples: int = 64
     """Number of candidates of each sentence."""
     candidates: Literal["sample", "beam"] = "sample"
-    """Where they come from: sampling, or beam search with a beam of that size."""
+    """Where the candidates come from: sampling, or beam search with as many beams."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ class HostsConfig:
     coordinator: str | None = None
     """HOST:PORT of the main process, reachable from all others."""
     processes: int | None = None
-    """Number of processes."""
+    """Number of processes of this job."""
     process: int | None = None
     """Index of this process, from 0."""
     heartbeat: int = 60

@@ -22,7 +22,7 @@ class GuidanceConfig:
     layers: tuple[Annotated[int, Range(1, DEEPEST)], ...] = ()
     """Decoder layers to guide, from 1. None given: all."""
     heads: tuple[Annotated[int, Range(1, LARGEST)], ...] = ()
-    """Heads to guide in each of them, from 1. None given: all."""
+    """Heads to guide in each guided layer, from 1. None given: all."""
 
     def __post_init__(self) -> None:
         check_ranges("guidance", self)
@@ -45,24 +45,25 @@ class ScheduledConfig:
     (Bengio et al. 2015)."""
 
     share: Annotated[float, SHARE] = 0.0
-    """Share of tokens to replace in the end. 0: none."""
+    """Share of target tokens to replace by predictions in the end. 0: none."""
     decay: Literal["linear", "exponential", "inverse-sigmoid"] = "linear"
     """How the share of the target's tokens falls with the updates (Bengio et al. 2015, section 2.4)."""
     updates: Annotated[int, Range(1, COUNTS)] = 1000
-    """linear: updates until the share is reached; otherwise the constant of the decay: exponential, the
-    updates after which the target's share has fallen to 1/e; inverse-sigmoid, k."""
+    """Updates until the share is reached (decay linear), or the constant of the decay: the updates after
+    which the target's share has fallen to 1/e (exponential), or k (inverse-sigmoid)."""
     predictions: Literal["passes", "steps"] = "passes"
-    """passes: of an earlier pass over the whole target (Mihaylova and Martins 2019); steps: of the step
-    before, which recurrent decoders compute one after another anyway (Bengio et al. 2015)."""
+    """Which predictions replace tokens. passes: those of an earlier pass over the whole target (Mihaylova and
+    Martins 2019); steps: those of the step before, which recurrent decoders compute one after another anyway
+    (Bengio et al. 2015)."""
     tokens: Literal["argmax", "sample", "mixture"] = "argmax"
     """What replaces a token: the most probable one, a sampled one, or the mean embedding of the most probable
     ones, by their probabilities."""
     top_k: Annotated[int, Range(1, COUNTS)] = 5
-    """mixture: how many tokens it is of."""
+    """Number of tokens in the mean embedding of --scheduled.tokens mixture."""
     passes: Annotated[int, Range(1, 100)] = 1
     """Passes whose predictions are read, one after the other (Duckworth et al. 2019)."""
     gradient: Literal["last", "all"] = "last"
-    """mixture: whether the gradient goes through the last pass only, or also through those before."""
+    """Whether the gradient of --scheduled.tokens mixture goes through the last pass only, or through all."""
 
     def __post_init__(self) -> None:
         check_ranges("scheduled", self)
@@ -80,27 +81,29 @@ class RewardConfig:
     """Training on a score of the model's own outputs, mixed with cross-entropy."""
 
     share: Annotated[float, SHARE] = 0.0
-    """Weight of this loss; cross-entropy has the rest. 0: none."""
+    """Weight of the loss of the reward; cross-entropy has the rest. 0: none."""
     loss: Literal["risk", "reinforce"] = "risk"
-    """risk: the expected cost over the candidates of a sentence, by their renormalised probabilities (Shen et
-    al. 2016); reinforce: the gradient of the expected reward, by samples (Ranzato et al. 2016)."""
+    """Loss of the reward. risk: the expected cost over the candidates of a sentence, by their renormalised
+    probabilities (Shen et al. 2016); reinforce: the gradient of the expected reward, by samples (Ranzato et
+    al. 2016)."""
     candidates: Literal["sample", "beam"] = "sample"
-    """risk: sampled outputs, or those of beam search."""
+    """Candidates of minimum risk: sampled outputs, or those of beam search."""
     samples: Annotated[int, Range(1, 1000)] = 4
-    """Candidates of each sentence."""
+    """Number of candidates of each sentence."""
     reward: Literal["gleu", "bleu", "text-bleu", "text-chrf"] = "gleu"
-    """gleu (Wu et al. 2016), bleu: of n-grams of subwords, computed on the accelerator; text-bleu, text-chrf:
-    sacreBLEU's scores of sentences of text, computed by the host."""
+    """Score to maximise. gleu (Wu et al. 2016), bleu: of n-grams of subwords, computed on the accelerator;
+    text-bleu, text-chrf: sacreBLEU's scores of sentences of text, computed by the host."""
     baseline: Literal["mean", "greedy", "none"] = "mean"
-    """reinforce: what rewards are compared with. mean: the mean reward of the sentence's other samples;
-    greedy: the reward of greedy search (Rennie et al. 2017)."""
+    """What REINFORCE compares rewards with. mean: the mean reward of the sentence's other samples; greedy:
+    the reward of greedy search (Rennie et al. 2017)."""
     sharpness: Annotated[float, POSITIVE] = 0.1
-    """risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016. (Theirs,
-    0.005, is for risk alone: the gradient grows with it, and beside cross-entropy it is too small.)"""
+    """Minimum risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016.
+    (Their 0.005 is for risk alone: the gradient grows with it, and beside cross-entropy it is too small.)"""
     anneal: Annotated[int, Range(0, COUNTS)] = 0
-    """Updates over which the weight rises from 0 to its share (Ranzato et al. 2016). 0: none."""
+    """Updates over which the weight of the reward rises from 0 to --reward.share (Ranzato et al. 2016). 0:
+    none."""
     extra_length: Annotated[int, Range(1, COUNTS)] = 10
-    """Candidates have at most this many tokens more than the source."""
+    """Number of tokens that a candidate may have more than the source."""
 
     def __post_init__(self) -> None:
         check_ranges("reward", self)

@@ -42,11 +42,11 @@ class ModelConfig:
     vocab_size: Annotated[int, Range(0, LARGEST)] = 0
     """Rows of the (source) embedding. 0: the size of the vocabulary."""
     num_layers: Annotated[int, Range(1, DEEPEST)] = 6
-    """N, in the encoder and in the decoder."""
+    """N: number of layers of the encoder, and of the decoder."""
     d_model: Annotated[int, Range(1, LARGEST)] = 512
     """Width of the embeddings and of every layer's output."""
     dropout: Annotated[float, RATE] = 0.1
-    """P_drop, applied to the output of every sublayer and to embedding + position (section 5.4)."""
+    """P_drop: dropout on the output of every sublayer and on embedding + position (section 5.4)."""
     share_embeddings: Literal["all", "target", "none"] = "all"
     """Tied embeddings. all: source, target and pre-softmax (section 3.4); target: target and
     pre-softmax only; none: three matrices."""
@@ -161,8 +161,9 @@ class StackConfig(ModelConfig):
     positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
     (Shen et al. 2020)."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
-    """Kernel that computes it. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere that of
-    jax.nn.dot_product_attention; auto: fused in bfloat16 where one of these two runs, else einsum."""
+    """Kernel that computes attention. fused: cuDNN's on a GPU, one of this package on a TPU, and elsewhere
+    that of jax.nn.dot_product_attention; auto: fused in bfloat16 where cuDNN's or this package's runs, else
+    einsum."""
     remat: bool = False
     """Rematerialisation: recompute layers in the backward pass. Less memory, about a third more time."""
 
@@ -276,16 +277,17 @@ class TransformerConfig(StackConfig):
     attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
     (Raffel et al. 2017)."""
     location_filters: Annotated[int, Range(1, LARGEST)] = 8
-    """location: filters over the weights of the last step."""
+    """Number of filters over the attention weights of the last step, with cross_mechanism location."""
     location_width: Annotated[int, Range(1, 1023)] = 15
-    """location: width of these filters, in source positions."""
+    """Width of the filters over the attention weights of the last step, in source positions, with
+    cross_mechanism location."""
     monotonic_scale: Annotated[float, NOT_NEGATIVE] = 16.0
-    """monotonic: initial bound of the energies. It must exceed the noise, or attention stays soft in training
-    and fails when decoding decides."""
+    """Initial bound of the energies of monotonic attention. It must exceed the noise, or attention stays soft
+    in training and fails when decoding decides."""
     monotonic_noise: Annotated[float, NOT_NEGATIVE] = 4.0
-    """monotonic: deviation of the noise on the energies in training."""
+    """Deviation of the noise on the energies of monotonic attention in training."""
     monotonic_offset: float = 0.0
-    """monotonic: initial offset of the energies; the lower, the further a step goes at first."""
+    """Initial offset of the energies of monotonic attention: the lower, the further a step goes at first."""
     cross_view: Literal["last", "soft-sum", "layer-wise", "coarse-to-fine"] = "last"
     """What a decoder layer reads besides the last layer of the encoder (Liu et al. 2020). last: nothing;
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the

@@ -22,7 +22,7 @@ class RecordingsConfig(CorpusConfig):
     """Recordings with their texts, features and batches. Lengths are in frames of 10 ms."""
 
     max_length: int = 400
-    """Recordings longer than this are dropped, in frames of 10 ms."""
+    """Longest recording in frames of 10 ms: longer ones are dropped."""
     batch_tokens: int = 4_000
     """Frames of a batch: rows times padded length."""
     buckets: tuple[int, ...] = (100, 180, 270, 400)
@@ -31,8 +31,8 @@ class RecordingsConfig(CorpusConfig):
     """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
     fewer, in proportion."""
     dataset: str = "spoken-digits"
-    """spoken-digits or spoken-numbers (0 to 9,999), by a synthesiser that comes with this program; or a TFDS
-    dataset with audio and text, such as librispeech. Ignored if manifests are given."""
+    """Corpus: spoken-digits or spoken-numbers (0 to 9,999), by a synthesiser that comes with this program; or
+    a TFDS dataset with audio and text, such as librispeech. Ignored if manifests are given."""
     audio_feature: str = "audio"
     """TFDS datasets: the name of the waveform; speech in librispeech."""
     text_feature: str = "text"
@@ -53,9 +53,9 @@ class RecordingsConfig(CorpusConfig):
     """Manifest of the training recordings: a file name, a tab and the text on each line, which is empty for
     silence. Names are relative to its folder."""
     validation: Path | None = None
-    """The same for validation. Default: a part of the training recordings."""
+    """Manifest of the validation recordings. Default: a part of the training recordings."""
     test: Path | None = None
-    """The same for the test. Default: the validation recordings."""
+    """Manifest of the test recordings. Default: the validation recordings."""
     bands: Annotated[int, Range(1, 200)] = 80
     """Mel bands of a frame."""
     normalisation: Literal["recording", "corpus"] = "recording"
@@ -67,7 +67,7 @@ class RecordingsConfig(CorpusConfig):
     """The slowest and the fastest tempo: each training recording is stretched or shortened to one between
     them, and its pitch stays (Ko et al. 2015). Such as 0.5 2.0."""
     tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
-    """Of the texts."""
+    """Tokenizer of the texts."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 1_000
     """Size of the vocabulary to train (for word and char: an upper bound)."""
 

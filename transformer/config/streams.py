@@ -19,8 +19,8 @@ class StreamConfig(CorpusConfig):
     batch_tokens: int = 2_048
     """Tokens of a batch: the number of rows times the tokens of a segment."""
     dataset: str = "built-in"
-    """built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text files
-    are given."""
+    """Corpus: built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text
+    files are given."""
     text_feature: str = "text"
     """Feature of a TFDS dataset that has the text."""
     train: Path | None = None
@@ -34,7 +34,8 @@ class StreamConfig(CorpusConfig):
     built_in_size: Annotated[int, Range(10, COUNTS)] = 20_000
     """Number of training sentences to generate for the built-in text."""
     tokenizer: Literal["character", "byte", "bpe", "unigram"] = "character"
-    """character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram: subwords."""
+    """Tokenizer. character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram:
+    subwords."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train (for characters: an upper bound)."""
 

@@ -16,17 +16,19 @@ class OptimizerConfig:
     """Adam and its learning rate (section 5.3)."""
 
     algorithm: Literal["adam", "adafactor"] = "adam"
-    """adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in place of two
-    for each element (Shazeer and Stern 2018), for big models on small memories. No betas, no epsilon."""
+    """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
+    place of two for each element (Shazeer and Stern 2018), for big models on small memories. No betas, no
+    epsilon."""
     schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
-    """paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale. The others
-    warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay constant."""
+    """Learning-rate schedule. paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale.
+    The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay
+    constant."""
     scale: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Factor on the paper's schedule."""
+    """Factor on the learning rate of schedule paper."""
     peak: Annotated[float, NOT_NEGATIVE] = 1e-3
-    """Peak learning rate of the other schedules."""
+    """Peak learning rate of every schedule but paper."""
     warmup_steps: Annotated[int, Range(1, COUNTS)] = 4000
-    """Updates of learning-rate warmup."""
+    """Number of updates of learning-rate warmup."""
     beta1: Annotated[float, RATE] = 0.9
     """Adam's decay rate of the first moment (section 5.3)."""
     beta2: Annotated[float, RATE] = 0.98
@@ -61,7 +63,7 @@ class TrainingConfig:
     """Type in which replicas add their gradients. bfloat16: half the traffic, sums rounded to 8 bits. With
     --mesh.fsdp or --mesh.tensor it is always that of the computation, --model.dtype."""
     label_smoothing: Annotated[float, RATE] = 0.1
-    """epsilon_ls, distributed over the other K-1 classes (section 5.4)."""
+    """epsilon_ls: label smoothing, distributed over the other K-1 classes (section 5.4)."""
     ema: Annotated[float, RATE] = 0.0
     """Decay of an exponential moving average of the parameters, used for evaluation. 0: none."""
     seed: Annotated[int, Range(0, COUNTS)] = 0

@@ -1,7 +1,6 @@
 """Every preset of every system, and every variant."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Mapping
 
@@ -62,7 +61,6 @@ def variant(config: Config, *names: str) -> Config:
     return config
 
 
-@functools.cache
 def every_system() -> Mapping[str, Config]:
     """By the words of a command line: the presets, and the variants that are for their systems only."""
     found = dict(PRESETS)

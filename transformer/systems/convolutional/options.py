@@ -17,8 +17,8 @@ class ConvolutionalConfig(ModelConfig):
     kernel_width: Annotated[int, Range(1, 1023)] = 3
     """Positions that one convolution sees."""
     dilation: tuple[Annotated[int, Range(1, 1024)], ...] = (1,)
-    """Distance between those positions in each layer, repeated over the layers: 1 2 4 for more
-    reach with the same work."""
+    """Distance between the positions that a convolution sees, in each layer, repeated over the layers: 1 2 4
+    for more reach with the same work."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ class CopyingConfig(TransformerConfig):
     (pointer-generator, See et al. 2017); copynet: one softmax over both (Gu et al. 2016); pointer: source
     positions only (pointer network, Vinyals et al. 2015)."""
     once: bool = False
-    """pointer: each source position is output at most once."""
+    """Output each source position at most once (pointer networks only)."""
     coverage_weight: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of the coverage loss, which counts attention paid twice (See et al. 2017, Eq. 12).
     0: none."""

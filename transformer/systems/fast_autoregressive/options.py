@@ -19,22 +19,22 @@ class FastAutoregressiveConfig(ModelConfig):
     num_layers: int = 1
     """Layers of the encoder. The decoder has one."""
     encoder: Literal["lstm", "attention"] = "attention"
-    """lstm: recurrent (AT); attention: slow multi-head attention (FAT)."""
+    """Encoder. lstm: recurrent (AT); attention: slow multi-head attention (FAT)."""
     weights: Literal["additive", "softmax", "tanh"] = "softmax"
     """Attention to the source. additive: by a network with a ReLU (AT); softmax, tanh: the fast fully
     connected softmax, in its two formulas (FAT)."""
     num_heads: Annotated[int, Range(1, LARGEST)] = 4
-    """attention: heads of the encoder, each with its gate."""
+    """Number of heads of the encoder with slow multi-head attention, each with its gate."""
     bidirectional: bool = True
     """Whether the encoder reads in both directions, or from left to right only."""
     table_size: Annotated[int, Range(1, LARGEST)] = 128
-    """softmax, tanh: rows and columns of the table that is added to the scores. Later positions share the
-    last ones."""
+    """Rows and columns of the table that the fast fully connected softmax adds to the scores. Later positions
+    share the last ones."""
     hybrid: bool = False
     """Hybrid forward pass: a decoder input that does not occur in the source is replaced by zeros, and does
     not attend. In decoding, attention is skipped where that holds for all hypotheses of a search."""
     frequent: Annotated[float, Range(0, 1, above=True)] = 1.0
-    """hybrid: share of the vocabulary, from its first id, that is frequent enough not to be skipped."""
+    """Share of the vocabulary, from its first id, that the hybrid forward pass does not skip."""
 
     DTYPES = ("float32",)
 

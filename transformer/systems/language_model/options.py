@@ -24,7 +24,7 @@ class LanguageModelConfig(StackConfig):
     """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019,
     section 3.2). 0: none."""
     evaluation_memory: Annotated[int, Range(0, LONGEST)] | None = None
-    """The same in evaluation and generation. None: as in training."""
+    """Earlier tokens whose states each layer keeps in evaluation and generation. None: as in training."""
 
     PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "memory", "evaluation_memory")
 

@@ -22,17 +22,17 @@ class NonAutoregressiveConfig(TransformerConfig):
     repeated as often as predicted (Gu et al. 2018); masked: a draft with masked tokens, refined in
     iterations (mask-predict, Ghazvininejad et al. 2019)."""
     bos_length: Annotated[int, Range(1, LONGEST)] = 300
-    """bos: number of positions of the decoder's input, all <bos>."""
+    """Number of positions of the decoder's input with decoder_input bos."""
     length_span: Annotated[int, Range(1, LONGEST)] = 32
-    """length, masked: largest difference of target and source length that the classifier predicts."""
+    """Largest difference of target and source length that the length classifier predicts."""
     length_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """length, masked: weight of the classifier's loss, which is added once per sentence."""
+    """Weight of the length classifier's loss, which is added once per sentence."""
     max_fertility: Annotated[int, Range(1, LONGEST)] = 8
-    """fertility: maximum number of copies of a source token."""
+    """Maximum number of copies of a source token with decoder_input fertility."""
     fertility_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """fertility: weight of the classifier's loss, which is added once per source token."""
+    """Weight of the fertility classifier's loss, which is added once per source token."""
     teacher: Path | None = None
-    """fertility, training only: run directory of an autoregressive model with the same vocabulary, whose
+    """Training of fertilities: run directory of an autoregressive model with the same vocabulary, whose
     cross-attention aligns target tokens to source tokens."""
 
     @property
@@ -60,18 +60,20 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     model (decode.py --rescore)."""
 
     method: Literal["beam", "greedy"] = "beam"  # type: ignore[assignment]
-    """beam: the best of the candidates; greedy: one candidate."""
+    """Search method. beam: the best of the candidates; greedy: one candidate."""
     beam_size: Annotated[int, Range(1, LONGEST)] = 1
     """Number of candidates, decoded in parallel: of the most likely lengths, or of sampled fertilities."""
     iterations: Annotated[int, Range(1, 1000)] = 1
-    """masked: number of iterations. The first predicts all tokens, the others repredict the least certain."""
+    """Number of iterations of mask-predict. The first predicts all tokens, the others repredict the least
+    certain."""
     length_scale: Annotated[float, Range(0.05, 20)] = 1.0
     """Factor on the predicted length: 0.5 halves it, 2.0 doubles it. Not for bos."""
 
     length_penalty: float = 1.0
     """alpha of the length penalty. 1 with penalty power: the score is the mean log-probability per token."""
     penalty: Literal["wu", "power"] = "power"
-    """As for other systems. Default power: candidates are ranked by their mean log-probability per token."""
+    """Length penalty of an output Y. power: |Y|^alpha, so that alpha 1 ranks candidates by their mean
+    log-probability per token; wu: ((5 + |Y|) / 6)^alpha."""
 
     @property
     def num_hypotheses(self) -> int:

@@ -18,17 +18,17 @@ class RecurrentConfig(ModelConfig):
     num_layers: int = 1
     """Bidirectional layers of the encoder, and as many of the decoder."""
     cell: Literal["gru", "lstm", "rnn"] = "gru"
-    """gru: gated recurrent units (Cho et al. 2014); lstm: long short-term memory (Hochreiter and Schmidhuber
-    1997); rnn: tanh(W x + U h + b), without gates (Elman 1990)."""
+    """Cell of the recurrent layers. gru: gated recurrent units (Cho et al. 2014); lstm: long short-term
+    memory (Hochreiter and Schmidhuber 1997); rnn: tanh(W x + U h + b), without gates (Elman 1990)."""
     attention: Literal["fixed", "additive", "dot", "hard"] = "additive"
     """Attention to the source. fixed: none, but one vector of the encoder's last states (Cho et al. 2014);
     additive: by a small network (Bahdanau et al. 2015, Eq. 5-6); dot: by scaled dot products; hard: to one
     position, sampled in training (Xu et al. 2015, section 4.1) and trained by REINFORCE, the most probable
     one in decoding."""
     reward_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """hard: weight of the REINFORCE term."""
+    """Weight of the REINFORCE term of hard attention."""
     entropy_weight: Annotated[float, NOT_NEGATIVE] = 0.01
-    """hard: weight of the entropy bonus, which keeps the attention from becoming certain too early."""
+    """Weight of the entropy bonus of hard attention, which keeps it from becoming certain too early."""
 
     DTYPES = ("float32",)
 

@@ -20,9 +20,9 @@ class SpeechConfig(TransformerConfig):
     convolutions: Annotated[int, Range(1, 8)] = 2
     """Convolutions before the encoder, each of which halves the number of frames."""
     channels: Annotated[int, Range(1, LARGEST)] = 64
-    """Their width."""
+    """Width of the convolutions before the encoder."""
     kernel_width: Annotated[int, Range(1, 99)] = 3
-    """Frames that each of them sees."""
+    """Frames that each of the convolutions before the encoder sees."""
     masks: Annotated[int, Range(0, LARGEST)] = 0
     """Masks over bands, and as many over frames, that hide parts of the input in training (SpecAugment, Park
     et al. 2019).

@@ -31,9 +31,9 @@ class VoiceConfig(TransformerConfig):
     postnet_layers: Annotated[int, Range(0, 20)] = 3
     """Convolutions that refine the frames of an utterance."""
     postnet_width: Annotated[int, Range(1, LARGEST)] = 64
-    """Their width."""
+    """Width of the convolutions that refine the frames of an utterance."""
     postnet_kernel: Annotated[int, Range(1, 99)] = 5
-    """Frames that each of them sees."""
+    """Frames that each of the convolutions that refine an utterance sees."""
 
     FROM_DATA = (*TransformerConfig.FROM_DATA, "bands")
 
@@ -50,12 +50,12 @@ class SynthesisConfig(VoiceConfig):
     prenet_width: Annotated[int, Range(1, LARGEST)] = 128
     """Width of the two layers that read the last frame before the decoder."""
     prenet_dropout: Annotated[float, RATE] = 0.5
-    """Their dropout in training."""
+    """Dropout of the two layers that read the last frame, in training."""
     own_frames: Annotated[float, SHARE] = 0.0
     """Training: share of steps whose last frame is the model's own, from a pass before (scheduled sampling,
     Mihaylova and Martins 2019)."""
     stop_weight: Annotated[float, POSITIVE] = 5.0
-    """Weight of the last step in the loss of the stop token: there is one in each utterance."""
+    """Weight of an utterance's last step in the loss of the stop token."""
 
     PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "prenet_dropout", "own_frames", "stop_weight")
 
@@ -65,7 +65,7 @@ class VoiceDecodingConfig(DecodingConfig):
     """Speech: frames instead of tokens."""
 
     method: Literal["greedy"] = "greedy"  # type: ignore[assignment]
-    """greedy: each frame as predicted."""
+    """Search method. greedy: each frame as predicted."""
     max_length: int | None = 600
     """Most frames of an utterance, of 10 ms. None: 60 for each token."""
     length_scale: Annotated[float, Range(0.05, 20)] = 1.0
@@ -85,7 +85,7 @@ class SynthesisDecodingConfig(VoiceDecodingConfig):
     prenet_dropout: Annotated[float, RATE] = 0.5
     """Noise: dropout of the pre-net, which stays on, with masks by the seed and the line. 0: none."""
     stop: Annotated[float, Range(0, 1, above=True, below=True)] = 0.5
-    """Probability from which an utterance ends."""
+    """Probability of the stop token from which an utterance ends."""
 
 
 def _synthesis() -> Config:
