@@ -104,6 +104,12 @@ def test_the_command_line_changes_a_variant() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [words for words in VARIED if not VARIANTS[words.split()[-1]].change])
+def test_the_options_of_a_variant_are_what_it_changes(words: str) -> None:
+    preset, name = words.split(" --variant ")
+    assert given(preset, *VARIANTS[name].words.split()) == VARIED[words]
+
+
 def test_a_variant_is_announced_and_is_no_difference() -> None:
     line = TrainLine.of(["multi30k", "--variant", "linear", "--data.train-tsv", "a", "--training.steps", "7"])
     _, about = _initial_arguments(line)

@@ -14,7 +14,7 @@ from transformer.config.locations import completed, without_locations
 from transformer.errors import UserError
 from transformer.files import display_path
 from transformer.systems.presets import VARIANTS, preset, variant
-from transformer.systems.variants import as_option
+from transformer.systems.variants import as_option, as_words
 
 if TYPE_CHECKING:
     from transformer.cli.train_arguments import TrainArguments
@@ -165,7 +165,7 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
 def announced(config: Config, base: Config, name: str) -> str:
     """The preset, and on at most three more lines the options in which a config differs from it."""
     known = flatten(config)
-    options = [f"{as_option(option)} {now}" for option, _, now in changed(base, config) if option in known]
+    options = [as_words(option, now) for option, _, now in changed(base, config) if option in known]
     text = f"Preset {name}" + (f", with {' '.join(options)}" if options else "")
     lines = textwrap.wrap(
         printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,

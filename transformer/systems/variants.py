@@ -1,5 +1,6 @@
 """Variants: changes of presets that have names."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -53,12 +54,20 @@ class Variant:
     @property
     def words(self) -> str:
         """Its options, as on a command line."""
-        return " ".join(f"{as_option(name)} {value}" for name, value in self.options.items())
+        return " ".join(itertools.starmap(as_words, self.options.items()))
 
 
 def as_option(name: str) -> str:
     """The option of a dotted name: --model.d-model of model.d_model."""
     return f"--{name.replace('_', '-')}"
+
+
+def as_words(name: str, value: Option) -> str:
+    """A value as on a command line: --model.d-model 512, --model.remat, --model.no-remat."""
+    if isinstance(value, bool):
+        section, dot, option = name.rpartition(".")
+        return as_option(name if value else f"{section}{dot}no-{option}")
+    return f"{as_option(name)} {value}"
 
 
 def of_system(config: Config, system: str, model: type[ModelConfig]) -> Config:
