@@ -1,8 +1,9 @@
 """Compares attention mechanisms and training methods with the plain Transformer, under equal updates.
 
-`python -m benchmarks.studies.methods WORK` trains the preset `quickstart`, and each variant of it with another
-attention or training method, from the same seed for the same number of updates, on the built-in corpus; or
-with --corpus the preset `tiny` on a folder of train, validation and test in two languages (`train.en`, ...).
+`python -m benchmarks.studies.methods WORK` trains the preset `quickstart`, and each variant of it with
+another attention or training method, from the same seed for the same number of updates, on the built-in
+corpus; or with --corpus the preset `tiny` on a folder of train, validation and test in two languages
+(`train.en`, ...).
 Variants for a trained model continue the plain run for a quarter of the updates, and so does the plain model.
 Each run translates the test set. Where a paired bootstrap test finds no difference from the plain model
 (p > 0.05), the run is repeated with more seeds. Then the cost of each is measured beside the plain model, and
