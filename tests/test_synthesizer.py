@@ -18,13 +18,14 @@ from small_run import quiet
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Run, Synthesizer, UserError, train
-from transformer.cli import decode_main
+from transformer.cli.decode import decode_main
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording
 from transformer.inspection import explore_sounds
 from transformer.runs.exhibits import read_exhibits
 from transformer.runs.report import write_report
 from transformer.runtime.sharding import layout_of
+from transformer.systems.registry import find_system
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.systems.synthesis.writer import Utterances
@@ -238,7 +239,8 @@ def test_a_finished_run_without_exhibits_gets_them_when_it_is_tested_again(run, 
 
 def test_a_request_to_stop_ends_the_exhibits(run):
     data = SimpleNamespace(task=run.task, corpus=run.task.open_corpus(run.config))
-    evaluator = Evaluator(run.config, synthesis_objective, data, layout_of(run.config.mesh))
+    system, layout = find_system("synthesis"), layout_of(run.config.mesh)
+    evaluator = Evaluator(run.config, system, synthesis_objective, data, layout)
     variables, request = Synthesizer.load(run.path).variables, StopRequest()
     request.signal = 15
     assert evaluator.exhibits(variables, request) == []

@@ -8,13 +8,13 @@ from transformer.config import Config
 from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
 from transformer.errors import UserError
-from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.task import Task
 
 FEW = 100  # records of each split that are checked
 
 
-def check_task(config: Config, task: Task, corpus: Corpus) -> None:
+def check_task(config: Config, system: System, task: Task, corpus: Corpus) -> None:
     """Checks what a task declares against its first examples.
 
     Raises:
@@ -26,7 +26,7 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
             raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
     if next(iter(task.measures()), None) != task.criterion:
         raise UserError(f"{_name(task)}.measures() must begin with its criterion, {task.criterion.name}")
-    if task.decodes and not find_system(config.system).search:
+    if task.decodes and not system.search:
         raise UserError(
             f"system {config.system} does not decode: give it a search, or set {_name(task)}.decodes = False"
         )
@@ -34,7 +34,7 @@ def check_task(config: Config, task: Task, corpus: Corpus) -> None:
     for split, records in corpus.splits.items():
         few = records.__getitems__(range(min(FEW, len(records))))
         check_examples(task, few, split)
-        if config.model.output_size and not find_system(config.system).copies:
+        if config.model.output_size and not system.copies:
             _check_ids(task, few, split, config.model.output_size)
 
 

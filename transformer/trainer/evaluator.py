@@ -17,7 +17,7 @@ from transformer.model.parameters import Variables
 from transformer.runs.exhibits import exhibit_as_json
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.runtime.sharding import Layout
-from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.exhibit import Exhibits
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import TrainingData
@@ -39,12 +39,14 @@ EXHIBITS = 3
 class Evaluator:
     """Evaluates variables of the config's model."""
 
-    def __init__(self, config: Config, objective: Objective, data: TrainingData, layout: Layout) -> None:
-        self.config, self.data, self.task, self.layout = config, data, data.task, layout
+    def __init__(
+        self, config: Config, system: System, objective: Objective, data: TrainingData, layout: Layout
+    ) -> None:
+        self.config, self.system = config, system
+        self.data, self.task, self.layout = data, data.task, layout
         self.decoding = data.task if isinstance(data.task, DecodingTask) else None
-        self.system = find_system(config.system)
         self._warned: set[str] = set()
-        self._step = layout.compile_step(make_eval_step(self.system.model(config.model), objective))
+        self._step = layout.compile_step(make_eval_step(system.model(config.model), objective))
 
     def validate(self, variables: Variables, request: StopRequest) -> tuple[Json, list[Sample]] | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None

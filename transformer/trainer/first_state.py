@@ -10,12 +10,13 @@ import optax
 from transformer.config import Config
 from transformer.runs.run import Run
 from transformer.systems.parameters import model_shapes
-from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.training.step import TrainState, init_state
 
 
 def first_state(
     config: Config,
+    system: System,
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     run: Run,
@@ -26,7 +27,8 @@ def first_state(
 
     Args:
       config: of the run.
-      model: of its system.
+      system: of the config.
+      model: of the system.
       optimizer: of the model's parameters.
       run: where the checkpoints are.
       parent: a run whose best model is trained further. None: the one that the config names, if any.
@@ -36,7 +38,6 @@ def first_state(
       UserError: all checkpoints are damaged; the parent has none that is intact.
     """
     t = config.training
-    system = find_system(config.system)
     example = system.task.example(config)
     carry = system.carry(config, False)
 

@@ -21,7 +21,7 @@ from transformer.runtime.console import ProgressReporter
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.runtime.sharding import layout_of
 from transformer.systems.parameters import declared_parameters
-from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.lines import Lines
 from transformer.tasks.preparation import TrainingData
 from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
@@ -45,6 +45,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
+        system: System,
         objective: Objective,
         run: Run,
         data: TrainingData,
@@ -58,14 +59,15 @@ class Loop:
         self.run = run
         self.data = data
         self.watch = watch
-        model = find_system(config.system).model(config.model)
+        model = system.model(config.model)
         optimizer = make_optimizer(config)
         self.layout = layout_of(config.mesh, declared_parameters(config))
         step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
         self.train_step = self.layout.compile_step(step, donate_state=True)
-        self.evaluator = Evaluator(config, objective, data, self.layout)
+        self.evaluator = Evaluator(config, system, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
-        self.state = self.layout.place(first_state(config, model, optimizer, run, parent, watch.message))
+        first = first_state(config, system, model, optimizer, run, parent, watch.message)
+        self.state = self.layout.place(first)
         self.step = int(self.state.step)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
         self.clock = clock

@@ -7,17 +7,18 @@ from transformer.config import Config
 from transformer.errors import UserError
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.translator.decoder import Decoder
 
 
-def check_teacher(config: Config) -> None:
+def check_teacher(config: Config, system: System) -> None:
     """Raises UserError if --model.teacher is missing, or no trained run with the same task."""
     if missing := getattr(config.model, "untaught", ""):
         raise UserError(missing)
     if path := getattr(config.model, "teacher", None):
         run: Run = _named(path, Run)
-        if find_system(run.config.system).task is not find_system(config.system).task:
+        if find_system(run.config.system).task is not system.task:
             raise UserError(f"--model.teacher {path}: {config.system} cannot learn from {run.config.system}")
         _named(path, lambda _: run.checkpoints.best())
 

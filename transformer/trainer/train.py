@@ -22,8 +22,10 @@ from transformer.runtime.hosts import barrier, gathered, is_main_process
 from transformer.runtime.sharding import check_rows, layout_of
 from transformer.systems.checks import check_search, check_system, decided_for
 from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import prepare
+from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.trainer.checks import check_task
 from transformer.trainer.clock import Clock
@@ -66,7 +68,8 @@ def train(
     watch = watch or ProgressReporter(quiet=not is_main_process())
     keep_programs()
     check_system(config)
-    check_libraries(find_system(config.system).task.libraries(config), f"system {config.system}")
+    system = find_system(config.system)
+    check_libraries(system.task.libraries(config), f"system {config.system}")
     layout = layout_of(config.mesh)  # refuses what these devices cannot do
     run = _existing(run_dir, config)
     if run:
@@ -75,23 +78,22 @@ def train(
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
         parent.checkpoints.best()  # refuses a run without checkpoints
-        config = _sized_like_parent(config, parent)
-    system = find_system(config.system)
+        config = _sized_like_parent(config, system, parent)
     system.task.check(config)
-    check_teacher(config)
+    check_teacher(config, system)
     if run is None:  # those of an older run may have options without effect
         check_methods(config)
     check_rows(jax.eval_shape(lambda: system.carry(config, False)), layout.shards, config.training.accumulate)
     if about:
         watch.message(about)
-    corpus = open_corpus_shown(config, watch)
+    corpus = open_corpus_shown(config, system.task, watch)
     if known := run or parent:
         task = system.task.load(config, known.path)
     else:
         task = system.task.create(config, corpus, watch.progress)
     if run:
         run.check_corpus(corpus.folder.name)
-    check_task(task.config, task, corpus)
+    check_task(task.config, system, task, corpus)
     for note in task.decide(corpus) if run is None else ():
         watch.message(f"  {note}")
     config = task.config
@@ -112,16 +114,16 @@ def train(
         barrier("run directory")
         run = Run(path, writes=True)
     with run.claimed():
-        loop = Loop(config, objective, run, data, watch, parent, track, profile, clock)
+        loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()
     return Path(run.name)
 
 
-def open_corpus_shown(config: Config, watch: ProgressReporter) -> Corpus:
-    """Opens the corpus with messages, since the first time takes a while."""
+def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter) -> Corpus:
+    """Opens the corpus of a task with messages, since the first time takes a while."""
     watch.message("Preparing the corpus ...")
-    start, task = time.monotonic(), find_system(config.system).task
+    start = time.monotonic()
     corpus = task.open_corpus(config, watch.progress)
     if not isinstance(corpus, Corpus):
         kind = type(corpus).__name__
@@ -146,14 +148,13 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
     return run
 
 
-def _sized_like_parent(config: Config, parent: Run) -> Config:
+def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
     """The config with the vocabulary sizes of the parent.
 
     Raises:
       UserError: its network neither equals nor extends the parent's.
     """
-    system, below = find_system(config.system), find_system(parent.config.system)
-    if not issubclass(system.model, below.model):
+    if not issubclass(system.model, find_system(parent.config.system).model):
         raise UserError(
             f"--init-from {parent.name} holds a {parent.config.system} model, not a {config.system} one: "
             "leave out the preset"
