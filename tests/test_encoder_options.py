@@ -6,12 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from configs import CONFIGS
 from toy_sentences import SOURCE, TARGET
 
-from transformer import PRESETS, EncoderConfig, Transformer, TransformerConfig, UserError
+from transformer import (
+    BeamConfig,
+    Config,
+    DataConfig,
+    EncoderConfig,
+    Transformer,
+    TransformerConfig,
+    UserError,
+)
+from transformer.config import CorpusConfig
 from transformer.interop.marian import config_to_marian
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import REGISTRY, find_system, options_of
+from transformer.translator.lengths import within_positions
 
 OF_ENCODER = {
     "d_model": 12,
@@ -67,7 +78,7 @@ TRANSFORMERS = sorted(name for name in REGISTRY if issubclass(options_of(name).m
 def test_every_system_that_is_a_transformer_takes_them(system):
     """Each parameter declares its axes, and the encoder's have its width."""
     assert len(TRANSFORMERS) > 4
-    preset = next(each for each in PRESETS.values() if each.system == system)
+    preset = next(config for config in CONFIGS.values() if config.system == system)
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "vocab_size": 30}
     encoder = EncoderConfig(d_model=24, norm="pre" if preset.model.norm == "post" else "post")
     model = replace(preset.model, **sizes, share_embeddings="none", encoder=encoder)
@@ -94,9 +105,18 @@ def test_what_does_not_fit_is_refused(given, encoder, message):
 
 def test_limits_are_those_of_both(tiny):
     table = {"positions": "learned", "max_positions": 9}
-    assert tiny(encoder=EncoderConfig(**table)).longest == 9
-    assert tiny(**table, encoder=EncoderConfig(max_positions=7)).longest == 7
-    assert tiny(**table, encoder=EncoderConfig(positions="sinusoidal")).longest == 9
+    for model, expected in (
+        (tiny(encoder=EncoderConfig(**table)), (None, 9)),
+        (tiny(**table, encoder=EncoderConfig(max_positions=7)), (9, 7)),
+        (tiny(**table, encoder=EncoderConfig(positions="sinusoidal")), (9, None)),
+    ):
+        assert (model.longest, model.longest_source) == expected
+        found = within_positions(BeamConfig(buckets=(6, 16)), *expected)
+        assert (found.max_length, found.buckets) == (expected[0], (6, expected[1] or 16))
+    long = Config(model=tiny(encoder=EncoderConfig(**table)), data=CorpusConfig(max_length=12))
+    assert long.data.max_length == 12  # of a target; what the encoder reads may be no sequence
+    with pytest.raises(UserError, match="--model.encoder.max-positions 9 is less than --data.max-length 12"):
+        Config(model=tiny(encoder=EncoderConfig(**table)), data=DataConfig(max_length=12))
     assert "linear" in tiny(encoder=EncoderConfig(mechanism="linear")).packing_conflict
     assert "batch" in tiny(encoder=EncoderConfig(normalization="batch")).needs_whole_batch
 

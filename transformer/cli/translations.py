@@ -1,6 +1,5 @@
 """Translations: what decode.py writes of them, and their scores."""
 
-import dataclasses
 import itertools
 import json
 import logging
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.request_parser import RequestParser
-from transformer.cli.writer import OF_SOME_TASKS, Numbered, Writer, Written, lines_given
+from transformer.cli.texts import Texts
+from transformer.cli.writer import OF_SOME_TASKS, Numbered, Written, lines_given
 from transformer.data.sources.corpora import read_lines
 from transformer.errors import UserError, counted
+from transformer.files import Json
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.translation import Hypothesis
 from transformer.text import has_text, without_invisible
@@ -31,7 +32,7 @@ log = logging.getLogger("transformer")
 T = TypeVar("T")
 
 
-class Translations(Writer):
+class Translations(Texts):
     """Translations as text, with scores, or as JSON."""
 
     does = "translates text"
@@ -41,14 +42,8 @@ class Translations(Writer):
         """The model, and those that re-rank its hypotheses."""
         given = self.given
         self.judged = given.reference is not None
-        for option in ("alignments", "token_scores"):
-            if getattr(given, option) and given.format != "json":
-                name = option.replace("_", "-")
-                raise UserError(f"--{name} needs --format json: the text formats do not have them")
         if given.bleu_tokenize and not given.reference:
             raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
-        self.n_best = given.n_best or 1
-        self.each = 1 if given.format == "json" else self.n_best
         runs = run_dir if not given.ensemble else [run_dir, *given.ensemble]
         self.translator = Translator.load(
             runs, checkpoint, int8=int8, weights=given.weights or None, mean=given.mean
@@ -140,22 +135,11 @@ class Translations(Writer):
             return self._json(number, asked, hypotheses) + "\n"
         return self.lines(hypotheses)
 
-    def _json(self, number: int, asked: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        fields = [dataclasses.asdict(hypothesis) for hypothesis in hypotheses]
-        for values, hypothesis in zip(fields, hypotheses, strict=True):
-            del values["ids"]
-            for name in ("token_log_probabilities", "entropies"):
-                numbers = values.pop(name)
-                if numbers is not None:
-                    values[name] = [round(x, 4) for x in numbers]
-            if hypothesis.token_log_probabilities is not None:
-                values["perplexity"] = round(hypothesis.perplexity, 4)
-            alignment = values.pop("alignment")
-            if alignment is not None:
-                values["alignment"] = [[round(float(x), 4) for x in row] for row in alignment]
-        about = {"line": number, "source": asked.source, "source_tokens": self._source_tokens(asked.source)}
-        about |= {name: value for name in ("prefix", "terms") if (value := getattr(asked, name))}
-        about["hypotheses"] = fields
+    def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
+        tokens = self._source_tokens(request.source)
+        about: Json = {"line": number, "source": request.source, "source_tokens": tokens}
+        about |= {name: value for name in ("prefix", "terms") if (value := getattr(request, name))}
+        about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
         return json.dumps(about, ensure_ascii=False)
 
     def _source_tokens(self, source: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, lines_of
 from transformer.cli.input import standard_input
+from transformer.data.corpus import Record
 from transformer.errors import UserError
 from transformer.files import Json, parse_object
 from transformer.runs.run import Run
@@ -25,6 +26,8 @@ OF_SOME_TASKS = (
     *("alignments", "token_scores", "times", "pronunciation", "until", "stream"),
 )
 """Options that only some tasks have a use for."""
+OF_JSON = "alignments", "token_scores", "times"
+"""Options that add to JSON only."""
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
 Written = tuple[str, str]
@@ -41,22 +44,23 @@ class Writer:
       UserError: the run is missing or damaged, or an option is wrong for its task.
     """
 
-    does = "does not translate"
+    does = "does not translate: it writes one line for each line"
     """What a run of its task does, to say why an option is refused."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Those of `OF_SOME_TASKS` that it has a use for."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Where others of them are to be had."""
-    n_best = 1
-    """Outputs for a line of input."""
-    each = 1
-    """Lines of output for a line of input."""
+    formats: ClassVar[tuple[str, ...]] = ("text",)
+    """The values of --format that it has; those besides text are for texts with scores."""
     judged = False
     """Whether the outputs are compared with references."""
 
     def __init__(self, given: DecodeArguments) -> None:
         self.given, self.options = given, vars(given.decoding)
         self.refuse_unused(given)
+        self.n_best = given.n_best or 1
+        self.each = 1 if given.format == "json" else self.n_best
+        """Lines of output for a line of input."""
         self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
         self.decoder.settings(given.n_best, self.options)  # refuses invalid options
 
@@ -66,6 +70,15 @@ class Writer:
         for option in OF_SOME_TASKS:
             if option not in cls.uses:
                 refuse(given, (option,), cls.instead.get(option, f"{given.run_dir} {cls.does}"))
+        if given.format not in cls.formats:
+            raise UserError(f"--format {given.format}: {given.run_dir} {cls.does}; leave it out")
+        if cls.formats == ("text",) and given.n_best not in (None, 1):
+            raise UserError(f"--n-best {given.n_best}: {given.run_dir} {cls.does}; leave it out")
+        if given.format != "json":
+            for option in OF_JSON:
+                if getattr(given, option):
+                    name = option.replace("_", "-")
+                    raise UserError(f"--{name} needs --format json: the text formats do not have them")
 
     @classmethod
     def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
@@ -78,8 +91,6 @@ class Writer:
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
-        if self.given.format != "text" or self.given.n_best not in (None, 1):
-            raise UserError(f"{run_dir} does not translate: it writes one line of text for each line")
         return Decoder.load(run_dir, checkpoint, int8=int8)
 
     @property
@@ -102,17 +113,28 @@ class Writer:
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
         task, settings = self.decoder.task, self.decoder.settings(1, self.options)
-        records = (given and (given[0], task.record(given[1])) for given in lines)
-        for best in self.decoder.outputs(records, settings, 1):
-            yield best and (task.line(best[0]) + "\n", "")
+        records = (numbered and (numbered[0], self.record(*numbered)) for numbered in lines)
+        for outputs in self.decoder.outputs(records, settings, 1):
+            yield outputs and (task.line(outputs[0]) + "\n", "")
 
-    def lines(self, found: Sequence[Any]) -> str:
+    def record(self, number: int, line: str) -> Record:
+        """The record that a line names.
+
+        Raises:
+          UserError: it names none; the message has the number of the line.
+        """
+        try:
+            return self.decoder.task.record(line)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from error
+
+    def lines(self, outputs: Sequence[Any]) -> str:
         """The best outputs of an input, each on a line, with its score if asked for. There are always as
         many: the only output for an empty input is repeated."""
-        padded = [*found, *[found[-1]] * (self.n_best - len(found))]
-        texts = [self.decoder.task.line(each) for each in padded]
+        padded = [*outputs, *[outputs[-1]] * (self.n_best - len(outputs))]
+        texts = [self.decoder.task.line(output) for output in padded]
         if self.given.format == "scores":
-            texts = [f"{each.score:.4f}\t{text}" for each, text in zip(padded, texts, strict=True)]
+            texts = [f"{output.score:.4f}\t{text}" for output, text in zip(padded, texts, strict=True)]
         return "".join(f"{text}\n" for text in texts)
 
     def read(self, line: str) -> str:
@@ -123,7 +145,7 @@ class Writer:
 
     def read_object(self, about: Json) -> str:
         """The output in a JSON object."""
-        return str(about["hypotheses"][0]["text"])
+        raise NotImplementedError
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         """A line for each score."""

@@ -105,8 +105,13 @@ class ModelConfig:
 
     @property
     def longest(self) -> int | None:
-        """Maximum sentence length. None: no limit."""
+        """Maximum length of what the decoder reads. None: no limit."""
         return None
+
+    @property
+    def longest_source(self) -> int | None:
+        """Maximum length of what the encoder reads. None: no limit."""
+        return self.longest
 
     @property
     def packing_conflict(self) -> str:
@@ -319,9 +324,8 @@ class TransformerConfig(StackConfig):
         return replace(self, encoder=SAME, **given)
 
     @property
-    def longest(self) -> int | None:
-        stacks = {self, self.of_encoder}
-        return min((stack.max_positions for stack in stacks if stack.positions == "learned"), default=None)
+    def longest_source(self) -> int | None:
+        return self.of_encoder.longest
 
     @property
     def needs_whole_batch(self) -> str:

@@ -63,11 +63,15 @@ class Config:
                 f"--training.reduce-dtype {self.training.reduce_dtype} is for replicas: with --mesh.fsdp or "
                 "--mesh.tensor gradients are added as they are computed, in --model.dtype. Leave it out"
             )
-        if self.model.longest is not None and self.model.longest < self.data.max_length:
-            raise UserError(
-                f"--model.max-positions {self.model.longest} is less than --data.max-length "
-                f"{self.data.max_length}: the table of learned positions is too short"
-            )
+        limits = {"--model.max-positions": self.model.longest}
+        if isinstance(self.data, DataConfig):  # the source is a sequence too
+            limits["--model.encoder.max-positions"] = self.model.longest_source
+        for option, longest in limits.items():
+            if longest is not None and longest < self.data.max_length:
+                raise UserError(
+                    f"{option} {longest} is less than --data.max-length {self.data.max_length}: the table of "
+                    "learned positions is too short"
+                )
 
 
 def text_data(config: Config) -> DataConfig:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
@@ -30,7 +31,11 @@ class Steering:
 
 
 class TextTask(DecodingTask):
-    """A task whose outputs are sequences of tokens that spell a text."""
+    """A task whose outputs are sequences of tokens that spell a text: `Hypothesis` objects, or others that
+    have a text, tokens, a score and a log_probability."""
+
+    writer: ClassVar[str] = "transformer.cli.texts"
+    """That of `Lines`."""
 
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:

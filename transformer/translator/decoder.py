@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import (
@@ -28,6 +29,7 @@ from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
 from transformer.decoding.service import SearchService
 from transformer.errors import UserError
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -66,7 +68,8 @@ class Decoder(Generic[TaskT]):
 
     Attributes:
       origin: the run and the checkpoint it was loaded from, if any.
-      longest: the length up to which the model has positions; None: any.
+      longest: the length up to which the decoder has positions; None: any.
+      longest_source: that of the encoder.
     """
 
     reads: ClassVar[Any] = DecodingTask
@@ -77,6 +80,7 @@ class Decoder(Generic[TaskT]):
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
         self.config, self.task, self._warns = config, task, warns
         self.longest = config.model.longest
+        self.longest_source = config.model.longest_source
         self.variables: Variables = on_local_devices(variables)
         self.system: System = find_system(config.system)
         self.model: nn.Module = self.system.model(config.model)
@@ -260,7 +264,7 @@ class Decoder(Generic[TaskT]):
                 "--decoding.beam-size, --decoding.samples and --decoding.method"
             )
         check_search(self.system, self.task, settings)
-        return within_positions(settings, self.longest)
+        return within_positions(settings, self.longest, self.longest_source)
 
     # Inside
 
@@ -270,7 +274,10 @@ class Decoder(Generic[TaskT]):
 
     def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
-        return len(request.example["source"])
+        field, model = self.task.fields["source"], self.model
+        if np.issubdtype(field.dtype, np.integer) or not isinstance(model, EncoderDecoder):
+            return len(request.example["source"])
+        return int(np.asarray(model.source_mask(jnp.asarray(inputs["source"])))[0].sum())
 
     def _submit_all(
         self,

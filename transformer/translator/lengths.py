@@ -9,16 +9,16 @@ from jaxtyping import Int
 from transformer.config import DecodingConfig
 
 
-def within_positions(settings: DecodingConfig, table: int | None) -> DecodingConfig:
-    """Limits inputs and outputs to the size of a learned position table, if there is one."""
-    if table is None:
-        return settings
-    buckets = (*(length for length in settings.buckets if length < table), table)
-    return dataclasses.replace(
-        settings,
-        buckets=buckets if settings.buckets[-1] > table else settings.buckets,
-        max_length=min(settings.max_length or table, table),
-    )
+def within_positions(
+    settings: DecodingConfig, longest: int | None, longest_source: int | None
+) -> DecodingConfig:
+    """Limits inputs and outputs to the sizes of learned position tables, if there are some."""
+    if longest is not None:
+        settings = dataclasses.replace(settings, max_length=min(settings.max_length or longest, longest))
+    if longest_source is not None and settings.buckets[-1] > longest_source:
+        shorter = (length for length in settings.buckets if length < longest_source)
+        settings = dataclasses.replace(settings, buckets=(*shorter, longest_source))
+    return settings
 
 
 def bucket_of(length: int, settings: DecodingConfig) -> int:

@@ -113,8 +113,8 @@ class Translator(Decoder[Translation]):
         system, model, variables = ensemble_of(members, weights, mean)
         ensemble = cls(members[0].config, variables, members[0].tokenizers)
         ensemble.system, ensemble.model = system, model
-        lengths = (member.longest for member in members if member.longest is not None)
-        ensemble.longest = min(lengths, default=None)
+        ensemble.longest = _least(member.longest for member in members)
+        ensemble.longest_source = _least(member.longest_source for member in members)
         ensemble.origin = " and ".join(member.origin for member in members if member.origin)
         return ensemble
 
@@ -275,7 +275,7 @@ class Translator(Decoder[Translation]):
         refuse_forked()
         if lines is not None and len(lines) != len(sources):
             raise UserError(f"{len(lines)} line numbers for {len(sources)} sources: give one for each")
-        settings = within_positions(self.config.decoding, self.longest)
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         pad = self.task.special.pad
         last = settings.buckets[-1]
         lines = lines or range(1, len(sources) + 1)
@@ -283,7 +283,8 @@ class Translator(Decoder[Translation]):
         target_ids = self._target_ids(targets, lines, last + settings.extra_length)
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(sources), np.float32)
-        for rows, length, count in of_any_length(lengths, settings, self.longest):
+        table = _least((self.longest, self.longest_source))
+        for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
                 padded([ids[row] for row in rows], length, count, pad) for ids in (source_ids, target_ids)
             )
@@ -351,3 +352,8 @@ class Translator(Decoder[Translation]):
         """A translation in the form of this model's training text: as subwords if that is presegmented."""
         is_presegmented = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if is_presegmented else hypothesis.text
+
+
+def _least(limits: Iterable[int | None]) -> int | None:
+    """The smallest limit. None: there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)

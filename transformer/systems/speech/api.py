@@ -14,7 +14,6 @@ from transformer.config.ranges import true_or_false
 from transformer.data.features.audio import features_of
 from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, recording
-from transformer.decoding.calls import Inputs
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.errors import UserError
@@ -110,11 +109,6 @@ class Transcriber(Decoder[SpeechToText]):
             fields["alignment"] = attention if request.extras.alignments else None
             transcripts.append(Transcript(**fields))
         return transcripts
-
-    def source_positions(self, request: Request, inputs: Inputs) -> int:
-        """The number of frames that the encoder makes."""
-        model: Any = self.model
-        return int(np.asarray(model.source_mask(inputs["source"]))[0].sum())
 
     @property
     def frame(self) -> float:

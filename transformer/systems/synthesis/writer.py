@@ -31,16 +31,13 @@ class Utterances(Writer):
     """Recordings beside the output, which is a manifest: a line is a file name, a tab and the text. Only
     recordings of the same job are replaced, which their comments tell."""
 
-    does = "speaks texts"
+    does = "writes one recording for each text"
     uses = ("pronunciation",)
     page = staticmethod(page_of_sounds)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
         """The trained model."""
         given = self.given
-        if given.format != "text" or given.n_best not in (None, 1):
-            option = "--format" if given.format != "text" else "--n-best"
-            raise UserError(f"{option}: {run_dir} writes one recording for each text; leave it out")
         if not given.output:
             raise UserError(
                 "--output FILE is missing: recordings are written beside it, and it lists them, such as "

@@ -1,0 +1,70 @@
+"""Texts: what decode.py writes for any task whose outputs are texts. Systems with more to write extend it."""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from transformer.cli.writer import Numbered, Writer, Written
+from transformer.data.corpus import Record
+from transformer.files import Json
+from transformer.translator.search_outputs import Extras
+
+
+class Texts(Writer):
+    """Outputs as text, with scores, or as JSON."""
+
+    does = "writes text"
+    uses: ClassVar[tuple[str, ...]] = ("alignments", "token_scores")
+    formats = ("text", "scores", "json")
+
+    @property
+    def extras(self) -> Extras:
+        """What is asked of each output besides text and score."""
+        return Extras(self.given.alignments, self.given.token_scores, self.given.times)
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr(self.extras)]
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        waiting = deque[tuple[int, str]]()
+
+        def records() -> Iterator[tuple[int, Record] | None]:
+            for numbered in lines:
+                if numbered:
+                    waiting.append(numbered)
+                yield numbered and (numbered[0], self.record(*numbered))
+
+        settings = self.decoder.settings(self.n_best, self.options)
+        for outputs in self.decoder.outputs(records(), settings, self.n_best, self.extras):
+            yield outputs and (self.text(*waiting.popleft(), outputs), outputs[0].text)
+
+    def text(self, number: int, line: str, outputs: Sequence[Any]) -> str:
+        """What is written for a line."""
+        if self.given.format != "json":
+            return self.lines(outputs)
+        about = {"line": number, **self.input_fields(line)}
+        about["hypotheses"] = [self.output_fields(output) for output in outputs]
+        return json.dumps(about, ensure_ascii=False) + "\n"
+
+    def input_fields(self, line: str) -> Json:
+        """The input, in a JSON object."""
+        return {"input": line}
+
+    def output_fields(self, output: Any) -> Json:
+        """An output, in a JSON object."""
+        fields = {name: getattr(output, name) for name in ("text", "tokens", "score", "log_probability")}
+        for name in "token_log_probabilities", "entropies":
+            if (numbers := getattr(output, name, None)) is not None:
+                fields[name] = [round(number, 4) for number in numbers]
+                fields["perplexity"] = round(output.perplexity, 4)
+        if (alignment := getattr(output, "alignment", None)) is not None:
+            fields["alignment"] = [[round(float(weight), 4) for weight in row] for row in alignment]
+        return fields
+
+    def read_object(self, about: Json) -> str:
+        return str(about["hypotheses"][0]["text"])
+
+
+WRITER = Texts
