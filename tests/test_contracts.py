@@ -180,9 +180,32 @@ def test_the_command_decodes_lines(folder: Path, name: str, tmp_path: Path) -> N
     ((output, *_),) = decoder.decode([decoder.task.record(line)])
     assert (tmp_path / "out").read_text() == f"{decoder.task.line(output)}\n" * 3
     if name in LINES:
-        for option in (["--reference", str(lines)], ["--format", "json"], ["--rescore", str(run_dir)]):
-            with pytest.raises(UserError, match="does not translate"):
+        refused = [["--reference", str(lines)], ["--rescore", str(run_dir)]]
+        if name != "toy-frames":
+            refused += [["--format", "json"], ["--n-best", "2"]]
+        for option in refused:
+            with pytest.raises(UserError, match="does not translate|writes text"):
                 decode_lines(parse_decode([str(run_dir), "--input", str(lines), *option]))
+
+
+def test_texts_of_any_task_are_written_with_scores_and_alignments(folder: Path, tmp_path: Path) -> None:
+    """Token scores add up to those of the search, also with two inputs, of which one is no sequence."""
+    run_dir, lines, out = folder / "toy-frames" / "one-whole", tmp_path / "in", tmp_path / "out"
+    lines.write_text("0.1 0.2 0.3\n1 2\n")
+    options = ["--beam-size", "3", "--method", "beam", "--n-best", "2", "--format", "json"]
+    command = [str(run_dir), "--input", str(lines), "--output", str(out), *options]
+    decode_lines(parse_decode([*command, "--alignments", "--token-scores"]))
+    about = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(each["line"], each["input"]) for each in about] == [(1, "0.1 0.2 0.3"), (2, "1 2")]
+    for each, frames in zip(about, (3, 2), strict=True):
+        assert len(each["hypotheses"]) == 2
+        for hypothesis in each["hypotheses"]:
+            assert hypothesis["text"] == " ".join(hypothesis["tokens"])
+            total = sum(hypothesis["token_log_probabilities"])
+            assert total == pytest.approx(hypothesis["log_probability"], abs=1e-3)
+            weights = np.array(hypothesis["alignment"])
+            assert weights.shape == (len(hypothesis["token_log_probabilities"]), frames)
+            np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-3)
 
 
 def test_a_hook_forbids_a_token(folder: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -15,22 +16,27 @@ from reference_search import MODEL, SOURCES, random_variables
 from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM, Waves
 
-from transformer import Config, Loss, System, Transformer, TransformerConfig, UserError, register
-from transformer.config import BeamConfig, changed_search
+from transformer import Config, Loss, SpecialIds, System, Transformer, TransformerConfig, UserError, register
+from transformer.config import BeamConfig, changed_search, check_beam
 from transformer.data.batching import fixed_batches
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import Field
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.search import AutoregressiveSearch, limits_of_source
 from transformer.evaluation.scores import Metric
 from transformer.runtime.console import ProgressReporter
+from transformer.runtime.sharding import layout_of
 from transformer.systems.presets import PRESETS, VARIANTS
 from transformer.systems.registry import REGISTRY, Options, Preset
 from transformer.systems.variants import Variant
+from transformer.tasks.exhibit import Axis, Picture
+from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.trainer.checks import check_task
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.signals import StopRequest
 from transformer.trainer.train import open_corpus_shown
 from transformer.training.objective import translation_objective
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
@@ -81,6 +87,15 @@ def test_a_sound_task_passes() -> None:
         ({"examples": each(one(digits=np.zeros((2, 3))))}, r"digits has the shape \(2, 3\), not \[length"),
         ({"examples": each(one(digits=[4] * 9))}, "digits has 9 elements, more than the longest bucket, 2"),
         ({"examples": lambda self, records, truncate=False: []}, "0 examples of 8 records"),
+        (
+            {"inputs": "digits"},
+            r"inputs must be a tuple of names of its fields \(digits, wave\), not 'digits'",
+        ),
+        ({"inputs": ("picture",)}, r"inputs must be a tuple of names of its fields .* not \('picture',\)"),
+        (
+            {"__init__": lambda self, config: None},
+            "Changed has no fields: its __init__ must",
+        ),
         ({"measures": dict}, r"Changed.measures\(\) must begin with its criterion, mse"),
         ({"measures": lambda self: {Metric("other", "another"): max}}, "begin with its criterion, mse"),
     ],
@@ -88,6 +103,52 @@ def test_a_sound_task_passes() -> None:
 def test_what_a_task_declares_is_compared_with_its_examples(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(task_with(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"measures": lambda self: {self.criterion: lambda given: 1.0}}, "mse must give a Score, not float"),
+        ({"shown": lambda self, record, output: ("a", "b")}, "shown must return three texts"),
+        ({"outputs": lambda self, result, record, n_best: []}, "outputs returned none"),
+    ],
+)
+def test_mistakes_that_only_an_evaluation_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("transformer.translator.decoder.find_system", lambda name: SYSTEM)
+    task = task_with(**changes)
+    config, model = task.config, SYSTEM.model(task.config.model)
+    corpus = in_memory("toys", {"train": RECORDS, "validation": RECORDS}, tmp_path)
+    objective = SYSTEM.objective(config, None)
+    evaluator = Evaluator(config, SYSTEM, objective, prepare(task, corpus), layout_of(config.mesh))
+    variables = model.init(jax.random.key(0), np.ones((1, 2), np.int32))
+    with pytest.raises(UserError, match=message):
+        evaluator.validate(variables, StopRequest())
+
+
+def test_a_source_that_is_no_ids() -> None:
+    pictures = jnp.zeros((2, 4, 4, 3))
+    with pytest.raises(UserError, match=r"of the shape \(2, 4, 4, 3\): define its source_mask"):
+        Transformer(TransformerConfig(**SIZES)).source_mask(pictures)
+    for inputs in ({"source": pictures}, {"picture": pictures}):
+        with pytest.raises(UserError, match=r"use AutoregressiveSearch\(limits_of_options\)"):
+            limits_of_source(inputs, SpecialIds(), BeamConfig())
+    with pytest.raises(UserError, match="must set the size of the vocabulary"):
+        check_beam(BeamConfig(), TransformerConfig())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((3, 4, 4)), r"\[rows, columns, 3\], not \(3, 4, 4\)"),
+        (np.zeros(4), r"not \(4,\)"),
+        (np.full((4, 4, 3), 255.0), "such as pixels / 255"),
+    ],
+)
+def test_pictures_that_cannot_be_shown(values: np.ndarray, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Picture("patches", values, Axis(""), Axis(""))
 
 
 def test_splits_that_are_missing_or_empty() -> None:

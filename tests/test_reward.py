@@ -14,7 +14,7 @@ from reference_search import random_variables
 from test_methods import BATCH, TRAINING, config_of, no_teacher
 from tiers import mostly_slow
 
-from transformer import Context, SpecialIds, UserError
+from transformer import PRESETS, Context, SpecialIds, UserError
 from transformer.config.methods import RewardConfig
 from transformer.methods.registry import objective_of
 from transformer.methods.rewards import reward_of
@@ -215,3 +215,27 @@ def test_wrong_combinations_are_refused():
     ):
         with pytest.raises(UserError, match=reason):
             RewardConfig(share=0.5, **options)
+
+
+def test_candidates_are_limited_as_in_the_search_of_the_system():
+    """Also where the source is frames, of which there are no ids to count."""
+    config = PRESETS["speech"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "channels": 8, "vocab_size": 12}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes),
+        data=dataclasses.replace(config.data, bands=8, batching="buckets"),
+        reward=RewardConfig(share=0.5, samples=2, extra_length=1),
+    )
+    model = find_system("speech").model(config.model)
+    objective = objective_of(config, no_teacher, str)
+    frames = np.random.default_rng(0).normal(size=(2, 16, 8)).astype(np.float32)
+    target = np.array([[5, 6, 2], [7, 2, 0]])
+    variables = jax.eval_shape(model.init, jax.random.key(0), frames, target)
+    batch = {"source": frames, "target": target}
+    loss = jax.eval_shape(
+        lambda variables, batch: objective(model, variables, batch, Context(jax.random.key(0))),
+        variables,
+        batch,
+    )
+    assert loss.metrics.keys() >= {"nll", "reward"}

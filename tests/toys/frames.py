@@ -7,19 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
-from transformer import Context, DecodingTask, Lines, Loss, System, Transformer
+from transformer import Context, Hypothesis, Lines, Loss, System, TextTask, Transformer
 from transformer.data.sequences import Field
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.evaluation.scores import Metric, Score
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
+from transformer.model.transformer import cross_attention
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import apply_training
 
 
-class Frames(ToyTask, DecodingTask, Lines):
+class Frames(ToyTask, TextTask, Lines):
     """Digits, each "spoken" as 20 to 40 noisy frames."""
 
     criterion = Metric("error", "digit error rate", higher_is_better=False)
@@ -64,8 +66,28 @@ class Frames(ToyTask, DecodingTask, Lines):
         ]
 
     def outputs(self, result, record, n_best):
-        ids = [int(index) - FIRST for index in result.tokens[0] if index >= FIRST]
-        return [" ".join(map(str, ids))]
+        hypotheses = []
+        for row, score, log_p in zip(result.tokens, result.scores, result.log_probabilities, strict=True):
+            if np.isfinite(score):
+                ids = tuple(int(index) for index in row if index != self.special.pad)
+                tokens = tuple(self.pieces(ids, record))
+                hypotheses.append(Hypothesis(self.spell(ids), tokens, float(score), float(log_p), ids=ids))
+        return hypotheses[:n_best]
+
+    def spell(self, ids):
+        return " ".join(self.pieces(ids, None))
+
+    def pieces(self, ids, record):
+        return [str(index - FIRST) for index in ids if index >= FIRST]
+
+    def phrases(self, text):
+        return [tuple(int(digit) + FIRST for digit in text.split())]
+
+    def scored(self, output):
+        return output.text
+
+    def line(self, output):
+        return output.text
 
     def measures(self):
         return {self.criterion: self.errors}
@@ -95,6 +117,9 @@ class FramesModel(Transformer):
     def __call__(self, frames, count, target, *, deterministic=True):
         memory = self.encode(frames, count, deterministic=deterministic)
         return self.output(self.decode(memory, target, deterministic=deterministic))
+
+    def source_mask(self, frames):
+        return (frames != 0).any(axis=-1)
 
     def encode(self, frames, count, *, deterministic=True):
         there = jnp.arange(frames.shape[1]) < count[:, None]
@@ -127,5 +152,7 @@ SYSTEM = System(
     model=FramesModel,
     objective=lambda config, _: token_objective(("frames", "count"), "digits"),
     search=AutoregressiveSearch(limits),
+    alignment=forced_alignment(cross_attention),
+    scores=forced_scores,
     task=Frames,
 )

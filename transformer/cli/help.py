@@ -47,6 +47,8 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
     for each in variants:
         lines += _wrapped(f"--variant {each:16} {VARIANTS[each].described}", 29)
     for option, what in options_of(config.system).common.items():
+        if option != "run_dir" and not _has(config, option):  # a system from outside may have another corpus
+            continue
         shown = as_option(option).replace("training.init-from", "init-from")
         lines += _wrapped(f"{shown:26} {what}{_value(config, option)}", 29)
     lines += ["", "presets; options override their values (see --list-presets):", *_names(PRESET_GROUPS)]
@@ -69,6 +71,14 @@ def _names(groups: Mapping[str, Mapping[str, str]]) -> list[str]:
         for group, described in groups.items()
         for line in _wrapped(f"{group}: {', '.join(described)}", 4)
     ]
+
+
+def _has(value: object, name: str) -> bool:
+    for part in name.split("."):
+        if not hasattr(value, part):
+            return False
+        value = getattr(value, part)
+    return True
 
 
 def _value(value: object, name: str) -> str:

@@ -255,6 +255,8 @@ def names_of(kind: type[Any]) -> set[str]:
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
     """Raises UserError if the vocabulary is too small for the beam size, or for ids of the options."""
+    if not model.output_size:
+        raise UserError("--model.vocab-size 0: the preset or the task must set the size of the vocabulary")
     for name in "suppress", "suppress_first":
         if outside := [index for index in getattr(decoding, name) if index >= model.output_size]:
             option = name.replace("_", "-")

@@ -22,6 +22,7 @@ from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
 from transformer.decoding.steps import Strategy, search_all
 from transformer.decoding.terms import ConstrainedBeam, Terms
+from transformer.errors import UserError
 from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
 
@@ -102,8 +103,18 @@ def noise_of(options: DecodingConfig, conditions: RowOptions) -> Noise | None:
 
 
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
-    """The limits of outputs relative to `inputs["source"]`, which are ids."""
-    return source_limits(inputs["source"], special.pad, options.extra_length, options.max_length)
+    """The limits of outputs relative to `inputs["source"]`, which are ids.
+
+    Raises:
+      UserError: there are none.
+    """
+    source = inputs.get("source")
+    if source is None or source.ndim != 2:
+        raise UserError(
+            "the limits of this search count the ids of the input named source, and there are none: use "
+            "AutoregressiveSearch(limits_of_options), or limits of your own"
+        )
+    return source_limits(source, special.pad, options.extra_length, options.max_length)
 
 
 def limits_of_options(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:

@@ -18,6 +18,7 @@ from transformer.methods.rewards import Spell
 from transformer.methods.scheduled import scheduled_objective
 from transformer.model.statistics import INTERMEDIATES
 from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.training.objective import Objective, TranslationObjective
 
 Maker = Callable[[Config, TranslationObjective], Objective]
@@ -36,7 +37,7 @@ def objective_of(config: Config, load_teacher: Callable[[Path], Any], spell: Spe
     """
     system = find_system(config.system)
     objective = system.objective(config, load_teacher)
-    chosen = _chosen(config, spell)
+    chosen = _chosen(config, system, spell)
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: each replaces cross-entropy; leave one of them out")
     for option, make in chosen.items():
@@ -83,11 +84,12 @@ def _shape_of_attention(config: Config) -> tuple[int, ...]:
     return shape
 
 
-def _chosen(config: Config, spell: Spell) -> dict[str, Maker]:
+def _chosen(config: Config, system: System, spell: Spell) -> dict[str, Maker]:
     """By the option that switches a method on: the objective that replaces cross-entropy."""
+    rewarded = functools.partial(reward_objective, spell=spell, search=system.search)
     methods: dict[str, tuple[float, Maker]] = {
         "--rdrop.weight": (config.rdrop.weight, rdrop_objective),
         "--scheduled.share": (config.scheduled.share, scheduled_objective),
-        "--reward.share": (config.reward.share, functools.partial(reward_objective, spell=spell)),
+        "--reward.share": (config.reward.share, rewarded),
     }
     return {option: make for option, (switch, make) in methods.items() if switch}

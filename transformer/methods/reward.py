@@ -14,9 +14,10 @@ from transformer.config import Config
 from transformer.config.methods import RewardConfig
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs
-from transformer.decoding.limits import Limits, source_limits
+from transformer.decoding.limits import Limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import wu_penalty
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.steps import Strategy, search_all
 from transformer.errors import UserError
 from transformer.methods.rewards import Spell, reward_of
@@ -27,7 +28,7 @@ from transformer.training.objective import Batch, Context, Loss, Objective, Tran
 from transformer.training.slices import in_slices
 
 
-def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) -> Objective:
+def reward_objective(config: Config, plain: TranslationObjective, spell: Spell, search: Any) -> Objective:
     """Cross-entropy and, with the weight `share`, the risk or the REINFORCE loss of candidates. They are
     searched within the step, with the cache, and then scored by one pass with teacher forcing. Both are
     without dropout, so that the scores are those by which samples were drawn.
@@ -37,10 +38,19 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
     evaluation it is `plain`. The metrics are those of `plain`, and `reward`, the mean over candidates; with
     the greedy baseline also `greedy reward`.
 
+    Args:
+      config: of the run.
+      plain: cross-entropy.
+      spell: the text of output ids, for rewards of text.
+      search: of the system, an `AutoregressiveSearch`, which limits the candidates.
+
     Raises:
-      UserError: rows have several sentences.
+      UserError: rows have several sentences, or the search is another one.
     """
+    if not isinstance(search, AutoregressiveSearch):
+        raise UserError(f"--reward.share: {config.system} does not search token by token; leave it out")
     options = config.reward
+    settings = replace(config.decoding, extra_length=options.extra_length, max_length=None)
     if getattr(config.data, "batching", "") == "packed":
         raise UserError(
             "--reward.share: candidates are searched for rows of one sentence: use --data.batching buckets"
@@ -56,9 +66,9 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         target = batch["target"]
         rngs = context.rngs("candidates")
         assert rngs
-        limits = source_limits(batch["source"], model.config.special.pad, options.extra_length, None)
-        search = functools.partial(_searched, model, jax.lax.stop_gradient(variables), inputs, limits)
-        candidates = search(choice_of(options), rngs["candidates"])
+        limits = search.limits(inputs, model.config.special, settings)
+        candidates_of = functools.partial(_searched, model, jax.lax.stop_gradient(variables), inputs, limits)
+        candidates = candidates_of(choice_of(options), rngs["candidates"])
         rewards = reward(candidates, target)
         log_p = log_probabilities(model, variables, inputs, candidates, limits)
         num_tokens = (target != model.config.special.pad).sum(axis=-1).astype(jnp.float32)
@@ -70,7 +80,7 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell) 
         else:
             baseline: Array = jnp.zeros(())
             if options.baseline == "greedy":
-                baseline = reward(search(Greedy(wu_penalty(0.0)), rngs["candidates"]), target)
+                baseline = reward(candidates_of(Greedy(wu_penalty(0.0)), rngs["candidates"]), target)
                 metrics["greedy reward"] = ((baseline[:, 0] * rows).sum(), rows.sum())
             elif options.baseline == "mean":
                 baseline = mean_of_others(rewards)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, SpecialIds
+from transformer.errors import UserError
 from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
@@ -86,7 +87,16 @@ class EncoderDecoder(Module):
 
     @nn.nowrap
     def source_mask(self, source: Array) -> Bool[Array, "b s"]:
-        """True at positions of the memory that are not padding."""
+        """True at positions of the memory that are not padding.
+
+        Raises:
+          UserError: the source is not ids, and the model has no `source_mask` of its own.
+        """
+        if source.ndim != 2:
+            raise UserError(
+                f"{type(self).__name__} reads a source of the shape {source.shape}: define its source_mask, "
+                "which says which positions of the memory are no padding, [rows, positions]"
+            )
         return source != self.config.special.pad
 
     @nn.nowrap

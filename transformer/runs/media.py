@@ -31,12 +31,16 @@ def wav_of(samples: Float[np.ndarray, " samples"], rate: int = RATE) -> bytes:
     return content.getvalue()
 
 
+OWN_COLOURS, PALETTE = 2, 3
+"""Where the colours of a PNG's pixels come from, in its header."""
+
+
 def png_of(values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows columns 3"]) -> bytes:
     """A PNG file with a pixel for each value, from dark for 0 to light for 1, or for each red, green and blue
     (ISO/IEC 15948)."""
     shades = np.rint(np.clip(np.nan_to_num(values), 0, 1) * 255).astype(np.uint8)
     rows, columns, *channels = shades.shape
-    colours = 2 if channels else 3  # those of each pixel, or from a palette
+    colours = OWN_COLOURS if channels else PALETTE
     header = struct.pack(">IIBBBBB", columns, rows, 8, colours, 0, 0, 0)  # 8 bits
     lines = np.pad(shades.reshape(rows, -1), ((0, 0), (1, 0)))  # each begins with its filter: none
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]

@@ -40,7 +40,7 @@ def check_search(system: System, task: DecodingTask, settings: DecodingConfig) -
         option, name = "--decoding.coverage-penalty", task.config.system
         if system.alignment is None:
             raise UserError(f"{option}: {name} has no alignments; leave it out")
-        if not np.issubdtype(task.fields["source"].dtype, np.integer):
+        if not np.issubdtype(task.fields[task.inputs[0]].dtype, np.integer):
             raise UserError(f"{option}: what {name} reads has no words to cover; leave it out")
     task.check_search(settings)
 

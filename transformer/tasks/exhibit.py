@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.data.corpus import Record, Records
+from transformer.errors import UserError
 from transformer.tasks.outputs import Output
 
 
@@ -31,6 +32,15 @@ class Picture:
     """From 0 to 1: of each pixel, or its red, green and blue. The first row is at the top."""
     x: Axis
     y: Axis
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.values)
+        if len(shape) != 2 and shape[2:] != (3,):
+            raise UserError(
+                f"picture {self.caption!r}: values must be [rows, columns] or [rows, columns, 3], not {shape}"
+            )
+        if np.nanmax(self.values, initial=0) > 1:
+            raise UserError(f"picture {self.caption!r}: values must be from 0 to 1, such as pixels / 255")
 
 
 @dataclass(frozen=True)

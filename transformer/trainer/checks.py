@@ -9,6 +9,7 @@ from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
 from transformer.errors import UserError
 from transformer.systems.system import System
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 
 FEW = 100  # records of each split that are checked
@@ -21,6 +22,7 @@ def check_task(config: Config, system: System, task: Task, corpus: Corpus) -> No
       UserError: a split is missing or empty; the examples are not as declared; there is no score, or no
         search though the task decodes.
     """
+    _check_fields(task)
     for split in ("train", "validation"):
         if split not in corpus.splits or not len(corpus.splits[split]):
             raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
@@ -36,6 +38,19 @@ def check_task(config: Config, system: System, task: Task, corpus: Corpus) -> No
         check_examples(task, few, split)
         if config.model.output_size and not system.copies:
             _check_ids(task, few, split, config.model.output_size)
+
+
+def _check_fields(task: Task) -> None:
+    """Raises UserError if the arrays of an example, or those that decoding has, are not declared."""
+    name, fields = _name(task), getattr(task, "fields", None)
+    if not fields:
+        raise UserError(f"{name} has no fields: its __init__ must set self.fields, the arrays of an example")
+    if isinstance(task, DecodingTask):
+        inputs = getattr(task, "inputs", None)
+        if not isinstance(inputs, tuple) or not inputs or not set(inputs) <= set(fields):
+            raise UserError(
+                f"{name}.inputs must be a tuple of names of its fields ({', '.join(fields)}), not {inputs!r}"
+            )
 
 
 def check_filled(task: Task, corpus: Corpus) -> None:

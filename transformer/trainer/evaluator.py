@@ -11,8 +11,9 @@ import jax
 
 from transformer.config import Config
 from transformer.data.corpus import Record, Records
+from transformer.errors import UserError
 from transformer.evaluation.scores import Metric, Score
-from transformer.files import Json
+from transformer.files import Json, brief
 from transformer.model.parameters import Variables
 from transformer.runs.exhibits import exhibit_as_json
 from transformer.runtime.hosts import by_turns, is_main_process
@@ -62,9 +63,12 @@ class Evaluator:
             return None
         measure, score_of = next(iter(task.measures().items()))
         score = score_of(Evaluation(some, outputs if task.decodes else [], means))
+        if not isinstance(score, Score):
+            name = f"{type(task).__name__}.measures(): {measure.name}"
+            raise UserError(f"{name} must give a Score, not {type(score).__name__}")
         lengths = [len(str(record)) for record in shown]
         chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
-        samples = [decoding.shown(shown[i], outputs[i]) for i in chosen] if decoding else []
+        samples = [_sample(decoding, shown[i], outputs[i]) for i in chosen] if decoding else []
         scored = len(some) if task.decodes else len(records)
         part = f"first {scored:,} of " if scored < len(records) else "all "
         found = {
@@ -147,6 +151,16 @@ class Evaluator:
             return [task.scored(best[0]) for best in going_on]
 
         return by_turns(records, decode)
+
+
+def _sample(task: DecodingTask, record: Record, output: Any) -> Sample:
+    """A record and its output as texts. Raises UserError if they are something else."""
+    sample = task.shown(record, output)
+    if not isinstance(sample, tuple) or [type(text) for text in sample] != [str] * 3:
+        name = f"{type(task).__name__}.shown"
+        what = brief(str(sample))
+        raise UserError(f"{name} must return three texts (input, reference, output), not {what}")
+    return sample
 
 
 def _of_various_lengths(lengths: list[int], count: int) -> list[int]:

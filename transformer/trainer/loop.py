@@ -172,9 +172,12 @@ class Loop:
         rate, waited, seconds_left = pace.report(step)
         if waited > MOST_WAITING and not self.has_warned_of_input:
             self.has_warned_of_input = True
+            samples = getattr(self.config.data, "subword_sampling", 0)
             self.watch.message(
                 f"Training waited for its input {waited:.0%} of the time up to step {step}. The processor "
-                "makes the batches: leave it idle cores, or train without --data.subword-sampling"
+                "makes the batches: leave it idle cores"
+                + ", or train without --data.subword-sampling"
+                * bool(samples)
             )
         counted = self.config.data.counted
         told = {name: values[name] for name in ("loss", "reward") if name in values}

@@ -274,10 +274,10 @@ class Decoder(Generic[TaskT]):
 
     def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
-        field, model = self.task.fields["source"], self.model
-        if np.issubdtype(field.dtype, np.integer) or not isinstance(model, EncoderDecoder):
-            return len(request.example["source"])
-        return int(np.asarray(model.source_mask(jnp.asarray(inputs["source"])))[0].sum())
+        name, model = self.task.inputs[0], self.model
+        if np.issubdtype(self.task.fields[name].dtype, np.integer) or not isinstance(model, EncoderDecoder):
+            return len(request.example[name])
+        return int(np.asarray(model.source_mask(jnp.asarray(inputs[name])))[0].sum())
 
     def _submit_all(
         self,

@@ -16,6 +16,7 @@ from transformer.decoding.diverse import distinct
 from transformer.decoding.lanes import batch
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runtime.arrays import shard_rows
 from transformer.systems.system import System
@@ -61,6 +62,8 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
     coverage = getattr(settings, "coverage_penalty", 0.0)
     in_groups = isinstance(settings, BeamConfig) and settings.groups > 1
     outputs = task.outputs(distinct(result) if in_groups else result, request.record, request.certain)
+    if not outputs:
+        raise UserError(f"{type(task).__name__}.outputs returned none: give at least one output of a record")
     if isinstance(settings, MbrConfig):
         outputs = task.consensus(outputs)[: request.n_best]
     if not coverage and extras == NO_EXTRAS:

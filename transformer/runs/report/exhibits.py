@@ -1,10 +1,13 @@
 """Exhibits on the page of a run: texts, players and pictures."""
 
 import html
+import struct
+from base64 import b64decode
 from pathlib import Path
 
 from transformer.files import Json
 from transformer.runs.exhibits import read_exhibits
+from transformer.runs.media import OWN_COLOURS
 from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
 from transformer.runs.report.markup import table
 
@@ -38,6 +41,9 @@ def _picture(picture: Json) -> str:
     rows = y["labels"]
     left = min(WIDTH / 3, max(LEFT, 24 + LETTER * max(map(len, rows), default=0)))
     wide, tall = WIDTH - left - RIGHT, max(TALL, LINE * len(rows))
+    columns, lines, _, colours = struct.unpack(">IIBB", b64decode(picture["png"])[16:26])
+    if colours == OWN_COLOURS:
+        wide = min(wide, tall * columns / max(1, lines))
     parts = [
         f'<image x="{left:.1f}" y="0" width="{wide:.1f}" height="{tall}" preserveAspectRatio="none" '
         f'href="data:image/png;base64,{picture["png"]}"/>'

@@ -58,11 +58,11 @@ def _scores(run: Logged) -> str:
         return ""
     rows = (
         (
-            name,
+            score["title"],
             f"{score['value']:.{score['digits']}f}",
             score.get("signature") or score.get("detail", ""),
         )
-        for name, score in run.scores.items()
+        for score in run.scores.values()
     )
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
 
