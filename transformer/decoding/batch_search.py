@@ -34,8 +34,13 @@ class BatchSearch:
         queue: Queue,
         rows: int,
     ) -> None:
-        self.search, self.options, self.fields, self.queue, self.rows = search, options, fields, queue, rows
-        self.index, self._taken = 0, list[Request]()
+        self.search = search
+        self.options = options
+        self.fields = fields
+        self.queue = queue
+        self.rows = rows
+        self.index = 0
+        self._taken = list[Request]()
 
     @property
     def busy(self) -> int:

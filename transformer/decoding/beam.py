@@ -48,27 +48,29 @@ class BeamSearch:
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         return self.chosen(slots, self.candidates(slots, predicted), eos)
 
-    def chosen(self, slots: Slots, found: Candidates, eos: int) -> Selection:
-        """What becomes of the candidates: the first of them, in their order, go on or end."""
+    def chosen(self, slots: Slots, candidates: Candidates, eos: int) -> Selection:
+        """What becomes of the candidates: the first of them, in their order, continue or end."""
         n = self.beam_size
-        ended = found.token == eos
+        ended = candidates.token == eos
         length = (slots.length + 1).astype(jnp.float32)
         # <eos> counts only among the n best candidates
         complete = ended & (jnp.arange(ended.shape[1]) < n) & ~slots.done[:, None]
-        normalised = jnp.where(complete, found.log_p, NEVER) / self.penalty(length)[:, None]
+        normalised = jnp.where(complete, candidates.log_p, NEVER) / self.penalty(length)[:, None]
         step = jnp.broadcast_to(slots.length[:, None], ended.shape)
-        finished = _merge(slots.finished, Finished(normalised, step, found.parent))
+        finished = _merge(slots.finished, Finished(normalised, step, candidates.parent))
 
-        going_on = jnp.argsort(ended, axis=1, stable=True)[:, :n]
-        parent, token = (jnp.take_along_axis(x, going_on, axis=1) for x in (found.parent, found.token))
-        live = jnp.take_along_axis(jnp.where(ended, NEVER, found.log_p), going_on, axis=1)
-        wanted = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
+        unfinished = jnp.argsort(ended, axis=1, stable=True)[:, :n]
+        parent, token = (
+            jnp.take_along_axis(x, unfinished, axis=1) for x in (candidates.parent, candidates.token)
+        )
+        live = jnp.take_along_axis(jnp.where(ended, NEVER, candidates.log_p), unfinished, axis=1)
+        num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
         return Selection(
-            token, parent, live, finished, self._enough(finished, live, length, slots.limits, wanted)
+            token, parent, live, finished, self._enough(finished, live, length, slots.limits, num_certain)
         )
 
     def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
-        """The 2n best: even if n of them end in <eos>, n beams go on."""
+        """The 2n best: even if n of them end in <eos>, n beams continue."""
         rows, n = slots.live.shape
         best, token, log_normaliser = predicted.best(2 * n)
         candidates = (slots.live[:, :, None] + best - log_normaliser).reshape(rows, -1)
@@ -82,7 +84,7 @@ class BeamSearch:
         live: Float[Array, "b n"],
         length: Float[Array, " b"],
         limits: Int[Array, " b"],
-        wanted: Int[Array, " b"],
+        num_certain: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
         """Whether the search of each sentence can stop."""
         worst = finished.scores[:, -1]  # of the best, which are in order
@@ -93,7 +95,7 @@ class BeamSearch:
             case "present":
                 return worst >= best_live / self.penalty(length)
             case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
-                worst = jnp.take_along_axis(finished.scores, wanted[:, None] - 1, axis=1)[:, 0]
+                worst = jnp.take_along_axis(finished.scores, num_certain[:, None] - 1, axis=1)[:, 0]
                 ends = length + 1, jnp.maximum(limits, length + 1)
                 return worst >= best_live / jnp.maximum(*map(self.penalty, ends))
 
@@ -130,9 +132,9 @@ def beam_search(
     return search_all(model, params, {"source": source_ids}, limits, strategy)
 
 
-def _merge(kept: Finished, new: Finished) -> Finished:
-    """The best of both, as many as in `kept`; ties go to the older."""
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), kept, new)
-    scores, chosen = jax.lax.top_k(both.scores, kept.scores.shape[1])
+def _merge(old: Finished, new: Finished) -> Finished:
+    """The best of both, as many as in `old`; ties go to the older."""
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, new)
+    scores, chosen = jax.lax.top_k(both.scores, old.scores.shape[1])
     step, beam = (jnp.take_along_axis(x, chosen, axis=1) for x in (both.step, both.beam))
     return Finished(scores, step, beam)

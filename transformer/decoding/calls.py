@@ -22,8 +22,8 @@ def init_cache(model: nn.Module, variables: Variables, inputs: Inputs, beams: in
 
     def run(model: Any) -> AnyCache:  # bound to its variables
         memory = model.encode(**{name: x for name, x in inputs.items() if not name.startswith(STEERING)})
-        found: AnyCache = model.init_cache(memory, beams, length)
-        return found
+        cache: AnyCache = model.init_cache(memory, beams, length)
+        return cache
 
     cache: AnyCache = model.apply(variables, method=run)  # type: ignore[assignment]
     return cache
@@ -33,8 +33,8 @@ def advance(
     model: nn.Module, variables: Variables, cache: AnyCache, tokens: Int[Array, "b n"]
 ) -> tuple[Float[Array, "b n v"], AnyCache]:
     """The logits after each beam's newest token, and the cache that includes it."""
-    found: tuple[Array, AnyCache] = model.apply(variables, cache, tokens, method="decode_step")  # type: ignore[assignment]
-    return found
+    output: tuple[Array, AnyCache] = model.apply(variables, cache, tokens, method="decode_step")  # type: ignore[assignment]
+    return output
 
 
 def whole(model: nn.Module, variables: Variables, inputs: Inputs, target: Array, **options: Any) -> Any:

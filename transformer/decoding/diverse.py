@@ -41,17 +41,19 @@ class Diverse:
         taken = jnp.zeros((len(slots.live), logits.shape[-1]), logits.dtype)
         parts: list[Selection] = []
         for start in range(0, self.beam_size, size):
-            mine = slice(start, start + size)
-            finished = jax.tree.map(lambda x, mine=mine: x[:, mine], slots.finished)
+            beams = slice(start, start + size)
+            finished = jax.tree.map(lambda x, beams=beams: x[:, beams], slots.finished)
             finished = replace(finished, beam=finished.beam - start)
-            group = replace(slots, live=slots.live[:, mine], finished=finished, read=())
-            wanted = logits[:, mine] - self.diversity * taken[:, None]
+            group = replace(slots, live=slots.live[:, beams], finished=finished, read=())
+            penalised = logits[:, beams] - self.diversity * taken[:, None]
             of_group = replace(
-                predicted, logits=wanted, log_normaliser=log_normaliser[:, mine], unrestricted=None
+                predicted, logits=penalised, log_normaliser=log_normaliser[:, beams], unrestricted=None
             )
-            found = best.candidates(group, of_group)
-            lost = self.diversity * jnp.take_along_axis(taken, found.token, axis=1)
-            chosen = best.chosen(group, Candidates(found.log_p + lost, found.parent, found.token), eos)
+            candidates = best.candidates(group, of_group)
+            lost = self.diversity * jnp.take_along_axis(taken, candidates.token, axis=1)
+            chosen = best.chosen(
+                group, Candidates(candidates.log_p + lost, candidates.parent, candidates.token), eos
+            )
             taken = taken.at[rows, chosen.tokens].add((chosen.live > -jnp.inf).astype(taken.dtype))
             ended = replace(chosen.finished, beam=chosen.finished.beam + start)
             parts.append(replace(chosen, parents=chosen.parents + start, finished=ended))
@@ -59,15 +61,16 @@ class Diverse:
         def joined(name: str) -> Array:
             return jnp.concatenate([getattr(part, name) for part in parts], axis=1)
 
-        ends = jax.tree.map(lambda *each: jnp.concatenate(each, axis=1), *(part.finished for part in parts))
-        kept: Finished = ends
+        all_finished: Finished = jax.tree.map(
+            lambda *leaves: jnp.concatenate(leaves, axis=1), *(part.finished for part in parts)
+        )
         enough = jnp.stack([part.enough for part in parts]).all(axis=0)
-        return Selection(joined("tokens"), joined("parents"), joined("live"), kept, enough)
+        return Selection(joined("tokens"), joined("parents"), joined("live"), all_finished, enough)
 
 
-def distinct(found: SearchResult) -> SearchResult:
+def distinct(result: SearchResult) -> SearchResult:
     """The different hypotheses of one input, in their order: groups may find the same."""
-    _, first = np.unique(np.asarray(found.tokens), axis=0, return_index=True)
-    kept = np.sort(first)
-    result: SearchResult = jax.tree.map(lambda x: x[kept], found)
-    return result
+    _, first = np.unique(np.asarray(result.tokens), axis=0, return_index=True)
+    order = np.sort(first)
+    unique: SearchResult = jax.tree.map(lambda x: x[order], result)
+    return unique

@@ -17,12 +17,12 @@ def drawn(uniform: Float[Array, "*b"], logits: Float[Array, "*b v"]) -> Int[Arra
     """
     classes = logits.shape[-1]
     width = math.isqrt(classes - 1) + 1
-    each = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    each = jnp.pad(each, (*((0, 0),) * (each.ndim - 1), (0, -classes % width)))
-    each = each.reshape(*logits.shape[:-1], -1, width)
-    blocks = each.sum(axis=-1)
+    masses = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    masses = jnp.pad(masses, (*((0, 0),) * (masses.ndim - 1), (0, -classes % width)))
+    masses = masses.reshape(*logits.shape[:-1], -1, width)
+    blocks = masses.sum(axis=-1)
     block, left = _passed(uniform * blocks.sum(axis=-1), blocks)
-    inside = jnp.take_along_axis(each, block[..., None, None], axis=-2)[..., 0, :]
+    inside = jnp.take_along_axis(masses, block[..., None, None], axis=-2)[..., 0, :]
     return block * width + _passed(left, inside)[0]
 
 
@@ -32,5 +32,5 @@ def _passed(aim: Float[Array, "*b"], masses: Float[Array, "*b n"]) -> tuple[Int[
     sums = jnp.where(masses > 0, masses.cumsum(axis=-1), 0)
     aim = jnp.minimum(aim, jnp.nextafter(sums.max(axis=-1), 0.0))
     index = (sums > aim[..., None]).argmax(axis=-1)
-    there, mass = (jnp.take_along_axis(x, index[..., None], axis=-1)[..., 0] for x in (sums, masses))
-    return index, aim - (there - mass)
+    total, mass = (jnp.take_along_axis(x, index[..., None], axis=-1)[..., 0] for x in (sums, masses))
+    return index, aim - (total - mass)

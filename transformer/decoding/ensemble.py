@@ -42,12 +42,12 @@ class Ensemble(nn.Module):
         return self.kinds[0].config  # type: ignore[attr-defined, no-any-return]
 
     def apply(  # type: ignore[override]
-        self, variables: Variables, *given: Any, method: str | Callable[..., Any]
+        self, variables: Variables, *arguments: Any, method: str | Callable[..., Any]
     ) -> Any:
         """Calls a method, as `flax.linen.Module.apply` does."""
         noise = {name: variables[name] for name in variables if name == NOISE}
         bound = _Bound(self, variables["members"], noise)
-        return method(bound, *given) if callable(method) else getattr(bound, method)(*given)
+        return method(bound, *arguments) if callable(method) else getattr(bound, method)(*arguments)
 
     def combined(self, logits: Sequence[Float[Array, "_ ... v"]]) -> Float[Array, "... v"]:
         """The logarithm of the mean of the members' distributions, up to a constant.
@@ -55,7 +55,7 @@ class Ensemble(nn.Module):
         Args:
           logits: of the members of each kind.
         """
-        log_p = jnp.concatenate([jax.nn.log_softmax(each) for each in logits])
+        log_p = jnp.concatenate([jax.nn.log_softmax(kind_logits) for kind_logits in logits])
         weights = jnp.array(sum(self.weights, ())).reshape(-1, *(1,) * (log_p.ndim - 1))
         if self.mean == "logarithms":
             return (weights * log_p).sum(axis=0)
@@ -64,10 +64,10 @@ class Ensemble(nn.Module):
 
 def alike(members: Sequence[K]) -> dict[K, list[int]]:
     """The indices of equal members."""
-    found: dict[K, list[int]] = {}
+    indices: dict[K, list[int]] = {}
     for index, member in enumerate(members):
-        found.setdefault(member, []).append(index)
-    return found
+        indices.setdefault(member, []).append(index)
+    return indices
 
 
 def together(variables: Sequence[Sequence[Variables]]) -> Variables:
@@ -112,12 +112,12 @@ class _Bound:
         def one(kind: nn.Module, held: Variables) -> AnyCache:
             return init_cache(kind, held, inputs, beams, length)
 
-        found = []
+        caches = []
         for kind, held in zip(self.model.kinds, self.variables, strict=True):
-            each = functools.partial(one, kind)
-            axes = StackedCache.axes(jax.eval_shape(each, jax.tree.map(lambda x: x[0], held)))
-            found.append(StackedCache(jax.vmap(each, out_axes=axes)(held)))
-        return EnsembleCache(tuple(found))
+            make_cache = functools.partial(one, kind)
+            axes = StackedCache.axes(jax.eval_shape(make_cache, jax.tree.map(lambda x: x[0], held)))
+            caches.append(StackedCache(jax.vmap(make_cache, out_axes=axes)(held)))
+        return EnsembleCache(tuple(caches))
 
     def decode_step(
         self, cache: EnsembleCache, tokens: Int[Array, "b n"]
@@ -127,11 +127,12 @@ class _Bound:
         def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
             return advance(kind, {**held, **self.noise}, cache, tokens)
 
-        logits, caches = [], []
-        for kind, held, own in zip(self.model.kinds, self.variables, cache.members, strict=True):
-            axes = StackedCache.axes(own.cache)
-            each = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
-            predicted, after = each(held, own.cache)
+        logits = []
+        caches = []
+        for kind, held, stacked in zip(self.model.kinds, self.variables, cache.members, strict=True):
+            axes = StackedCache.axes(stacked.cache)
+            advance_members = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
+            predicted, after = advance_members(held, stacked.cache)
             logits.append(predicted)
             caches.append(StackedCache(after))
         return self.model.combined(logits), EnsembleCache(tuple(caches))
@@ -141,10 +142,10 @@ def ensemble_scores(
     model: Ensemble, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
 ) -> TokenScores:
     """log P of each target token under the mean."""
-    given = decoder_input(target, model.config.special)
+    shifted = decoder_input(target, model.config.special)
 
     def one(_: int, kind: nn.Module, held: Variables) -> Array:
-        return jnp.asarray(whole(kind, held, inputs, given))
+        return jnp.asarray(whole(kind, held, inputs, shifted))
 
     logits = by_members(model, variables, one)
     return token_scores(model.combined(logits), target, model.config.special.pad)

@@ -71,13 +71,15 @@ class Hooks:
 
     def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
         """What all of them leave."""
-        for hook, own in zip(self.each, state, strict=True):
-            logits = filtered(hook, logits, own)
+        for hook, hook_state in zip(self.each, state, strict=True):
+            logits = filtered(hook, logits, hook_state)
         return logits
 
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
         """Their states after these tokens."""
-        return tuple(hook.advance(tokens, own) for hook, own in zip(self.each, state, strict=True))
+        return tuple(
+            hook.advance(tokens, hook_state) for hook, hook_state in zip(self.each, state, strict=True)
+        )
 
 
 NO_HOOK = NoHook()
@@ -94,10 +96,12 @@ def filtered(hook: SearchHook, logits: Float[Array, "b n v"], state: HookState) 
     Raises:
       UserError: the hook returned logits of another shape.
     """
-    found = hook.filter(logits, state)
-    if found.shape != logits.shape:
-        raise UserError(f"{type(hook).__name__}.filter returned the shape {found.shape}, not {logits.shape}")
-    return found
+    restricted = hook.filter(logits, state)
+    if restricted.shape != logits.shape:
+        raise UserError(
+            f"{type(hook).__name__}.filter returned the shape {restricted.shape}, not {logits.shape}"
+        )
+    return restricted
 
 
 def allowed(
@@ -111,9 +115,9 @@ def allowed(
     only <eos> is left, even if the hook forbids it."""
     vocabulary = jnp.arange(logits.shape[-1])
     never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
-    going_on = jnp.where(never, -jnp.inf, filtered(hook, logits, state))
+    continuing = jnp.where(never, -jnp.inf, filtered(hook, logits, state))
     ending = jnp.where(vocabulary == special.eos, logits, -jnp.inf)
-    return jnp.where(last[:, None, None], ending, going_on)
+    return jnp.where(last[:, None, None], ending, continuing)
 
 
 def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:

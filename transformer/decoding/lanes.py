@@ -20,7 +20,7 @@ from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey, advance, init_lane, insert, resized
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import RowOptions, as_found
+from transformer.decoding.search import RowOptions, unchanged
 from transformer.decoding.slots import Slots
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
@@ -165,7 +165,7 @@ class Lane:
             jax.block_until_ready(snapshot)
             for other in counts[count > 1 :]:
                 resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
-        if self.job.search.named is not as_found:
+        if self.job.search.named is not unchanged:
             result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
             inputs = jax.tree.map(jnp.asarray, batch([], self.job.fields, self.size.inputs, 1))
             self.job.search.named(self.job.model, result, inputs)
@@ -256,7 +256,7 @@ class Lane:
                 self.queue.put([request])
             else:
                 result: SearchResult = jax.tree.map(lambda x, s=slot: x[s : s + 1], snapshot.results)
-                if self.job.search.named is not as_found:
+                if self.job.search.named is not unchanged:
                     inputs = batch([request.example], self.job.fields, self.size.inputs, 1)
                     arrays = jax.tree.map(jnp.asarray, (result, inputs))
                     result = self.job.search.named(self.job.model, *arrays)

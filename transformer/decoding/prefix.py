@@ -27,18 +27,18 @@ FIELDS = {
     WORD: Field(shape=(LETTERS,), padded=False),
 }
 """What a search with prefixes reads of each input: the forced ids, their number, and the letters of the last
-word that may go on."""
+word, which may continue."""
 
 
 @struct.dataclass
-class Begun:
-    """What is left of the prefix of each beam."""
+class PrefixState:
+    """The prefix of each beam, and how much of it has been generated."""
 
     tokens: Int[Array, "b n s"]
     count: Int[Array, "b n"]
     word: Int[Array, "b n letters"]
     length: Int[Array, "b n"]
-    """Tokens said."""
+    """The number of generated tokens."""
     spelled: Int[Array, "b n"]
     """Letters of the word that they spell."""
 
@@ -58,7 +58,9 @@ class Prefix:
         self._lengths = np.array([len(piece) for piece in pieces], np.int32)
         for row, piece in enumerate(pieces):
             self._codes[row, : min(len(piece), LETTERS)] = list(map(ord, piece[:LETTERS]))
-        self._special, self._joined, self._mark = special, joined, mark
+        self._special = special
+        self._joined = joined
+        self._mark = mark
         content = repr((self._codes.tobytes(), special, joined, mark)).encode()
         self._identity = hashlib.blake2b(content, digest_size=16).digest()
 
@@ -68,18 +70,18 @@ class Prefix:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Prefix) and self._identity == other._identity
 
-    def init(self, inputs: Mapping[str, Array]) -> Begun:
-        """Nothing is said yet."""
+    def init(self, inputs: Mapping[str, Array]) -> PrefixState:
+        """Before the first token."""
         count = inputs[COUNT]
-        return Begun(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
+        return PrefixState(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
 
-    def filter(self, logits: Float[Array, "b n v"], state: Begun) -> Float[Array, "b n v"]:
+    def filter(self, logits: Float[Array, "b n v"], state: PrefixState) -> Float[Array, "b n v"]:
         """Only what continues the prefix."""
         vocabulary = jnp.arange(logits.shape[-1])
-        place = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
-        wanted = jnp.take_along_axis(state.tokens, place, axis=-1)
+        position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
+        next_token = jnp.take_along_axis(state.tokens, position, axis=-1)
         forced = state.length < state.count
-        logits = jnp.where(forced[..., None] & (vocabulary != wanted), -jnp.inf, logits)
+        logits = jnp.where(forced[..., None] & (vocabulary != next_token), -jnp.inf, logits)
         open_ = ~forced & (state.spelled < self._size(state))
 
         def continuing(logits: Array) -> Array:
@@ -87,16 +89,16 @@ class Prefix:
 
         return jax.lax.cond(open_.any(), continuing, lambda logits: logits, logits)
 
-    def advance(self, tokens: Int[Array, "b n"], state: Begun) -> Begun:
+    def advance(self, tokens: Int[Array, "b n"], state: PrefixState) -> PrefixState:
         """After these tokens."""
         letters = jnp.asarray(self._lengths)[jnp.minimum(tokens, len(self._lengths) - 1)]
         spelled = jnp.where(state.length < state.count, 0, state.spelled + letters)
         return replace(state, length=state.length + 1, spelled=jnp.minimum(spelled, LETTERS))
 
-    def _size(self, state: Begun) -> Int[Array, "b n"]:
+    def _size(self, state: PrefixState) -> Int[Array, "b n"]:
         return (state.word != 0).sum(axis=-1)
 
-    def _continues(self, state: Begun, size: int) -> Bool[Array, "b n v"]:
+    def _continues(self, state: PrefixState, size: int) -> Bool[Array, "b n v"]:
         """The tokens that spell what is left of the word, or begin with it, or begin it."""
         left = (self._size(state) - state.spelled)[..., None]
         lengths = jnp.zeros(size, jnp.int32).at[: len(self._lengths)].set(self._lengths)
@@ -106,8 +108,8 @@ class Prefix:
             same &= lengths >= left
         for letter in range(LETTERS):
             at = jnp.minimum(state.spelled + letter, LETTERS - 1)[..., None]
-            wanted = jnp.take_along_axis(state.word, at, axis=-1)
-            same &= (letter >= lengths) | (letter >= left) | (codes[:, letter] == wanted)
+            next_letter = jnp.take_along_axis(state.word, at, axis=-1)
+            same &= (letter >= lengths) | (letter >= left) | (codes[:, letter] == next_letter)
         # a complete word: the next one begins, or nothing follows
         whole = (state.word[..., :1] == ord(self._mark or "\0")) & (self._size(state) == 1)[..., None]
         return same | (whole & (jnp.arange(size) == self._special.eos))

@@ -19,14 +19,14 @@ OVERTAKING = 2048  # requests that may be taken before the one that has waited l
 
 
 class SearchThread(threading.Thread):
-    """A thread that searches, and delivers what it finds."""
+    """A thread that searches, and delivers the results."""
 
 
 class Answer(Future[Any]):
     """A future. The thread that searches calls its callbacks, so these cannot wait for another answer.
 
-    Once it is cancelled, `concurrent.futures.wait` and `as_completed` return at once: nobody else would tell
-    them, since the search drops cancelled requests wherever it meets them.
+    Once it is cancelled, `concurrent.futures.wait` and `as_completed` return at once: nothing else would
+    notify them, since the search drops cancelled requests wherever it meets them.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Answer(Future[Any]):
         return cancelled
 
     def set_running_or_notify_cancel(self) -> bool:
-        """As that of `Future`, also if it was told before that it is cancelled."""
+        """As that of `Future`, also if it was notified before that it is cancelled."""
         with self._notifying:
             if not self._notified:
                 self._notified = not super().set_running_or_notify_cancel()
@@ -91,7 +91,7 @@ class Request:
     future: Answer = field(default_factory=Answer)
 
     def deliver(self, result: Any) -> None:
-        """Makes the outputs of what the search found, and sets them as the future's result, unless it was
+        """Makes the outputs from the search result, and sets them as the future's result, unless it was
         cancelled."""
         if self.future.set_running_or_notify_cancel():
             try:

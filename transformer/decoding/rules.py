@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import DecodingConfig, SpecialIds
 from transformer.decoding.limits import Limits
 
-NONE = -1  # in the place of a token
+NONE = -1  # stands for no token
 
 
 @struct.dataclass
@@ -32,7 +32,7 @@ class History:
         return cls(jnp.zeros((rows, longest), jnp.int32), jnp.zeros(rows, jnp.int32))
 
     @property
-    def said(self) -> Int[Array, "b n h"]:
+    def generated(self) -> Int[Array, "b n h"]:
         """The tokens; -1 after the last."""
         return jnp.where(jnp.arange(self.tokens.shape[-1]) < self.length[..., None], self.tokens, NONE)
 
@@ -43,9 +43,9 @@ class History:
 
     def last(self, count: int) -> Int[Array, "b n count"]:
         """The last tokens, in order; -1 before the first."""
-        places = self.length[..., None] - count + jnp.arange(count)
-        found = jnp.take_along_axis(self.tokens, jnp.maximum(places, 0), axis=-1)
-        return jnp.where(places < 0, NONE, found)
+        positions = self.length[..., None] - count + jnp.arange(count)
+        tokens = jnp.take_along_axis(self.tokens, jnp.maximum(positions, 0), axis=-1)
+        return jnp.where(positions < 0, NONE, tokens)
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,16 @@ class Rules:
 
     def init(self, inputs: Mapping[str, Array]) -> History:
         """Nothing yet."""
-        found: Limits = self.limits(inputs, self.special, self.options)
-        return History.empty(len(found.each), found.longest)
+        limits: Limits = self.limits(inputs, self.special, self.options)
+        return History.empty(len(limits.each), limits.longest)
 
     def filter(self, logits: Float[Array, "b n v"], state: History) -> Float[Array, "b n v"]:
         """The logits that the rules leave. With a repetition penalty they are log-probabilities."""
-        o, vocabulary = self.options, jnp.arange(logits.shape[-1])
+        o = self.options
+        vocabulary = jnp.arange(logits.shape[-1])
         if o.repetition_penalty != 1:  # of log-probabilities, which are negative
-            there = jnp.take_along_axis(logits, jnp.maximum(state.said, 0), axis=-1)
-            logits = _put(logits, state.said, there * o.repetition_penalty)
+            log_p = jnp.take_along_axis(logits, jnp.maximum(state.generated, 0), axis=-1)
+            logits = _put(logits, state.generated, log_p * o.repetition_penalty)
         never = jnp.isin(vocabulary, jnp.array(o.suppress, jnp.int32))
         first = never | jnp.isin(vocabulary, jnp.array(o.suppress_first, jnp.int32))
         banned = jnp.where((state.length == 0)[..., None], first, never)
@@ -107,24 +108,25 @@ def _put(logits: Float[Array, "b n v"], tokens: Int[Array, "b n k"], values: Any
 
 
 def _repeating(state: History, size: int) -> Int[Array, "b n h"]:
-    """The tokens that would end a sequence of `size` tokens that was there before; -1 is none."""
-    tokens, before = state.tokens, state.last(size - 1)
-    places = jnp.arange(tokens.shape[-1] - size + 1)
-    same: Bool[Array, "b n h"] = jnp.ones((*tokens.shape[:2], len(places)), bool)
+    """The tokens that would end a sequence of `size` tokens that occurred before; -1 is none."""
+    tokens = state.tokens
+    before = state.last(size - 1)
+    positions = jnp.arange(tokens.shape[-1] - size + 1)
+    same: Bool[Array, "b n h"] = jnp.ones((*tokens.shape[:2], len(positions)), bool)
     for offset in range(size - 1):
-        same &= tokens[..., offset : offset + len(places)] == before[..., offset, None]
-    same &= (places + size - 1) < state.length[..., None]
+        same &= tokens[..., offset : offset + len(positions)] == before[..., offset, None]
+    same &= (positions + size - 1) < state.length[..., None]
     return jnp.where(same, tokens[..., size - 1 :], NONE)
 
 
 def _completing(state: History, phrases: Sequence[Sequence[int]]) -> Int[Array, "b n p"]:
-    """The last tokens of the phrases of which all others have just been said; -1 is none."""
+    """The last tokens of the phrases of which all others have just been generated; -1 is none."""
     longest = max(map(len, phrases))
     started = np.full((len(phrases), longest - 1), NONE, np.int32)
     for row, phrase in enumerate(phrases):
         started[row, longest - len(phrase) :] = phrase[:-1]
-    said = state.last(longest - 1)[:, :, None, :]
-    matches = ((said == started) | (started == NONE)).all(axis=-1)
+    recent = state.last(longest - 1)[:, :, None, :]
+    matches = ((recent == started) | (started == NONE)).all(axis=-1)
     return jnp.where(matches, np.array([phrase[-1] for phrase in phrases], np.int32), NONE)
 
 
@@ -137,10 +139,10 @@ def segmentations(text: str, pieces: Mapping[str, int], most: int = 256) -> list
       most: limit.
     """
     longest = max(map(len, pieces), default=0)
-    found: list[list[tuple[int, ...]]] = [[()], *([] for _ in text)]
+    divisions: list[list[tuple[int, ...]]] = [[()], *([] for _ in text)]
     for end in range(1, len(text) + 1):
         for start in range(max(0, end - longest), end):
             if (piece := pieces.get(text[start:end])) is not None:
-                found[end] += [(*before, piece) for before in found[start]]
-        found[end] = sorted(found[end], key=len)[:most]
-    return found[-1]
+                divisions[end] += [(*before, piece) for before in divisions[start]]
+        divisions[end] = sorted(divisions[end], key=len)[:most]
+    return divisions[-1]

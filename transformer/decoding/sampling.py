@@ -106,7 +106,7 @@ def _extended(
     penalty: LengthPenalty,
     eos: int,
 ) -> Selection:
-    """Every beam goes on by itself, until it ends."""
+    """Every beam continues by itself, until it ends."""
     log_p = predicted.logits - predicted.log_normaliser
     total = slots.live + jnp.take_along_axis(log_p, tokens[:, :, None], axis=-1)[:, :, 0]
     itself = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)

@@ -36,11 +36,12 @@ def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy
     """The strategy of the options: beam search, greedy search or sampling. With terms among the hooks, beams
     are allotted by them."""
     penalty = length_penalty(options)
-    terms = {place: each for place, each in enumerate(getattr(hook, "each", ())) if isinstance(each, Terms)}
+    parts = enumerate(getattr(hook, "each", ()))
+    terms = [(index, part) for index, part in parts if isinstance(part, Terms)]
     match options:
         case BeamConfig() if terms:
-            ((place, each),) = terms.items()
-            return ConstrainedBeam(penalty, options.beam_size, options.stop, each, place)
+            ((index, part),) = terms
+            return ConstrainedBeam(penalty, options.beam_size, options.stop, part, index)
         case MbrConfig(candidates="beam"):
             return BeamSearch(penalty, options.samples)
         case SampleConfig():
@@ -61,7 +62,7 @@ class RowOptions:
     """The numbers of the input lines."""
     seeds: Any
     temperatures: Any
-    wanted: Any
+    certain: Any
     """How many of the best outputs must be certain."""
 
     @classmethod
@@ -70,15 +71,15 @@ class RowOptions:
         options: Sequence[DecodingConfig],
         lines: Sequence[int],
         rows: int,
-        wanted: Sequence[int | None] = (None,),
+        certain: Sequence[int | None] = (None,),
     ) -> "RowOptions":
-        """Those of the first rows; the others repeat them. None is wanted: all."""
-        kept = options[0].num_hypotheses
-        many = np.array([min(number or kept, kept) for number in wanted], np.int32)
-        seeds = np.array([getattr(each, "seed", 0) for each in options], np.int64).astype(np.int32)
-        temperatures = np.array([getattr(each, "temperature", 1.0) for each in options], np.float32)
-        each = np.array(lines, np.int32), seeds, temperatures, many
-        return cls(*(np.resize(x, rows) for x in each))
+        """Those of the first rows; the others repeat them. Where `certain` is None, all outputs must be."""
+        most = options[0].num_hypotheses
+        num_certain = np.array([min(number or most, most) for number in certain], np.int32)
+        seeds = np.array([getattr(row, "seed", 0) for row in options], np.int64).astype(np.int32)
+        temperatures = np.array([getattr(row, "temperature", 1.0) for row in options], np.float32)
+        arrays = (np.array(lines, np.int32), seeds, temperatures, num_certain)
+        return cls(*(np.resize(x, rows) for x in arrays))
 
 
 def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
@@ -89,7 +90,7 @@ def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
                 jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, conditions.temperatures
             )
         case BeamSearch():
-            return conditions.wanted
+            return conditions.certain
         case _:
             return ()
 
@@ -119,18 +120,18 @@ def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfi
 
 def limits_of_options(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
     """The same limit for the outputs of all rows, whatever they read: `extra_length` tokens and <eos>, or
-    `max_length`, which counts it. A row is there if anything of `inputs["source"]` is: ids that are not
+    `max_length`, which counts it. A row is present if anything of `inputs["source"]` is: ids that are not
     <pad>, or numbers that are finite."""
     longest = options.extra_length + 1
     longest = longest if options.max_length is None else min(longest, options.max_length)
     source = inputs["source"]
-    there = source != special.pad if jnp.issubdtype(source.dtype, jnp.integer) else jnp.isfinite(source)
-    return Limits(jnp.where(there.any(axis=range(1, source.ndim)), longest, 0), longest)
+    is_present = source != special.pad if jnp.issubdtype(source.dtype, jnp.integer) else jnp.isfinite(source)
+    return Limits(jnp.where(is_present.any(axis=range(1, source.ndim)), longest, 0), longest)
 
 
-def as_found(model: nn.Module, found: SearchResult, inputs: Inputs) -> SearchResult:
+def unchanged(model: nn.Module, result: SearchResult, inputs: Inputs) -> SearchResult:
     """The result itself."""
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class AutoregressiveSearch:
     """(inputs, special ids, options) -> the maximum length of each output."""
     hook: SearchHook = NO_HOOK
     """Restricts the tokens."""
-    named: Callable[[Any, SearchResult, Inputs], SearchResult] = as_found
+    named: Callable[[Any, SearchResult, Inputs], SearchResult] = unchanged
     """(model, result, inputs) -> the result with the ids that the task reads."""
 
     def __call__(
@@ -180,8 +181,8 @@ def _searched(
     limits = search.limits(inputs, special_ids(model), options)
     noise = noise_of(options, conditions)
     strategy = strategy_of(options, search.hook)
-    found = search_all(model, variables, inputs, limits, strategy, search.hook, read, noise)
-    return search.named(model, found, inputs)
+    result = search_all(model, variables, inputs, limits, strategy, search.hook, read, noise)
+    return search.named(model, result, inputs)
 
 
 autoregressive_search = AutoregressiveSearch()

@@ -20,7 +20,7 @@ from transformer.model.parameters import Variables
 
 class SearchService:
     """A queue, and workers that search what waits in it: in lanes, or in batches if a system has a search of
-    its own. It goes on for as long as there are requests.
+    its own. They run for as long as there are requests.
 
     Args:
       search: of the system, with all hooks.

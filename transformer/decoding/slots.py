@@ -2,7 +2,7 @@
 
 A state has a slot for each of `b` sentences, with `n` beams each. All slots step together
 (`transformer.decoding.steps`) and write the same column of a ring, and each has its own first column, length
-and limit. So a slot whose sentence is done can be given another one while the others go on.
+and limit. So a slot whose sentence is done can be given another one while the others continue.
 """
 
 from dataclasses import fields, replace
@@ -51,7 +51,7 @@ class LogP(ByRows):
     """Of the model without noise. None: there is no noise."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "LogP") -> "LogP":
-        """These rows begin anew. The ring is kept."""
+        """These rows begin anew. The ring stays as it is."""
         new_cache: Any = new.cache
         cache = self.cache and self.cache.put_rows(rows, new_cache)
         return replace(self, live=put_rows(self.live, rows, new.live), cache=cache)
@@ -95,11 +95,11 @@ class Slots(ByRows):
     def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
         """These slots begin anew, as in `new`, whose rings may have any length. Rows beyond the last are
         dropped."""
-        kept = "cache", "column", "start", "tokens", "parents", "log_p"
+        separate = "cache", "column", "start", "tokens", "parents", "log_p"
         changed: dict[str, Any] = {
             field.name: put_rows(getattr(self, field.name), rows, getattr(new, field.name))
             for field in fields(self)
-            if field.name not in kept
+            if field.name not in separate
         }
         start = self.start.at[rows].set(self.column, mode="drop")
         new_cache: Any = new.cache

@@ -62,7 +62,7 @@ class Predicted:
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Chooses how the beams of all slots go on. It is hashable: compiled programs depend on it."""
+    """Chooses how the beams of all slots continue. It is hashable: compiled programs depend on it."""
 
     @property
     def penalty(self) -> LengthPenalty:
@@ -75,7 +75,7 @@ class Strategy(Protocol):
         ...
 
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
-        """The next step. Slots that are done must keep what they have finished."""
+        """The next step. Slots that are done must keep their finished hypotheses."""
         ...
 
 
@@ -96,8 +96,8 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
         log_p = logits = logits - log_normaliser
         log_normaliser = jnp.zeros_like(log_normaliser)
     if slots.log_p is not None and slots.log_p.cache is not None:
-        by_itself, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
-        log_p = jax.nn.log_softmax(by_itself)
+        noiseless_logits, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
+        log_p = jax.nn.log_softmax(noiseless_logits)
     special = special_ids(model)
     last = slots.length + 1 >= slots.limits
     unrestricted = Unrestricted(logits, last, special) if hook is NO_HOOK else None
@@ -157,15 +157,15 @@ def run(
 ) -> Slots:
     """Steps until no more than `running` slots are not done, and at most `steps` times."""
 
-    def going_on(carry: tuple[Slots, Array]) -> Array:
+    def is_running(carry: tuple[Slots, Array]) -> Array:
         busy = (~carry[0].done).sum() > running
         return busy if steps is None else busy & (carry[1] < steps)
 
     def body(carry: tuple[Slots, Array]) -> tuple[Slots, Array]:
         return step(model, variables, carry[0], strategy, hook), carry[1] + 1
 
-    found, _ = jax.lax.while_loop(going_on, body, (slots, jnp.zeros((), jnp.int32)))
-    return found
+    slots, _ = jax.lax.while_loop(is_running, body, (slots, jnp.zeros((), jnp.int32)))
+    return slots
 
 
 def search_all(
@@ -178,7 +178,7 @@ def search_all(
     read: Any = (),
     noise: Noise | None = None,
 ) -> SearchResult:
-    """The search of all rows at once: each fills a slot, and no other takes its place.
+    """The search of all rows at once: each fills a slot, which is never refilled.
 
     Args:
       model: as in `transformer.decoding.beam.beam_search`.

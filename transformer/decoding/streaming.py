@@ -39,7 +39,7 @@ def streamed(
     draw: Draw,
     key: Array,
     temperature: float,
-    begun: int = 0,
+    num_generated: int = 0,
 ) -> Iterator[tuple[int, float]]:
     """Yields tokens and their log-probabilities in nats, without end: the caller stops at <eos>.
 
@@ -56,16 +56,16 @@ def streamed(
     token = jnp.full((1, 1), special_ids(model).bos, jnp.int32)
     cache = _init_cache(model, variables, prompt, columns)
     while True:
-        cache, token, log_p = _next(model, draw, variables, cache, token, key, begun, temperature)
-        begun += 1
+        cache, token, log_p = _next(model, draw, variables, cache, token, key, num_generated, temperature)
+        num_generated += 1
         yield int(token[0, 0]), float(log_p)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _init_cache(model: nn.Module, variables: Variables, prompt: Int[Array, "1 s"], columns: int) -> Cache:
     memory = model.apply(variables, prompt, method="encode")
-    found: Cache = model.apply(variables, memory, 1, columns, method="init_cache")  # type: ignore[assignment]
-    return jax.tree.map(jnp.copy, found)
+    cache: Cache = model.apply(variables, memory, 1, columns, method="init_cache")  # type: ignore[assignment]
+    return jax.tree.map(jnp.copy, cache)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
@@ -76,18 +76,18 @@ def _next(
     cache: Cache,
     token: Int[Array, "1 1"],
     key: Array,
-    begun: Int[Array, ""] | int,
+    num_generated: Int[Array, ""] | int,
     temperature: Float[Array, ""] | float,
 ) -> tuple[Cache, Int[Array, "1 1"], Float[Array, ""]]:
     """One token after the given one."""
     special = special_ids(model)
-    found: tuple[Array, Cache] = model.apply(variables, cache, token, method="decode_step")  # type: ignore[assignment]
-    logits, cache = found
+    output: tuple[Array, Cache] = model.apply(variables, cache, token, method="decode_step")  # type: ignore[assignment]
+    logits, cache = output
     log_p = jax.nn.log_softmax(logits[0])
     possible = logits[0].at[:, jnp.asarray(special.never_predicted)].set(NEVER)
     if draw.greedy:
         chosen = possible.argmax(axis=-1)
     else:
         possible = restrict(possible, temperature, draw.top_k, draw.top_p)
-        chosen = draw_next(key, begun, possible)
+        chosen = draw_next(key, num_generated, possible)
     return cache, chosen[None].astype(jnp.int32), log_p[0, chosen[0]]

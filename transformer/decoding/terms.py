@@ -24,7 +24,7 @@ from transformer.decoding.scores import NEVER
 from transformer.decoding.slots import Slots
 from transformer.decoding.steps import Predicted
 
-NONE = -1  # in the place of a token
+NONE = -1  # stands for no token
 LONGEST = 32  # tokens of a phrase
 SIZES = (4, 16)  # different phrases of a sentence that a program has room for
 PHRASES, TIMES = "steer_phrases", "steer_times"
@@ -38,9 +38,9 @@ class Progress:
     """The tokens of each; -1 after the last."""
     times: Int[Array, "b n p"]
     """How often each must occur."""
-    begun: UInt32[Array, "b c p"]
+    matched: UInt32[Array, "b c p"]
     """Bit i: the last i + 1 tokens are the first of the phrase."""
-    said: Int[Array, "b c p"]
+    occurrences: Int[Array, "b c p"]
     """How often it has occurred, followed by the end of a word."""
 
     @property
@@ -56,22 +56,22 @@ class Progress:
     @property
     def complete(self) -> Bool[Array, "b c p"]:
         """Whether the last token may be the last of a phrase: it is if no letters follow."""
-        return (self.begun >> jnp.maximum(self.length[:, :1] - 1, 0).astype(jnp.uint32)) & 1 == 1
+        return (self.matched >> jnp.maximum(self.length[:, :1] - 1, 0).astype(jnp.uint32)) & 1 == 1
 
     @property
     def missing(self) -> Int[Array, "b c p"]:
         """How often each must still occur."""
-        return jnp.maximum(self.times[:, :1] - self.said - self.complete, 0)
+        return jnp.maximum(self.times[:, :1] - self.occurrences - self.complete, 0)
 
     @property
     def partly(self) -> Int[Array, "b c p"]:
         """The number of tokens of each phrase that is missing and has begun."""
-        begun = jnp.where((self.missing > 0) & ~self.complete, self.begun, 0)
-        return 32 - jax.lax.clz(begun).astype(jnp.int32)
+        matched = jnp.where((self.missing > 0) & ~self.complete, self.matched, 0)
+        return 32 - jax.lax.clz(matched).astype(jnp.int32)
 
     @property
     def met(self) -> Int[Array, "b c"]:
-        """The number of tokens of phrases that are there."""
+        """The number of tokens of phrases that the beam has."""
         whole = (self.times[:, :1] - self.missing) * self.length[:, :1]
         return whole.sum(axis=-1) + self.partly.max(axis=-1)
 
@@ -85,27 +85,27 @@ class Progress:
           tokens: the tokens.
           ends: whether the word before a token ends there.
         """
-        begun, said, complete = self.begun, self.said, self.complete
+        matched, occurrences, complete = self.matched, self.occurrences, self.complete
         if parent is not None:
-            begun, said, complete = (
-                jnp.take_along_axis(x, parent[..., None], axis=1) for x in (begun, said, complete)
+            matched, occurrences, complete = (
+                jnp.take_along_axis(x, parent[..., None], axis=1) for x in (matched, occurrences, complete)
             )
         whole = complete & ends[..., None]
-        places = jnp.arange(self.phrases.shape[-1], dtype=jnp.uint32)
+        positions = jnp.arange(self.phrases.shape[-1], dtype=jnp.uint32)
         same = self.phrases[:, :1] == tokens[..., None, None]
-        hits = (same.astype(jnp.uint32) << places).sum(axis=-1, dtype=jnp.uint32)
-        begun = ((jnp.where(whole, 0, begun) << 1) | 1) & hits
-        return replace(self, begun=begun, said=said + whole)
+        hits = (same.astype(jnp.uint32) << positions).sum(axis=-1, dtype=jnp.uint32)
+        matched = ((jnp.where(whole, 0, matched) << 1) | 1) & hits
+        return replace(self, matched=matched, occurrences=occurrences + whole)
 
 
 class Terms:
-    """A hook that lets an output end only when all its phrases are there. The search allots its beams by it
+    """A hook that lets an output end only when it has all its phrases. The search allots its beams by it
     (`ConstrainedBeam`).
 
     Args:
       size: how many different phrases a sentence may have.
-      ends: for each id, whether it ends the word before it, since it does not begin with a letter that goes
-        on. Empty: all do.
+      ends: for each id, whether it ends the word before it, since it does not begin with a letter that
+        continues it. Empty: all do.
       special: the special ids.
     """
 
@@ -132,13 +132,14 @@ class Terms:
 
     def example(self, phrases: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
         """The arrays of one input, from its phrases and how often each must occur."""
-        tokens, times = np.full((self.size, LONGEST), NONE, np.int32), np.zeros(self.size, np.int32)
+        tokens = np.full((self.size, LONGEST), NONE, np.int32)
+        times = np.zeros(self.size, np.int32)
         for row, (phrase, count) in enumerate(phrases.items()):
             tokens[row, : len(phrase)], times[row] = phrase, count
         return {PHRASES: tokens, TIMES: times}
 
     def init(self, inputs: Mapping[str, Array]) -> Progress:
-        """Nothing is said yet."""
+        """Before the first token."""
         times = inputs[TIMES]
         return Progress(inputs[PHRASES], times, jnp.zeros(times.shape, jnp.uint32), jnp.zeros_like(times))
 
@@ -157,24 +158,24 @@ class Terms:
             return jnp.ones(tokens.shape, bool)
         return jnp.asarray(self._ends)[jnp.minimum(tokens, len(self._ends) - 1)] | (tokens >= len(self._ends))
 
-    def wanted(self, logits: Float[Array, "b n v"], state: Progress) -> Int[Array, "b n w"]:
+    def continuations(self, logits: Float[Array, "b n v"], state: Progress) -> Int[Array, "b n w"]:
         """The tokens that would continue a phrase of each beam, and the best that ends a word where a phrase
         is complete; -1 is none."""
-        place = state.partly[..., None]
-        found = jnp.take_along_axis(state.phrases, jnp.minimum(place, LONGEST - 1), axis=-1)[..., 0]
-        found = jnp.where(state.missing > 0, found, NONE)
+        position = state.partly[..., None]
+        tokens = jnp.take_along_axis(state.phrases, jnp.minimum(position, LONGEST - 1), axis=-1)[..., 0]
+        tokens = jnp.where(state.missing > 0, tokens, NONE)
         if not len(self._ends):
-            return found
+            return tokens
         complete = state.complete.any(axis=-1, keepdims=True)
 
         def best(logits: Array) -> Array:
             vocabulary = jnp.arange(logits.shape[-1])
             able = jnp.where(self.ends(vocabulary), logits, NEVER)
             first = jnp.where(able == able.max(axis=-1, keepdims=True), vocabulary, len(vocabulary))
-            return first.min(axis=-1, keepdims=True).astype(found.dtype)  # faster than argmax on CPUs
+            return first.min(axis=-1, keepdims=True).astype(tokens.dtype)  # faster than argmax on CPUs
 
-        ending = jax.lax.cond(complete.any(), best, lambda logits: jnp.zeros_like(found[..., :1]), logits)
-        return jnp.concatenate([found, jnp.where(complete, ending, NONE)], axis=-1)
+        ending = jax.lax.cond(complete.any(), best, lambda logits: jnp.zeros_like(tokens[..., :1]), logits)
+        return jnp.concatenate([tokens, jnp.where(complete, ending, NONE)], axis=-1)
 
 
 @dataclass(frozen=True)
@@ -183,16 +184,16 @@ class ConstrainedBeam(BeamSearch):
 
     Args:
       terms: the hook.
-      place: of its state in that of `Hooks`.
+      index: of its state in that of `Hooks`.
     """
 
     terms: Any = None
-    place: int = 0
+    index: int = 0
 
     def state(self, slots: Slots) -> Progress:
         """The progress of all beams."""
-        found: Progress = slots.hook.value[self.place]
-        return found
+        progress: Progress = slots.hook.value[self.index]
+        return progress
 
     def met(self, state: Progress, parent: Int[Array, "b c"], token: Int[Array, "b c"]) -> Int[Array, "b c"]:
         """The number of tokens of phrases that continuations of the beams have: their banks."""
@@ -205,10 +206,10 @@ class ConstrainedBeam(BeamSearch):
         terms = self.terms
         logits = predicted.logits
         best, token, log_normaliser = predicted.best(2 * n)
-        wanted = terms.wanted(logits, state)
-        more = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
-        more = jnp.where((wanted == NONE) | _repeated(wanted, token), NEVER, more)
-        values, token = (jnp.concatenate(x, axis=-1) for x in ((best, more), (token, wanted)))
+        continuations = terms.continuations(logits, state)
+        more = jnp.take_along_axis(logits, jnp.maximum(continuations, 0), axis=-1)
+        more = jnp.where((continuations == NONE) | _repeated(continuations, token), NEVER, more)
+        values, token = (jnp.concatenate(x, axis=-1) for x in ((best, more), (token, continuations)))
         log_p = (slots.live[:, :, None] + values - log_normaliser).reshape(rows, -1)
         parent = jnp.repeat(jnp.arange(n), token.shape[-1])[None].repeat(rows, axis=0)
         token = token.reshape(rows, -1)
@@ -220,19 +221,19 @@ class ConstrainedBeam(BeamSearch):
         return Candidates(*(jnp.take_along_axis(x, chosen, axis=1) for x in (log_p, parent, token)))
 
 
-def _repeated(wanted: Int[Array, "b n w"], token: Int[Array, "b n k"]) -> Bool[Array, "b n w"]:
-    """Whether a wanted token is also suggested, or wanted before."""
-    width = wanted.shape[-1]
+def _repeated(continuations: Int[Array, "b n w"], token: Int[Array, "b n k"]) -> Bool[Array, "b n w"]:
+    """Whether a continuation is also among the best tokens, or occurs before."""
+    width = continuations.shape[-1]
     before = jnp.tril(jnp.ones((width, width), bool), -1)
-    twice = ((wanted[..., :, None] == wanted[..., None, :]) & before).any(axis=-1)
-    return twice | (wanted[..., :, None] == token[..., None, :]).any(axis=-1)
+    twice = ((continuations[..., :, None] == continuations[..., None, :]) & before).any(axis=-1)
+    return twice | (continuations[..., :, None] == token[..., None, :]).any(axis=-1)
 
 
 def _turns(log_p: Float[Array, "b c"], met: Int[Array, "b c"]) -> Float[Array, "b c"]:
     """A number for each candidate, the larger the earlier it comes: by its rank in its bank, then by bank."""
     index = jnp.arange(log_p.shape[1])
-    here, there = log_p[:, :, None], log_p[:, None, :]
-    better = (there > here) | ((there == here) & (index < index[:, None]))
+    one, other = log_p[:, :, None], log_p[:, None, :]
+    better = (other > one) | ((other == one) & (index < index[:, None]))
     rank = (better & (met[:, :, None] == met[:, None, :])).sum(axis=-1)
     banks = LONGEST * SIZES[-1] + 1
     order = (met - rank * banks).astype(jnp.float32)

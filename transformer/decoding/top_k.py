@@ -24,13 +24,13 @@ def top_k(x: Float[Array, "b n v"], k: int) -> TopK:
     if x.shape[-1] < 2 * k * BLOCK:
         return whole(x)
     # a GPU has its own kernel
-    found: TopK = jax.lax.platform_dependent(
+    result: TopK = jax.lax.platform_dependent(
         x,
         cuda=whole,
         tpu=functools.partial(_top_k_of_strides, k),
         default=functools.partial(_top_k_of_blocks, k),
     )
-    return found
+    return result
 
 
 @struct.dataclass
@@ -66,7 +66,7 @@ def best_of(
     if logits.shape[-1] < 2 * (k + 2) * BLOCK:
         return plain(logits, log_normaliser, unrestricted)
 
-    found: Best = jax.lax.platform_dependent(
+    best: Best = jax.lax.platform_dependent(
         logits,
         log_normaliser,
         unrestricted,
@@ -74,14 +74,17 @@ def best_of(
         tpu=lambda _, log_normaliser, unrestricted: best_in_one_pass(unrestricted, k),
         default=plain,
     )
-    return found
+    return best
 
 
 def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
     """`best_of` for TPUs: one pass over the logits finds the maxima of strides and their sums of
     exponentials, which are relative to these maxima (Milakov and Gimelshein 2018)."""
-    x, special = unrestricted.logits, unrestricted.special
-    lowest, parts, never = jnp.finfo(x.dtype).min, _parts(x), special.never_predicted
+    x = unrestricted.logits
+    special = unrestricted.special
+    lowest = jnp.finfo(x.dtype).min
+    parts = _parts(x)
+    never = special.never_predicted
     maxima = functools.reduce(jnp.maximum, parts)
     finite = jnp.maximum(maxima, lowest)
     sums = functools.reduce(jnp.add, [jnp.exp(part - finite) for part in parts])
@@ -115,15 +118,16 @@ def _whole(k: int, x: Float[Array, "b n v"]) -> TopK:
 
 
 def _top_k_of_blocks(k: int, x: Float[Array, "b n v"]) -> TopK:
-    block, width = BLOCK, x.shape[-1]
+    block = BLOCK
+    width = x.shape[-1]
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, -width % block)), constant_values=NEVER)
     blocks = padded.reshape(*x.shape[:-1], -1, block)
     _, winners = jax.lax.top_k(blocks.max(axis=-1), k)
     winners = jnp.sort(winners, axis=-1)  # ties go to the first, as in lax.top_k
     inside = jnp.take_along_axis(blocks, winners[..., None], axis=-2)
-    values, places = jax.lax.top_k(inside.reshape(*x.shape[:-1], -1), k)
-    winner = jnp.take_along_axis(winners, places // block, axis=-1)
-    return values, winner * block + places % block
+    values, chosen = jax.lax.top_k(inside.reshape(*x.shape[:-1], -1), k)
+    winner = jnp.take_along_axis(winners, chosen // block, axis=-1)
+    return values, winner * block + chosen % block
 
 
 def _top_k_of_strides(k: int, x: Float[Array, "b n v"]) -> TopK:
@@ -147,10 +151,10 @@ def _largest_of_strides(
 ) -> TopK:
     """The k largest values of x in these strides of `wide`, without those in the columns `never`."""
     width = x.shape[-1]
-    places = strides[..., None, :] + wide * jnp.arange(-(-width // wide))[:, None]
-    places = jnp.sort(places.reshape(*x.shape[:-1], -1), axis=-1)
-    able = functools.reduce(jnp.logical_and, [places != column for column in never], places < width)
-    places = jnp.minimum(places, width - 1)
-    inside = jnp.take_along_axis(x, places, axis=-1)
+    columns = strides[..., None, :] + wide * jnp.arange(-(-width // wide))[:, None]
+    columns = jnp.sort(columns.reshape(*x.shape[:-1], -1), axis=-1)
+    able = functools.reduce(jnp.logical_and, [columns != column for column in never], columns < width)
+    columns = jnp.minimum(columns, width - 1)
+    inside = jnp.take_along_axis(x, columns, axis=-1)
     values, chosen = jax.lax.top_k(jnp.where(able, inside, NEVER), k)
-    return values, jnp.take_along_axis(places, chosen, axis=-1)
+    return values, jnp.take_along_axis(columns, chosen, axis=-1)

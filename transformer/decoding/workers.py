@@ -64,7 +64,9 @@ class Workers:
         searchers: Callable[[int], Sequence[Searcher]],
         devices: Sequence[jax.Device | None],
     ) -> None:
-        self.queue, self._searchers, self._devices = queue, searchers, devices
+        self.queue = queue
+        self._searchers = searchers
+        self._devices = devices
         self._running: set[int] = set()
 
     def submit(self, requests: Iterable[Request]) -> None:
