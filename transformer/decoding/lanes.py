@@ -26,7 +26,7 @@ from transformer.errors import UserError
 from transformer.model.parameters import Variables
 
 SHORT = 24  # the shortest inputs that have a lane of their own
-STEPS = 16  # after which the host looks whether requests have come or were cancelled
+STEPS = 16  # after which the host checks whether requests have come or were cancelled
 TOGETHER = 8  # inputs encoded at once
 FREED = 2  # slots that must be free before they are filled again
 

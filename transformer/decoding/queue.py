@@ -135,7 +135,7 @@ class Queue:
             self.changed.notify_all()
 
     def waiting(self, lane: int) -> int:
-        """How many requests wait there."""
+        """How many requests wait in a lane."""
         return len(self._waiting[lane])
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """Generation without an end: token by token, in memory of constant size.
 
-A search keeps what it has found in rings as long as its longest output. Here the host takes each token as it
+A search stores its hypotheses in rings as long as its longest output. Here the host takes each token as it
 comes, so the ring of keys and values is only as long as attention reaches, and its oldest column is written
 next.
 """
@@ -51,7 +51,7 @@ def streamed(
       draw: how tokens are chosen.
       key: a random key; the number of tokens before is folded into it.
       temperature: of sampling.
-      begun: how many tokens were generated before the prompt, for the key.
+      num_generated: how many tokens were generated before the prompt, for the key.
     """
     token = jnp.full((1, 1), special_ids(model).bos, jnp.int32)
     cache = _init_cache(model, variables, prompt, columns)
@@ -79,7 +79,7 @@ def _next(
     num_generated: Int[Array, ""] | int,
     temperature: Float[Array, ""] | float,
 ) -> tuple[Cache, Int[Array, "1 1"], Float[Array, ""]]:
-    """One token after the given one."""
+    """The token after this one."""
     special = special_ids(model)
     output: tuple[Array, Cache] = model.apply(variables, cache, token, method="decode_step")  # type: ignore[assignment]
     logits, cache = output

@@ -2,7 +2,7 @@
 
 Beams are divided among banks by how many tokens of their phrases they have (Post and Vilar 2018), in arrays
 as in Hu et al. (2019): the best of each bank first, then the second of each, and so on. To what the model
-suggests come the tokens that continue a phrase. <eos> follows only when all phrases are there. Scores stay
+suggests come the tokens that continue a phrase. <eos> follows only when all phrases are complete. Scores stay
 those of the model, so the bound at which a sentence is done still holds.
 """
 

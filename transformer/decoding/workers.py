@@ -13,7 +13,7 @@ from transformer.runtime.arrays import on_one_cpu
 
 IDLE = 2.0  # seconds without requests after which a thread ends and its memory is freed
 FEW = 8  # requests that one worker searches alone: each device that joins compiles its own programs
-LOOK = 0.05  # seconds between two looks whether the program is ending
+LOOK = 0.05  # seconds between checks whether the program is ending
 
 
 @runtime_checkable
