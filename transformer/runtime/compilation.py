@@ -30,19 +30,19 @@ def keep_programs() -> Path | None:
         from transformer.runtime.program_store import use_whole_entries
 
         use_whole_entries()
-    told: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    asked = os.environ.get("TRANSFORMER_COMPILED")
-    if told or asked == "off":
-        return Path(told) if told else None
+    jax_folder: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    setting = os.environ.get("TRANSFORMER_COMPILED")
+    if jax_folder or setting == "off":
+        return Path(jax_folder) if jax_folder else None
     # machines may share a home directory, and a program compiled for one may crash on another
     try:
-        folder = (cache_root(Path(asked)) if asked else cache_root(None) / "compiled") / processor()
+        folder = (cache_root(Path(setting)) if setting else cache_root(None) / "compiled") / processor()
         folder.mkdir(parents=True, exist_ok=True)
     except UserError:  # no home directory
         return None
     except OSError as error:  # a read-only home costs time, not the work
-        if asked:
-            log.warning("TRANSFORMER_COMPILED=%s: programs are not cached: %s", asked, error.strerror)
+        if setting:
+            log.warning("TRANSFORMER_COMPILED=%s: programs are not cached: %s", setting, error.strerror)
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)

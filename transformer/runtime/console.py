@@ -14,9 +14,10 @@ from rich.text import Text
 from transformer.files import Json, discard_further
 
 COLUMNS = 80
-NARROW = 80  # columns of a terminal below which the bar is short and the speed is left out
+NARROW = 80  # columns of a terminal below which the bar is short and the speed is omitted
 COMPILING = "compiling ..."
-SHOWN, TOLD = 0.1, 30.0  # seconds between updates of a bar, and between lines without a terminal
+BAR_INTERVAL = 0.1  # seconds between updates of a bar
+LINE_INTERVAL = 30.0  # seconds between lines without a terminal
 
 
 class SteadyConsole(Console):
@@ -75,17 +76,18 @@ class ProgressReporter:
         """Yields the items with a progress bar, or without a terminal a line every 30 seconds. A last line
         has their number and the time."""
         start, count = time.monotonic(), 0
-        told = shown = start
+        last_line = last_update = start
         with self._make_bar(transient=True) as bar:
             task = bar.add_task(what, total=total, status="")
             for item in items:
                 yield item
-                count, now = count + 1, time.monotonic()
-                if now - shown > SHOWN:
-                    shown = now
+                count += 1
+                now = time.monotonic()
+                if now - last_update > BAR_INTERVAL:
+                    last_update = now
                     bar.update(task, completed=count)
-                    if not self.console.is_terminal and now - told > TOLD:
-                        told = now
+                    if not self.console.is_terminal and now - last_line > LINE_INTERVAL:
+                        last_line = now
                         self.message(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
         self.message(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
 
@@ -109,13 +111,13 @@ class ProgressReporter:
             self._bar.update(self._task, completed=step, status="" if status == COMPILING else status)
 
     def step(
-        self, step: int, total: int, told: dict[str, float], rate: float, unit: str, seconds_left: float
+        self, step: int, total: int, values: dict[str, float], rate: float, unit: str, seconds_left: float
     ) -> None:
         """Shows the progress of the loop, the values of this step by name, and its speed: what it counts,
         such as tokens, per second."""
-        values = "  ".join(f"{name} {value:6.3f}" for name, value in told.items())
+        text = "  ".join(f"{name} {value:6.3f}" for name, value in values.items())
         is_narrow = self.console.is_terminal and self.console.width < NARROW
-        status = values if is_narrow else f"{values}  {rate:7,.0f} {unit}/s"
+        status = text if is_narrow else f"{text}  {rate:7,.0f} {unit}/s"
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
         if not self.console.is_terminal:
@@ -124,7 +126,8 @@ class ProgressReporter:
 
     def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
         """Shows scores, and samples of (input, reference, output); some have no reference."""
-        best, measure = "  best so far" if record["best"] else "", record["measure"]
+        best = "  best so far" if record["best"] else ""
+        measure = record["measure"]
         score = f"{record[measure['name']]:.{measure.get('digits', 2)}f}"
         scored = f" ({record['scored']})" if "scored" in record else ""
         perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""
@@ -160,5 +163,5 @@ class ProgressReporter:
             console=self.console,
             transient=transient,
             disable=not self.console.is_terminal,
-            speed_estimate_period=600,  # steps are told rarely
+            speed_estimate_period=600,  # steps are reported rarely
         )

@@ -101,10 +101,10 @@ def gathered(item: T) -> list[T]:
         return [item]
     from jax.experimental import multihost_utils
 
-    said = np.frombuffer(json.dumps(item).encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.array([len(said)])).ravel()
+    encoded = np.frombuffer(json.dumps(item).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(encoded)])).ravel()
     padded = np.zeros(sizes.max(), np.uint8)
-    padded[: len(said)] = said
+    padded[: len(encoded)] = encoded
     everything = multihost_utils.process_allgather(padded)
     return [json.loads(bytes(one[:size])) for one, size in zip(everything, sizes, strict=True)]
 
@@ -117,10 +117,10 @@ def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
     """
     if jax.process_count() == 1:
         return work(items)
-    share = -(-len(items) // jax.process_count())
-    mine = items[jax.process_index() * share :][:share]
+    size = -(-len(items) // jax.process_count())
+    share = items[jax.process_index() * size :][:size]
     try:
-        done: tuple[list[R], str] = work(mine), ""
+        done: tuple[list[R], str] = work(share), ""
     except UserError as error:
         done = [], str(error)
     parts = gathered(done)

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache with entries that are whole or not there.
+"""JAX's persistent compilation cache with entries that are complete or absent.
 
 JAX writes an entry under its final name. A process that is killed while it writes, or a full disk, leaves a
 part of it, which every later process reads, warns about, and never replaces.
@@ -37,7 +37,7 @@ class WholeEntries(LRUCache):
         return entry
 
     def put(self, key: str, value: bytes) -> None:
-        """Adds an entry, unless it is there. A folder that takes none, such as one on a full disk, costs
+        """Adds an entry, unless it exists. A folder that takes none, such as one on a full disk, costs
         time, not the work."""
         if (self.path / f"{key}{PROGRAM}").exists():
             return

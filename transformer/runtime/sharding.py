@@ -62,8 +62,8 @@ class Layout(ABC):
 
     @abstractmethod
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
-        """What to lower a step with instead of a state and the whole batch: their shapes and places. Rows are
-        appended as by `shard_batch`."""
+        """What to lower a step with instead of a state and the whole batch: their shapes and shardings.
+        Rows are appended as by `shard_batch`."""
 
     @abstractmethod
     def shard_batch(self, rows: np.ndarray, fill: float, multiple: int) -> jax.Array:
@@ -106,7 +106,7 @@ class Replicas(Layout):
     """
 
     def __init__(self, devices: Devices = None) -> None:
-        self._given = devices
+        self._pmap_devices = devices
         self._devices = list(devices or jax.devices())
         self.shards = len(self._devices)
         mesh = Mesh(np.array(self._devices), (AXIS,))
@@ -131,9 +131,9 @@ class Replicas(Layout):
             in_axes=(None, 0, 0),
             out_axes=(None, 0, None),
             donate_argnums=_donated(donate_state),
-            devices=self._given,
+            devices=self._pmap_devices,
         )
-        return _Spread(replicated, self._rows)
+        return _ReplicatedStep(replicated, self._rows)
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
@@ -149,26 +149,26 @@ class Replicas(Layout):
         return jax.make_array_from_process_local_data(self._rows, split)
 
 
-class _Spread:
+class _ReplicatedStep:
     """A step of `Replicas`, called as `step(state, batch)`."""
 
     def __init__(self, step: Any, rows: NamedSharding) -> None:
         self._step = step
         devices = rows.mesh.size
-        self._deal = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
+        self._split_rows = jax.jit(lambda x: x.reshape(devices, -1, *x.shape[1:]), out_shardings=rows)
         self._collect = jax.jit(lambda x: x.reshape(-1, *x.shape[2:]), out_shardings=rows)
 
     def __call__(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        rest, carry, metrics = self._step(*self._given(state), batch)
+        rest, carry, metrics = self._step(*self._arguments(state), batch)
         return _joined(rest, jax.tree.map(self._collect, carry)), metrics
 
     def lower(self, state: Tree, batch: Tree) -> Any:
         """As `jax.stages.Wrapped.lower`."""
-        return self._step.lower(*self._given(state), batch)
+        return self._step.lower(*self._arguments(state), batch)
 
-    def _given(self, state: Tree) -> tuple[Tree, Tree]:
+    def _arguments(self, state: Tree) -> tuple[Tree, Tree]:
         rest, carry = _split(state)
-        return rest, jax.tree.map(self._deal, carry)
+        return rest, jax.tree.map(self._split_rows, carry)
 
 
 class Shards(Layout):
@@ -185,7 +185,7 @@ class Shards(Layout):
     """
 
     def __init__(self, config: MeshConfig, declared: Declarations, devices: Devices = None) -> None:
-        self._axes = {path: each.names for path, each in declared.items()}
+        self._axes = {path: declaration.names for path, declaration in declared.items()}
         self._devices = list(devices or jax.devices())
         number = len(self._devices)
         if number % (size := config.fsdp * config.tensor):
@@ -305,8 +305,8 @@ def _number_here(devices: Sequence[jax.Device]) -> int:
 
 
 def check_rows(carry: Tree, shards: int, slices: int = 1) -> None:
-    """Raises UserError if the memory of the rows cannot be divided over so many shards, and there over the
-    slices of gradient accumulation."""
+    """Raises UserError if the memory of the rows cannot be divided over so many shards, and each part
+    over the slices of gradient accumulation."""
     for leaf in jax.tree.leaves(carry):
         if len(leaf) % (shards * slices):
             times = f" times --training.accumulate {slices}" if slices > 1 else ""

@@ -90,7 +90,8 @@ def supervise(heartbeat: float) -> int:
     # Heartbeats are sent every heartbeat / 2 seconds: that long after a stop, the others may already end.
     child.returncode, was_stopped = _wait(child.pid, heartbeat / 2)
     errors.finish()
-    status, log = child.returncode, errors.released + errors.held
+    status = child.returncode
+    log = errors.released + errors.held
     aborted = _ABORT.search(log)
     lost = lost_processes(log) if status else None
     hidden = aborted or lost is not None
@@ -135,9 +136,9 @@ def lost_processes(log: str) -> list[int] | None:
 def _own_error(log: str) -> str:
     """Returns what the process reported of an error that no other process caused, or ""."""
     native = _NATIVE.search(log)
-    own = log[: native.start()] if native else log
-    is_other = not _ERROR.search(own) or _CONNECTION.search(own) or _CUT_OFF.search(own)
-    return "" if is_other else own
+    report = log[: native.start()] if native else log
+    is_other = not _ERROR.search(report) or _CONNECTION.search(report) or _CUT_OFF.search(report)
+    return "" if is_other else report
 
 
 def _named(lost: list[int]) -> str:
