@@ -61,7 +61,8 @@ def check_arrays(folder: Path, like: Variables) -> None:
     decoded = blocks = 0
     for path in folder.rglob("*"):
         for size in _decoded_sizes(path) if path.is_file() else ():
-            decoded, blocks = decoded + size, blocks + 1
+            decoded += size
+            blocks += 1
             if decoded > allowed(like) or blocks > allowed(like) // _SMALLEST:
                 raise ValueError(f"its files decompress to more than {allowed(like):,} bytes")
     if (total := sum(_array_sizes(folder))) > allowed(like):

@@ -67,7 +67,7 @@ class Checkpoints:
 
         Args:
           state: of training.
-          scores: by name, of which `standing` says how good the checkpoint is.
+          scores: by name, from which `standing` ranks the checkpoint.
 
         Raises:
           UserError: it could not be written; earlier checkpoints are unchanged.
@@ -78,15 +78,15 @@ class Checkpoints:
         )
         step = int(state.step)
         self.finish_saving()
-        there = step in self.steps()
-        if there and scores is None:
+        exists = step in self.steps()
+        if exists and scores is None:
             return
         if is_main_process():
             shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
         if not self._is_saver:
             return
         try:
-            if there:
+            if exists:
                 self._manager.delete(step)
             self._manager.save(step, args=items, metrics=scores)
         except Exception as error:
@@ -99,14 +99,14 @@ class Checkpoints:
         if not is_main_process():
             return
         for step in self.steps():
-            if not (self._place(step) / MANIFEST).exists():
-                seal(self._place(step))
+            if not (self._folder(step) / MANIFEST).exists():
+                seal(self._folder(step))
 
     def store_model(self, step: int, variables: Variables) -> None:
         """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save((self._place(step) / "model").absolute(), variables)
-        seal(self._place(step))
+            checkpointer.save((self._folder(step) / "model").absolute(), variables)
+        seal(self._folder(step))
 
     def finish_saving(self) -> None:
         """Waits until pending checkpoints are complete, sealed with the hashes of their files, and sent.
@@ -129,7 +129,7 @@ class Checkpoints:
         """Makes the files under a name readable, if they are no larger than such items may be."""
         self.store.pull(prefix, sum(map(allowed, like)))
 
-    def _place(self, step: int) -> Path:
+    def _folder(self, step: int) -> Path:
         return self.path / "checkpoints" / str(step)
 
     def steps(self) -> list[int]:
@@ -144,10 +144,10 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             raise UserError(f"{self.name} holds no checkpoint yet")
-        scores = {step: scores_of(self._place(step)) for step in steps}
+        scores = {step: scores_of(self._folder(step)) for step in steps}
         best = best_of(scores, self.path)
-        for step, each in scores.items():
-            if not each and os.path.lexists(self._place(step) / "metrics"):
+        for step, step_scores in scores.items():
+            if not step_scores and os.path.lexists(self._folder(step) / "metrics"):
                 log.warning(
                     "%s: the scores of checkpoint %d are damaged, so the best one is chosen without it; "
                     "--checkpoint %d takes it all the same",
@@ -182,7 +182,7 @@ class Checkpoints:
                 if is_main_process():
                     shutil.rmtree(aside, ignore_errors=True)
                     aside.parent.mkdir(exist_ok=True)
-                    os.replace(self._place(bad), aside)
+                    os.replace(self._folder(bad), aside)
                 say(f"{reason}. Moved to {aside}; resuming from step {step}")
             if damaged:
                 self.store.push()
@@ -195,7 +195,7 @@ class Checkpoints:
     def _restored(self, step: int, like: TrainState) -> TrainState:
         shapes = items_of(like)
         with self.store.named():
-            model, training = (read(self._place(step), shapes[name], name) for name in shapes)
+            model, training = (read(self._folder(step), shapes[name], name) for name in shapes)
         return state_of(model, training, averages=like.average is not None)
 
     def variables(self, checkpoint: str | int, like: Variables) -> Variables:
@@ -216,7 +216,7 @@ class Checkpoints:
         step = self.find(checkpoint)
         self._pull(f"checkpoints/{step}/model/", like)
         with self.store.named():
-            return read(self._place(step), like, "model")
+            return read(self._folder(step), like, "model")
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.
@@ -256,23 +256,23 @@ class Checkpoints:
           UserError: it cannot be written; an existing one is unchanged.
         """
         forbid_links(self.path, "a run directory may contain")
-        place = self.path / "average"
-        partial = temp_sibling(place)
+        path = self.path / "average"
+        partial = temp_sibling(path)
         try:
             partial.mkdir()  # where it cannot be created, Orbax's threads warn, and wait for minutes
             partial.rmdir()
             with ocp.StandardCheckpointer() as checkpointer:
                 checkpointer.save(partial.absolute(), variables)
-            shutil.rmtree(place, ignore_errors=True)
-            os.replace(partial, place)
+            shutil.rmtree(path, ignore_errors=True)
+            os.replace(partial, path)
         except Exception as error:
             reason = first_line(error)
-            raise UserError(f"could not write {place}: {reason}. The checkpoints are unchanged") from error
+            raise UserError(f"could not write {path}: {reason}. The checkpoints are unchanged") from error
         finally:
             for left in self.path.glob(f"{partial.name}*"):
                 shutil.rmtree(left, ignore_errors=True)
         self.store.push()
-        return place
+        return path
 
 
 def not_written(path: Path | str, error: Exception) -> UserError:

@@ -51,11 +51,11 @@ def _search(kind: type[DecodingConfig], values: dict[str, Any]) -> Any:
     """The options of a search. Earlier versions stored those of all methods, and the number of samples as
     the beam size."""
     kinds = methods_of(kind)
-    own = kinds.get(values.get("method", "beam"), kind)
-    others = set().union(*map(names_of, METHODS.values())) - names_of(own)
-    if issubclass(own, SampleConfig) and "beam_size" in values:
+    config_class = kinds.get(values.get("method", "beam"), kind)
+    others = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
+    if issubclass(config_class, SampleConfig) and "beam_size" in values:
         values = {"samples": values["beam_size"]} | values
-    return _build(own, {name: value for name, value in values.items() if name not in others})
+    return _build(config_class, {name: value for name, value in values.items() if name not in others})
 
 
 def _build(cls: type, values: dict[str, Any]) -> Any:
@@ -68,11 +68,11 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
     return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
 
 
-def _words(hint: Any) -> set[Any]:
-    """The words of a literal type, also of one that may be None."""
+def _choices(hint: Any) -> set[Any]:
+    """The values of a literal type, also of one that may be None."""
     if get_origin(hint) is Literal:
         return set(get_args(hint))
-    return set().union(*map(_words, get_args(hint)))
+    return set().union(*map(_choices, get_args(hint)))
 
 
 def _convert(name: str, hint: Any, value: Any) -> Any:
@@ -84,7 +84,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
         return _build(hint, value)  # type: ignore[arg-type]
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_convert(name, kinds[0], item) for item in value)
-    if isinstance(value, str) and value in _words(hint):
+    if isinstance(value, str) and value in _choices(hint):
         return value
     if value is None and type(None) in kinds:
         return None

@@ -26,17 +26,19 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
     return {
         "title": exhibit.title,
         "texts": dict(exhibit.texts),
-        "sounds": [{"caption": each.caption, "wav": _base64(wav_of(each.wave))} for each in exhibit.sounds],
+        "sounds": [
+            {"caption": sound.caption, "wav": _base64(wav_of(sound.wave))} for sound in exhibit.sounds
+        ],
         "pictures": [
             {
-                "caption": each.caption,
-                "png": _base64(png_of(each.values)),
+                "caption": picture.caption,
+                "png": _base64(png_of(picture.values)),
                 **{
                     name: {"title": axis.title, "labels": list(axis.labels), "extent": axis.extent}
-                    for name, axis in (("x", each.x), ("y", each.y))
+                    for name, axis in (("x", picture.x), ("y", picture.y))
                 },
             }
-            for each in exhibit.pictures
+            for picture in exhibit.pictures
         ],
     }
 
@@ -49,9 +51,10 @@ def write_exhibits(folder: Path, step: int, exhibits: Sequence[Json]) -> None:
 def read_exhibits(folder: Path) -> tuple[int, list[Json]]:
     """The step and the exhibits that were written; none if there are none, or the file is damaged."""
     try:
-        kept = parse_object(read_text(folder / EXHIBITS, LARGEST))
-        step, exhibits = kept["step"], kept["exhibits"]
-        texts = [text for each in exhibits for text in _checked(each)]
+        stored = parse_object(read_text(folder / EXHIBITS, LARGEST))
+        step = stored["step"]
+        exhibits = stored["exhibits"]
+        texts = [text for exhibit in exhibits for text in _checked(exhibit)]
         if type(step) is int and len(texts) <= MOST_TEXTS and sum(map(len, texts)) <= MOST_CHARACTERS:
             return step, exhibits
     except (OSError, ValueError, TypeError, KeyError, AttributeError, struct.error):
@@ -70,9 +73,11 @@ def _checked(exhibit: Any) -> list[str]:
       ValueError, TypeError, KeyError, AttributeError, struct.error: this is not what `exhibit_as_json` makes.
         A run directory may come from elsewhere.
     """
-    texts, sounds, pictures = exhibit["texts"], exhibit["sounds"], exhibit["pictures"]
+    texts = exhibit["texts"]
+    sounds = exhibit["sounds"]
+    pictures = exhibit["pictures"]
     strings = [exhibit["title"], *texts, *texts.values()]
-    strings += [each["caption"] for each in (*sounds, *pictures)]
+    strings += [item["caption"] for item in (*sounds, *pictures)]
     for axis in (picture[name] for picture in pictures for name in "xy"):
         strings += [axis["title"], *axis["labels"]]
         extent = axis["extent"]
@@ -80,15 +85,15 @@ def _checked(exhibit: Any) -> list[str]:
             raise ValueError("an axis must have a list of labels and an extent")
         if not 0 <= extent <= LONGEST_AXIS:
             raise ValueError(f"an axis must end between 0 and {LONGEST_AXIS:,}")
-    files = [each["wav"] for each in sounds] + [each["png"] for each in pictures]
-    if not all(isinstance(each, str) for each in (*strings, *files)):
+    files = [sound["wav"] for sound in sounds] + [picture["png"] for picture in pictures]
+    if not all(isinstance(string, str) for string in (*strings, *files)):
         raise ValueError("must be text")
-    for each in files:
+    for file in files:
         try:
-            b64decode(each, validate=True)
+            b64decode(file, validate=True)
         except binascii.Error as error:
             raise ValueError("must be base64") from error
-    for each in pictures:  # a browser takes the memory of all pixels
-        if math.prod(struct.unpack(">II", b64decode(each["png"])[16:24])) > MOST_PIXELS:
+    for picture in pictures:  # a browser takes the memory of all pixels
+        if math.prod(struct.unpack(">II", b64decode(picture["png"])[16:24])) > MOST_PIXELS:
             raise ValueError(f"a picture must have at most {MOST_PIXELS:,} pixels")
     return strings

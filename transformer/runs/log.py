@@ -45,24 +45,24 @@ class Log:
 
     def records(self, kind: str | None = None) -> list[Json]:
         """The records of one kind ("start", "training", "evaluation" or "test") or of all, without fields
-        that training does not write. Long texts are cut, and of more records than memory should hold about
-        every second one is kept, the last one always.
+        that training does not write. Long texts are truncated, and of more records than memory should
+        hold about every second one is kept, the last one always.
 
         Raises:
           UserError: it cannot be read.
         """
-        kept: dict[str, list[tuple[int, Json]]] = {}
+        by_kind: dict[str, list[tuple[int, Json]]] = {}
         sizes: dict[str, int] = {}
         for number, record in enumerate(self.stream()):
             if kind not in (None, record["kind"]):
                 continue
-            same = kept.setdefault(record["kind"], [])
+            same = by_kind.setdefault(record["kind"], [])
             same.append((number, _bounded(record)))
             sizes[record["kind"]] = sizes.get(record["kind"], 0) + _values(same[-1][1])
             if sizes[record["kind"]] > MOST and len(same) > 1:
                 del same[-2::-2]
-                sizes[record["kind"]] = sum(_values(each) for _, each in same)
-        return [record for _, record in sorted(chain.from_iterable(kept.values()), key=itemgetter(0))]
+                sizes[record["kind"]] = sum(_values(stored) for _, stored in same)
+        return [record for _, record in sorted(chain.from_iterable(by_kind.values()), key=itemgetter(0))]
 
     def append(self, record: Json) -> None:
         """Writes a record as the last line."""
@@ -99,7 +99,9 @@ def spent_of(records: Sequence[Json]) -> dict[str, float]:
     if isinstance(spent, dict) and all(map(_is_seconds, spent.values())):
         return spent
     # earlier versions did not count the preparation
-    evaluations = [each["seconds"] for each in records if each["kind"] == "evaluation" and "seconds" in each]
+    evaluations = [
+        record["seconds"] for record in records if record["kind"] == "evaluation" and "seconds" in record
+    ]
     evaluation = min(sum(filter(_is_seconds, evaluations)), last.get("elapsed", 0.0))
     return {"training": last["elapsed"] - evaluation, "evaluation": evaluation} if last else {}
 
@@ -128,45 +130,46 @@ def _is_record(record: Json) -> bool:
 
 def _bounded(record: Json) -> Json:
     """A record's numbers, texts, measure, samples and data, each if it has the type that training writes."""
-    kept: Json = {}
+    bounded: Json = {}
     for name, value in record.items():
         if name == "samples":
-            kept[name] = _samples(value)
+            bounded[name] = _samples(value)
         elif name == "data":
-            kept[name] = _data(value)
+            bounded[name] = _data(value)
         elif name == "spent" and isinstance(value, dict) and all(map(_is_seconds, value.values())):
-            kept[name] = {what: value[what] for what in SPENT if what in value}
+            bounded[name] = {what: value[what] for what in SPENT if what in value}
         elif isinstance(value, int | float) or (name == "measure" and record["kind"] == "evaluation"):
-            kept[name] = value
+            bounded[name] = value
         elif isinstance(value, str):
-            kept[name] = value[:LONGEST_TEXT]
-    return kept
+            bounded[name] = value[:LONGEST_TEXT]
+    return bounded
 
 
 def _samples(samples: Any) -> list[list[str]]:
     """Input, reference and output of each sample."""
-    found = samples[:MOST_SAMPLES] if isinstance(samples, list) else []
-    if not all(isinstance(each, list) and list(map(type, each)) == [str] * 3 for each in found):
+    first = samples[:MOST_SAMPLES] if isinstance(samples, list) else []
+    if not all(isinstance(sample, list) and list(map(type, sample)) == [str] * 3 for sample in first):
         return []
-    return [[text[:LONGEST_TEXT] for text in each] for each in found]
+    return [[text[:LONGEST_TEXT] for text in sample] for sample in first]
 
 
 def _data(data: Any) -> Json:
-    """What a start says about the data: texts and numbers, and the number of sequences by length."""
+    """What a start records of the data: texts and numbers, and the number of sequences by length."""
     if not isinstance(data, dict):
         return {}
-    found = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
+    facts = {name: value for name, value in data.items() if isinstance(value, str | int | float)}
     lengths = data.get("lengths")
     counts = {
-        side: each
-        for side, each in (lengths.items() if isinstance(lengths, dict) else ())
-        if isinstance(each, dict) and all(type(count) is int and count >= 0 for count in each.values())
+        side: histogram
+        for side, histogram in (lengths.items() if isinstance(lengths, dict) else ())
+        if isinstance(histogram, dict)
+        and all(type(count) is int and count >= 0 for count in histogram.values())
     }
-    return found | {"lengths": counts}
+    return facts | {"lengths": counts}
 
 
 def _values(record: Json) -> int:
     """How many values it has, by which its size in memory is estimated."""
     data = record.get("data", {})
-    counts = sum(1 + len(each) for each in data.get("lengths", {}).values())
+    counts = sum(1 + len(histogram) for histogram in data.get("lengths", {}).values())
     return len(record) + 3 * len(record.get("samples", ())) + len(data) + counts

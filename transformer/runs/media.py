@@ -51,7 +51,8 @@ def png_of(values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows c
 
 def _palette() -> bytes:
     """Red, green and blue of each of 256 shades."""
-    knots, shades = np.linspace(0, 1, len(COLOURS)), np.linspace(0, 1, 256)
+    knots = np.linspace(0, 1, len(COLOURS))
+    shades = np.linspace(0, 1, 256)
     channels = [np.interp(shades, knots, channel) for channel in zip(*COLOURS, strict=True)]
     return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()
 

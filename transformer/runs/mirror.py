@@ -2,7 +2,7 @@
 
 A store has no locks, no links and no renaming, so these are the promises:
 
-- A file is complete or not there, and so is a checkpoint: its manifest is sent last and deleted first.
+- A file is complete or absent, and so is a checkpoint: its manifest is sent last and deleted first.
 - What is copied is bounded before and while it is copied, as what is read of a local run is.
 - Who writes to a folder leaves a mark in it. Whoever starts last takes the folder over; the one before
   notices at its next save and ends, and changes nothing.
@@ -76,13 +76,13 @@ class RemoteStore:
         self._index = self.folder.parent / "index.json"
         self._mark: bytes | None = None
         self._turn = threading.Lock()
-        self._sent: dict[str, tuple[int, int]] = {}  # size and time of the files that are the same there
+        self._sent: dict[str, tuple[int, int]] = {}  # size and time of the files that the store has
         self._sender = ThreadPoolExecutor(1)
         with reaching(where):
             self._store, self._root = opened(where)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._shared = not writes
-        self._kept = self.folder.parent / WRITER  # this writer's mark, until all is sent
+        self._mark_file = self.folder.parent / WRITER  # this writer's mark, until all is sent
         self._lock = append_flags(str(self.folder.parent / "lock"), os.O_CREAT | os.O_RDWR | os.O_APPEND)
         self._unlock = weakref.finalize(self, os.close, self._lock)
         if writes:
@@ -126,7 +126,7 @@ class RemoteStore:
         self._mark = about.encode()
         with reaching(self.name):
             self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
-        write_whole(self._kept, self._mark)
+        write_whole(self._mark_file, self._mark)
 
     def _leave(self, error: BaseException | None = None) -> None:
         keep = True
@@ -154,42 +154,44 @@ class RemoteStore:
 
     def _send_the_rest(self) -> None:
         """Sends what an earlier process of this machine could not, unless another one has written since."""
-        if not self._kept.exists():
+        if not self._mark_file.exists():
             return
-        self._mark = self._kept.read_bytes()
+        self._mark = self._mark_file.read_bytes()
         try:
             self.push()
         except TakenOver:
-            self._kept.unlink()
+            self._mark_file.unlink()
         self._mark = None
 
     def _refresh(self) -> None:
-        """Copies what is small and always read, and deletes here what is gone there, and checkpoints without
-        a manifest."""
+        """Copies what is small and always read, and deletes files of the copy that the store no longer has,
+        and checkpoints without a manifest."""
         with self._turn, self._alone(), reaching(self.name):
-            there = whole(self._listing())
+            remote = whole(self._listing())
             for path in [path for path in self.folder.rglob("*") if path.is_file()]:
-                if self._relative(path) not in there:
+                if self._relative(path) not in remote:
                     path.unlink()
             for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
-            self._copy(there, is_light, MOST)
+            self._copy(remote, is_light, MOST)
 
     def pull(self, prefix: str, most: int) -> None:
         with self._turn, self._alone(), reaching(self.name):
             self._copy(whole(self._listing()), lambda name: name.startswith(prefix), most, f"/{prefix}")
 
-    def _copy(self, there: dict[str, Any], wanted: Callable[[str], bool], most: int, part: str = "") -> None:
-        """Copies the files that are wanted, by their names."""
+    def _copy(
+        self, remote: dict[str, Any], selects: Callable[[str], bool], most: int, part: str = ""
+    ) -> None:
+        """Copies the files whose names are selected."""
         known = _read(self._index)
-        names = list(filter(wanted, there))
+        names = list(filter(selects, remote))
         old = [
             name
             for name in names
-            if known.get(name) != version(there[name]) or not (self.folder / name).is_file()
+            if known.get(name) != version(remote[name]) or not (self.folder / name).is_file()
         ]
-        sizes = {name: there[name].get("size") or 0 for name in names}
+        sizes = {name: remote[name].get("size") or 0 for name in names}
         Allowance(f"{self.name}{part}", most).take(sum(sizes.values()))
         announce(sum(sizes[name] for name in old), self.name)
         allowance = Allowance(f"{self.name}{part}", most)
@@ -198,9 +200,9 @@ class RemoteStore:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             with atomic_open(self.folder / name) as file:
                 copy(self._store, f"{self._root}/{name}", file, allowance)
-            known[name] = version(there[name])
+            known[name] = version(remote[name])
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}
-        self._remember({name: known[name] for name in there if name in known})
+        self._remember({name: known[name] for name in remote if name in known})
 
     def push(self) -> None:
         """Makes the folder equal to the copy, for all files that were changed, added or deleted here."""
@@ -211,8 +213,8 @@ class RemoteStore:
             here = whole({self._relative(path): path for path in self.folder.rglob("*") if path.is_file()})
             gone = {name for name in self._sent if name not in here}
             if self._mark:  # checkpoints are deleted here of which only a part was copied
-                kept = {checkpoint_of(name) for name in here}
-                gone |= {name for name in self._listing() if checkpoint_of(name) not in kept | {""}}
+                checkpoints = {checkpoint_of(name) for name in here}
+                gone |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints | {""}}
             for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.rm_file(f"{self._root}/{name}")
@@ -227,8 +229,8 @@ class RemoteStore:
                     self._store.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
                     self._store.pipe_file(f"{self._root}/{name}", here[name].read_bytes())
                 self._sent[name] = now
-            there = whole(self._listing())
-            self._remember({name: version(there[name]) for name in self._sent if name in there})
+            remote = whole(self._listing())
+            self._remember({name: version(remote[name]) for name in self._sent if name in remote})
 
     def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
         """In the background."""
@@ -291,6 +293,6 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 def _read(path: Path) -> dict[str, str]:
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, str] = json.loads(path.read_text())
-        return found
+        versions: dict[str, str] = json.loads(path.read_text())
+        return versions
     return {}

@@ -27,16 +27,16 @@ def scores_of(checkpoint: Path) -> Json:
 
 def best_of(scores: Mapping[int, Json | None], run_dir: Path) -> int | None:
     """The best of a run's checkpoints, given by step, in order; None if none was measured."""
-    measured = {step: each for step, each in scores.items() if each}
-    if not all(any(name in each for name in LOSSES) for each in measured.values()):
+    measured = {step: step_scores for step, step_scores in scores.items() if step_scores}
+    if not all(any(name in step_scores for name in LOSSES) for step_scores in measured.values()):
         # earlier versions wrote the loss only to the log
-        logged = {each["step"]: each for each in Log(run_dir / "metrics.jsonl").records("evaluation")}
-        measured = {step: logged.get(step, {}) | each for step, each in measured.items()}
-    found: dict[int, tuple[float, float]] = {}
-    for step, each in measured.items():
+        logged = {record["step"]: record for record in Log(run_dir / "metrics.jsonl").records("evaluation")}
+        measured = {step: logged.get(step, {}) | step_scores for step, step_scores in measured.items()}
+    standings: dict[int, tuple[float, float]] = {}
+    for step, step_scores in measured.items():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            found[step] = standing(each)
-    return max(found, key=found.__getitem__, default=None)
+            standings[step] = standing(step_scores)
+    return max(standings, key=standings.__getitem__, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,8 @@ class _Best:
     run_dir: Path
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        best = best_of({each.step: each.metrics for each in checkpoints}, self.run_dir)
-        return [each.step == best for each in checkpoints]
+        best = best_of({checkpoint.step: checkpoint.metrics for checkpoint in checkpoints}, self.run_dir)
+        return [checkpoint.step == best for checkpoint in checkpoints]
 
 
 class Manager(ocp.CheckpointManager):

@@ -20,78 +20,78 @@ from transformer.runs.bounds import check_arrays, check_sizes
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
 
-def _hashes(place: Path, item: str = "") -> dict[str, str]:
+def _hashes(checkpoint: Path, item: str = "") -> dict[str, str]:
     """The hashes of the files of a checkpoint's item, or of all its files except the manifest."""
 
     def digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
-    files = (path for path in (place / item).rglob("*") if path.is_file() and path.name != MANIFEST)
-    paths = {str(path.relative_to(place)): path for path in sorted(files)}
+    files = (path for path in (checkpoint / item).rglob("*") if path.is_file() and path.name != MANIFEST)
+    paths = {str(path.relative_to(checkpoint)): path for path in sorted(files)}
     with ThreadPoolExecutor() as threads:
         return dict(zip(paths, threads.map(digest, paths.values()), strict=True))
 
 
-def seal(place: Path) -> None:
+def seal(checkpoint: Path) -> None:
     """Writes the hashes of a checkpoint's files, which marks it as complete."""
-    write_whole(place / MANIFEST, json.dumps(_hashes(place), indent=0))
+    write_whole(checkpoint / MANIFEST, json.dumps(_hashes(checkpoint), indent=0))
 
 
-def _check(place: Path, item: str) -> None:
+def _check(checkpoint: Path, item: str) -> None:
     """Raises UserError if an item's files are not those that were sealed. A checkpoint without a manifest
     passes: Orbax completed it, but its writer was killed before sealing it."""
     try:
-        sealed = parse_object(read_text(place / MANIFEST))
+        sealed = parse_object(read_text(checkpoint / MANIFEST))
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
-        raise _damaged(place / MANIFEST, str(error)) from error
-    found = _hashes(place, item)
+        raise _damaged(checkpoint / MANIFEST, str(error)) from error
+    hashes = _hashes(checkpoint, item)
     for name, digest in sealed.items():
-        if name.startswith(item) and found.get(name) != digest:
-            raise _damaged(place / name, "not the file that was saved" if name in found else "missing")
+        if name.startswith(item) and hashes.get(name) != digest:
+            raise _damaged(checkpoint / name, "not the file that was saved" if name in hashes else "missing")
 
 
-def _damaged(place: Path, reason: str) -> UserError:
+def _damaged(path: Path, reason: str) -> UserError:
     return UserError(
-        f"{place} is damaged or belongs to another model ({reason[:200]}); use another checkpoint"
+        f"{path} is damaged or belongs to another model ({reason[:200]}); use another checkpoint"
     )
 
 
 def _compare(stored: Variables, like: Variables) -> None:
     """Raises ValueError if the stored variables have other names or shapes."""
-    before, wanted = (
+    shapes, expected = (
         {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
         for tree in (stored, like)
     )
-    for name in sorted(before.keys() | wanted.keys()):
-        if before.get(name) != wanted.get(name):
-            raise ValueError(f"{name} is {before.get(name)} in the checkpoint, not {wanted.get(name)}")
+    for name in sorted(shapes.keys() | expected.keys()):
+        if shapes.get(name) != expected.get(name):
+            raise ValueError(f"{name} is {shapes.get(name)} in the checkpoint, not {expected.get(name)}")
 
 
-def read(place: Path, like: Variables, item: str = "") -> Variables:
+def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
     """Reads an item of a checkpoint.
 
     Args:
-      place: the checkpoint's folder.
+      checkpoint: the checkpoint's folder.
       like: a pytree of arrays or shapes. Their shardings are those of the result.
       item: "model" or "training"; empty if the folder is the item.
 
     Raises:
       UserError: it is missing or damaged, or has other names or shapes.
     """
-    folder = place / item
+    folder = checkpoint / item
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint")
-    if place.is_symlink():
-        raise UserError(f"{place} is a link: put the checkpoint itself in its place")
-    forbid_links(place, "a checkpoint may contain")
+    if checkpoint.is_symlink():
+        raise UserError(f"{checkpoint} is a link: put the checkpoint itself in its place")
+    forbid_links(checkpoint, "a checkpoint may contain")
     try:
         check_sizes(folder, like)
     except ValueError as error:
         raise _damaged(folder, first_line(error)) from error
-    _check(place, item)
+    _check(checkpoint, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -106,9 +106,9 @@ def read(place: Path, like: Variables, item: str = "") -> Variables:
     except Exception as error:
         reason = first_line(error)
     # Orbax's unfinished reads end when they are garbage-collected, and would print a traceback per array
-    tell, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         gc.collect()
     finally:
-        sys.unraisablehook = tell
+        sys.unraisablehook = hook
     raise _damaged(folder, reason)

@@ -17,8 +17,8 @@ from transformer.runtime.hosts import barrier, is_main_process
 
 
 class RunStore(Protocol):
-    """What a run needs of the place where its directory is. A store is made of a path or an address, and of
-    whether this process will write there.
+    """What a run needs to reach its directory. A store is made of a path or an address, and of whether this
+    process will write there.
 
     Attributes:
       folder: the run directory on this machine, or the copy of a remote one.
@@ -41,7 +41,7 @@ class RunStore(Protocol):
         ...
 
     def created(self) -> contextlib.AbstractContextManager[Path]:
-        """The folder to write a new run into, which is there completely after the block, or not at all."""
+        """The folder to write a new run into, which exists completely after the block, or not at all."""
         ...
 
     def claimed(self) -> contextlib.AbstractContextManager[None]:

@@ -22,7 +22,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
     """Lines against the step, in as many colours."""
     lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
-    most, high = max(x for x, _ in points), max(y for _, y in points)
+    most = max(x for x, _ in points)
+    high = max(y for _, y in points)
     marks = ticks(high)
     left = 12 + LETTER * max(len(_short(tick)) for tick in marks)
 
@@ -30,8 +31,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
         return left + (WIDTH - left - RIGHT) * step / max(most, 1)
 
     def y(value: float) -> float:
-        place = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
-        return max(-HEIGHT, min(place, 2 * HEIGHT))  # what is far outside is not seen
+        position = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
+        return max(-HEIGHT, min(position, 2 * HEIGHT))  # what is far outside is not seen
 
     parts = [
         f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
@@ -44,8 +45,9 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
         if tick <= most
     ]
     for index, (label, line) in enumerate(lines.items()):
-        colour, way = colour_of(index), " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
-        parts.append(f'<path class="{colour}" d="M{way}"/>' if line else "")
+        colour = colour_of(index)
+        path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
+        parts.append(f'<path class="{colour}" d="M{path}"/>' if line else "")
         if len(line) <= 100:
             parts += [
                 f'<circle class="{colour}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="3">'
@@ -60,11 +62,13 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
     """A bar for each name, with its count as a tooltip."""
     counts = {label[:LONGEST_LABEL]: count for label, count in islice(counts.items(), MOST_BARS)}
     name = name[:LONGEST_LABEL]
-    high, wide = max([1, *counts.values()]), (WIDTH - 20) / max(1, len(counts))
+    high = max([1, *counts.values()])
+    wide = (WIDTH - 20) / max(1, len(counts))
     every = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
     parts = []
     for index, (label, count) in enumerate(counts.items()):
-        start, tall = 10 + index * wide, BARS * count / high
+        start = 10 + index * wide
+        tall = BARS * count / high
         parts.append(
             f'<rect class="a" x="{start + 1:.1f}" width="{max(1, wide - 2):.1f}" '
             f'y="{TOP + BARS - tall:.1f}" height="{tall:.1f}">'
@@ -84,12 +88,12 @@ def thinned(line: Points) -> Points:
     if len(line) <= 2 * GROUPS:
         return line
     size = math.ceil(len(line) / GROUPS)
-    kept: list[tuple[float, float]] = []
+    points: list[tuple[float, float]] = []
     for start in range(0, len(line), size):
         group = range(start, min(start + size, len(line)))
         lowest, highest = (choose(group, key=lambda index: line[index][1]) for choose in (min, max))
-        kept += [line[index] for index in sorted({lowest, highest})]
-    return [*kept, line[-1]]
+        points += [line[index] for index in sorted({lowest, highest})]
+    return [*points, line[-1]]
 
 
 def colour_of(index: int) -> str:

@@ -23,8 +23,8 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
       UserError: one is not a run directory or has no metrics yet.
       OSError: the page cannot be written.
     """
-    places = dict.fromkeys(address(run_dir) or Path(run_dir).resolve() for run_dir in run_dirs)
-    runs = [Logged(place) for place in places]
+    locations = dict.fromkeys(address(run_dir) or Path(run_dir).resolve() for run_dir in run_dirs)
+    runs = [Logged(location) for location in locations]
     for run in runs:
         if not run:
             raise UserError(
@@ -48,9 +48,9 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
 
 def _results(names: list[str], runs: list[Logged]) -> str:
     """A row for each fact, a column for each run."""
-    found = [{"system": run.config.system, **run.summary()} for run in runs]
-    facts = dict.fromkeys(name for summary in found for name in summary)
-    rows = [(fact, *(summary.get(fact, "") for summary in found)) for fact in facts]
+    summaries = [{"system": run.config.system, **run.summary()} for run in runs]
+    facts = dict.fromkeys(name for summary in summaries for name in summary)
+    rows = [(fact, *(summary.get(fact, "") for summary in summaries)) for fact in facts]
     scores = [run.scores.get("bleu", {}).get("signature", "") for run in runs]
     if any(scores):
         rows.append(("BLEU signature", *scores))
@@ -70,7 +70,7 @@ def _curves(names: list[str], runs: list[Logged]) -> str:
 
 def _options(names: list[str], runs: list[Logged]) -> str:
     options = [flatten(run.config) for run in runs]
-    every = dict.fromkeys(name for each in options for name in each)
-    values = {name: tuple(str(each.get(name, "")) for each in options) for name in every}
-    rows = [(name, *found) for name, found in values.items() if len(set(found)) > 1]
+    every = dict.fromkeys(name for run_options in options for name in run_options)
+    values = {name: tuple(str(run_options.get(name, "")) for run_options in options) for name in every}
+    rows = [(name, *row) for name, row in values.items() if len(set(row)) > 1]
     return table(rows, ("option", *names)) if rows else "<p>They have the same options.</p>"

@@ -25,9 +25,9 @@ def exhibits_of(folder: Path) -> str:
 
 def _exhibit(exhibit: Json) -> str:
     sounds = "".join(
-        f"<figure><figcaption>{html.escape(each['caption'])}</figcaption>"
-        f'<audio controls preload="metadata" src="data:audio/wav;base64,{each["wav"]}"></audio></figure>'
-        for each in exhibit["sounds"]
+        f"<figure><figcaption>{html.escape(sound['caption'])}</figcaption>"
+        f'<audio controls preload="metadata" src="data:audio/wav;base64,{sound["wav"]}"></audio></figure>'
+        for sound in exhibit["sounds"]
     )
     pictures = "".join(map(_picture, exhibit["pictures"]))
     texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
@@ -37,10 +37,13 @@ def _exhibit(exhibit: Json) -> str:
 
 def _picture(picture: Json) -> str:
     """The matrix as an image, with its axes."""
-    x, y, caption = picture["x"], picture["y"], html.escape(picture["caption"])
+    x = picture["x"]
+    y = picture["y"]
+    caption = html.escape(picture["caption"])
     rows = y["labels"]
     left = min(WIDTH / 3, max(LEFT, 24 + LETTER * max(map(len, rows), default=0)))
-    wide, tall = WIDTH - left - RIGHT, max(TALL, LINE * len(rows))
+    wide = WIDTH - left - RIGHT
+    tall = max(TALL, LINE * len(rows))
     columns, lines, _, colours = struct.unpack(">IIBB", b64decode(picture["png"])[16:26])
     if colours == OWN_COLOURS:
         wide = min(wide, tall * columns / max(1, lines))
@@ -48,11 +51,11 @@ def _picture(picture: Json) -> str:
         f'<image x="{left:.1f}" y="0" width="{wide:.1f}" height="{tall}" preserveAspectRatio="none" '
         f'href="data:image/png;base64,{picture["png"]}"/>'
     ]
-    for place, label in _labels(x, wide):
-        across = min(left + place, WIDTH - LETTER * len(label) / 2)
+    for offset, label in _labels(x, wide):
+        across = min(left + offset, WIDTH - LETTER * len(label) / 2)
         parts.append(_text(label, across, tall + 16, "middle"))
-    for place, label in _labels(y, tall, down=True):
-        parts.append(_text(label, left - 6, min(max(place + 4, 10), tall), "end"))
+    for offset, label in _labels(y, tall, down=True):
+        parts.append(_text(label, left - 6, min(max(offset + 4, 10), tall), "end"))
     parts.append(_text(x["title"], left + wide / 2, tall + 36, "middle"))
     parts.append(
         f'<text transform="translate(12 {tall / 2:.1f}) rotate(-90)" text-anchor="middle">'
@@ -64,18 +67,18 @@ def _picture(picture: Json) -> str:
 
 def _labels(axis: Json, size: float, down: bool = False) -> list[tuple[float, str]]:
     """What is written along an axis of this size, as far as labels do not touch, and where."""
-    labels, extent = axis["labels"], axis["extent"]
+    labels = axis["labels"]
+    extent = axis["extent"]
     if labels:
-        found, end = list[tuple[float, str]](), 0.0
-        for place, label in enumerate(labels):
-            middle, room = (
-                size * (place + 0.5) / len(labels),
-                LINE - 3 if down else LETTER * (len(label) + 0.5),
-            )
-            if not found or middle - room / 2 >= end:
-                found.append((middle, label))
+        labelled = list[tuple[float, str]]()
+        end = 0.0
+        for index, label in enumerate(labels):
+            middle = size * (index + 0.5) / len(labels)
+            room = LINE - 3 if down else LETTER * (len(label) + 0.5)
+            if not labelled or middle - room / 2 >= end:
+                labelled.append((middle, label))
                 end = middle + room / 2
-        return found
+        return labelled
     marks = [tick for tick in ticks(extent) if tick <= extent] if extent > 0 else []
     return [(size * tick / extent, f"{tick:g}") for tick in marks]
 

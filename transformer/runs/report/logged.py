@@ -28,7 +28,10 @@ class Logged:
 
     def __init__(self, run_dir: Path | str) -> None:
         run = Run(run_dir)
-        self.path, self.name, self.config, self.publish = run.path, run.name, run.config, run.publish
+        self.path = run.path
+        self.name = run.name
+        self.config = run.config
+        self.publish = run.publish
         kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": [], "test": []}
         records = run.log.records()
         for record in records:
@@ -92,20 +95,20 @@ class Logged:
         return {name: str(value) for name, value in facts.items() if value is not None}
 
     def changed(self) -> tuple[str, list[tuple[str, Option, Option]]]:
-        """The preset, or its variant, with the fewest differences, and these: option, value there, value
-        here."""
+        """The preset, or its variant, with the fewest differences, and these: option, its value in the
+        preset, its value in this run."""
         from transformer.systems.presets import every_system
 
         size = self.config.model.vocab_size  # training sets it
-        found = {
+        differences = {
             name: changed(
                 as_decided(replace(preset, model=replace(preset.model, vocab_size=size)), self.config),
                 self.config,
             )
             for name, preset in every_system().items()
         }
-        nearest = min(found, key=lambda name: len(found[name]))
-        return nearest, found[nearest]
+        nearest = min(differences, key=lambda name: len(differences[name]))
+        return nearest, differences[nearest]
 
 
 def _score(evaluation: Json) -> str:
@@ -116,15 +119,15 @@ def _score(evaluation: Json) -> str:
 
 def _sizes(data: Json, languages: str) -> dict[str, str]:
     """The size of the training split in the task's unit, such as pairs, and the languages."""
-    found = {name: str(size) for name, size in data.items() if name.startswith("train ")}
-    name, size = next(iter(found.items()), ("train pairs", ""))
+    sizes = {name: str(size) for name, size in data.items() if name.startswith("train ")}
+    name, size = next(iter(sizes.items()), ("train pairs", ""))
     parts = ", ".join(filter(None, (size, languages)))
     return {name.replace("train", "training", 1): parts} if parts else {}
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
     """Such as `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min 15 s)`."""
-    parts = ", ".join(f"{what} {duration(each)}" for what, each in seconds.items())
+    parts = ", ".join(f"{what} {duration(spent)}" for what, spent in seconds.items())
     return f"{duration(sum(seconds.values()))} ({parts})"
 
 

@@ -68,19 +68,20 @@ def _scores(run: Logged) -> str:
 
 
 def _translations(evaluations: list[Json]) -> str:
-    kept = [record for record in evaluations if record.get("samples")]
-    if not kept:
+    with_samples = [record for record in evaluations if record.get("samples")]
+    if not with_samples:
         return ""
-    about = f"Evaluations that changed nothing are left out; of the others the newest {CHANGES} are shown."
+    about = f"Evaluations that changed nothing are omitted; of the others the newest {CHANGES} are shown."
     parts = [f"<h2>Samples over time</h2><p>{about}</p>"]
-    for index, (source, reference, _) in enumerate(kept[-1]["samples"]):
-        rows, before = deque[tuple[str, str]](maxlen=CHANGES), None
-        for record in kept:
+    for index, (source, reference, _) in enumerate(with_samples[-1]["samples"]):
+        rows = deque[tuple[str, str]](maxlen=CHANGES)
+        before = None
+        for record in with_samples:
             if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
                 rows.append((f"step {record['step']:,}", text))
                 before = text
-        given = f"<p>Reference: {html.escape(reference)}</p>" if reference else ""
-        parts.append(f"<h3>{html.escape(source)}</h3>{given}{table(rows)}")
+        reference_line = f"<p>Reference: {html.escape(reference)}</p>" if reference else ""
+        parts.append(f"<h3>{html.escape(source)}</h3>{reference_line}{table(rows)}")
     return "".join(parts)
 
 
