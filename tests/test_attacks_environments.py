@@ -354,14 +354,14 @@ def test_a_forked_child_is_told(decoder: Path) -> None:
 def test_a_clock_that_jumps_is_not_a_full_disk(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, ordinary = time.time, loop.Loop._keep
+    now, ordinary = time.time, loop.Loop._checkpoint
 
     def keep(self: loop.Loop, stop: int) -> None:
         ordinary(self, stop)
         if self.step == 8:  # its checkpoint is being written
             monkeypatch.setattr(time, "time", lambda: now() + 30 * 365 * 86400)
 
-    monkeypatch.setattr(loop.Loop, "_keep", keep)
+    monkeypatch.setattr(loop.Loop, "_checkpoint", keep)
     with pytest.raises(UserError, match=r"timed out .*or was the clock changed\?") as caught:
         train(config, tmp_path / "run", watch=quiet())
     assert "full" not in str(caught.value)

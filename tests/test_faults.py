@@ -101,7 +101,7 @@ from transformer.trainer.train import train
 from transformer.runtime.console import ProgressReporter
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ordinary = loop.Loop._keep
+ordinary = loop.Loop._checkpoint
 
 def keep(self, stop):
     if self.step == 8:  # from here on no file may grow past 4 KiB: as if the disk were full
@@ -109,7 +109,7 @@ def keep(self, stop):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     ordinary(self, stop)
 
-loop.Loop._keep = keep
+loop.Loop._checkpoint = keep
 try:
     train(from_json(sys.argv[1]), sys.argv[2], watch=ProgressReporter(quiet=True))
 except UserError as error:
@@ -153,7 +153,7 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
         "import sys; from transformer.cli.train import train_main; import transformer.trainer.loop as l\n"
-        "import time; l.Loop._keep = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
+        "import time; l.Loop._checkpoint = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))
     options = ["--data.tokenizer", "whitespace", "--data.cache-dir", str(config.data.cache_dir)]

@@ -161,7 +161,7 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
 
 
 def test_a_signal_while_the_last_checkpoint_is_written(config, finished, tmp_path, monkeypatch):
-    ordinary = loop.Loop._tell_evaluation
+    ordinary = loop.Loop._record_evaluation
 
     def asked_then(self, *found):
         ordinary(self, *found)
@@ -169,7 +169,7 @@ def test_a_signal_while_the_last_checkpoint_is_written(config, finished, tmp_pat
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_tell_evaluation", asked_then)
+        patch.setattr(loop.Loop, "_record_evaluation", asked_then)
         with pytest.raises(Stopped, match="Stopped at step 12 and saved"):
             train(config, tmp_path / "run", watch=quiet())
     assert same(tmp_path / "run", finished)

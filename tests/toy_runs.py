@@ -136,7 +136,7 @@ def evaluated(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
 def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
     """The same, but saves checkpoints without evaluations, which take as long as the training."""
     with (
-        patch.object(Loop, "_keep", lambda loop, stop: loop.run.checkpoints.save(loop.state)),
+        patch.object(Loop, "_checkpoint", lambda loop, stop: loop.run.checkpoints.save(loop.state)),
         patch.object(Loop, "report", lambda loop: None),
     ):
         return evaluated(config, run_dir)

@@ -62,7 +62,8 @@ def check_filled(task: Task, corpus: Corpus) -> None:
 
 
 def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
-    records, seen = corpus.splits[split], dict[str, bool]()
+    records = corpus.splits[split]
+    seen = dict[str, bool]()
     for start in range(0, len(records), FEW):
         for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
             seen |= {part: seen.get(part, False) or filled for part, filled in task.filled(record).items()}
@@ -79,9 +80,10 @@ def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
     """Checks the arrays that a task makes of records.
 
     Raises:
-      UserError: they are not those that its fields declare, or longer than the last bucket.
+      UserError: they are not as its fields declare, or longer than the last bucket.
     """
-    where, longest = f"{_name(task)}.examples, {split} split", task.batching().buckets[-1]
+    where = f"{_name(task)}.examples, {split} split"
+    longest = task.batching().buckets[-1]
     examples = task.examples(records, truncate=True)
     if len(examples) != len(records):
         raise UserError(f"{where}: {len(examples)} examples of {len(records)} records")
@@ -91,8 +93,10 @@ def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
         for name, field in task.fields.items():
             shape = np.shape(example[name])
             if shape[int(field.padded) :] != field.shape and not (field.padded and shape[:1] == (0,)):
-                wanted = f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
-                raise UserError(f"{where}: {name} has the shape {shape}, not {wanted}")
+                expected = (
+                    f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
+                )
+                raise UserError(f"{where}: {name} has the shape {shape}, not {expected}")
         for name, most in zip(sides(task.fields), longest, strict=True):
             if len(example[name]) > most:
                 raise UserError(

@@ -19,7 +19,7 @@ class Clock:
         self._phase, self._since = PREPARATION, time.monotonic()
 
     def enter(self, phase: str) -> None:
-        """Begins to count for another phase."""
+        """Starts to count for another phase."""
         now = time.monotonic()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now

@@ -43,8 +43,11 @@ class Evaluator:
     def __init__(
         self, config: Config, system: System, objective: Objective, data: TrainingData, layout: Layout
     ) -> None:
-        self.config, self.system = config, system
-        self.data, self.task, self.layout = data, data.task, layout
+        self.config = config
+        self.system = system
+        self.data = data
+        self.task = data.task
+        self.layout = layout
         self.decoding = data.task if isinstance(data.task, DecodingTask) else None
         self._warned: set[str] = set()
         self._step = layout.compile_step(make_eval_step(system.model(config.model), objective))
@@ -52,10 +55,13 @@ class Evaluator:
     def validate(self, variables: Variables, request: StopRequest) -> tuple[Json, list[Sample]] | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None
         if a stop was requested before the end."""
-        start, records = time.monotonic(), self.data.corpus.splits["validation"]
+        start = time.monotonic()
+        records = self.data.corpus.splits["validation"]
         means = self._means(variables, records, request)
         some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
-        task, decoding, count = self.task, self.decoding, self.config.training.samples
+        task = self.task
+        decoding = self.decoding
+        count = self.config.training.samples
         prompts = decoding.prompts(some, count) if decoding else []
         shown = some if task.decodes else prompts
         outputs = self._decoded(variables, "validation", shown, request) if means else []
@@ -71,7 +77,7 @@ class Evaluator:
         samples = [_sample(decoding, shown[i], outputs[i]) for i in chosen] if decoding else []
         scored = len(some) if task.decodes else len(records)
         part = f"first {scored:,} of " if scored < len(records) else "all "
-        found = {
+        record = {
             "loss": means["loss"],
             **task.summary(means),
             measure.name: score.value,
@@ -82,7 +88,7 @@ class Evaluator:
             "seconds": time.monotonic() - start,
             "samples": samples,
         }
-        return found, samples
+        return record, samples
 
     def _means(self, variables: Variables, records: Records, request: StopRequest) -> dict[str, float] | None:
         """The mean of the loss and of every metric. None if a stop was requested."""
@@ -107,8 +113,8 @@ class Evaluator:
         records = list(splits[split])
         means = self._means(variables, splits[split], StopRequest()) or {}
         outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
-        given = Evaluation(records, outputs, means)
-        return split, records, {measure: score(given) for measure, score in self.task.measures().items()}
+        evaluation = Evaluation(records, outputs, means)
+        return split, records, {measure: score(evaluation) for measure, score in self.task.measures().items()}
 
     def exhibits(self, variables: Variables, request: StopRequest) -> list[Json]:
         """What the report shows of the first records of the validation that the task exhibits; none if a stop
@@ -121,10 +127,10 @@ class Evaluator:
             return []
         decoder = Decoder(self.config, variables, self.decoding, warns=False)
 
-        def made(mine: list[Record]) -> list[Json]:
+        def made(share: list[Record]) -> list[Json]:
             try:
-                going_on = itertools.takewhile(lambda _: not request.signal, exhibits_of(decoder, mine))
-                return [exhibit_as_json(exhibit) for exhibit in going_on]
+                until_stopped = itertools.takewhile(lambda _: not request.signal, exhibits_of(decoder, share))
+                return [exhibit_as_json(exhibit) for exhibit in until_stopped]
             except Exception as error:  # a picture must not cost the run
                 log.warning("the report has no examples: %s: %s", type(error).__name__, error)
                 return []
@@ -145,10 +151,10 @@ class Evaluator:
                 log.warning(warning, split)
             self._warned.add(split)
 
-        def decode(mine: list[Record]) -> list[Any]:
-            found = decoder.stream(mine)
-            going_on = itertools.takewhile(lambda _: not request.signal, found)
-            return [task.scored(best[0]) for best in going_on]
+        def decode(share: list[Record]) -> list[Any]:
+            outputs = decoder.stream(share)
+            until_stopped = itertools.takewhile(lambda _: not request.signal, outputs)
+            return [task.scored(best[0]) for best in until_stopped]
 
         return by_turns(records, decode)
 

@@ -43,7 +43,9 @@ class Journal:
     """
 
     def __init__(self, run: Run, step: int, clock: Clock, track: Track = untracked) -> None:
-        self._run, self._clock, self._track = run, clock, track
+        self._run = run
+        self._clock = clock
+        self._track = track
         self._events: Events | None = None
         earlier = self._earlier(step) if is_main_process() else ([], {})
         self.evaluations: list[Json]
@@ -57,7 +59,7 @@ class Journal:
                 if record["step"] <= step:
                     file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
         records = self._run.log.records()
-        return [each for each in records if each["kind"] == "evaluation"], spent_of(records)
+        return [record for record in records if record["kind"] == "evaluation"], spent_of(records)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -113,15 +115,17 @@ class Journal:
 
 def _described(data: TrainingData) -> Json:
     """The corpus, its batches, and the number of sequences by length."""
-    plan, task = data.batcher.plan, data.task
-    counts, buckets = {}, zip(*task.batching().buckets, strict=True)
+    plan = data.batcher.plan
+    task = data.task
+    counts = {}
+    buckets = zip(*task.batching().buckets, strict=True)
     lengths = side_lengths(data.batcher.examples).T
-    for side, each, edges in zip(sides(task.stored_fields), lengths, buckets, strict=False):
-        found = np.bincount(np.searchsorted(edges, each), minlength=len(edges) + 1)
-        counts[side] = dict(zip([*map(str, edges), "more"], found.tolist(), strict=True))
+    for side, values, edges in zip(sides(task.stored_fields), lengths, buckets, strict=False):
+        histogram = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
+        counts[side] = dict(zip([*map(str, edges), "more"], histogram.tolist(), strict=True))
     return {
         "corpus": data.corpus.name,
-        **{f"{name} {task.unit}": f"{len(each):,}" for name, each in data.corpus.splits.items()},
+        **{f"{name} {task.unit}": f"{len(records):,}" for name, records in data.corpus.splits.items()},
         "dropped": f"{plan.dropped:,} ({task.drops})",
         "padding": f"{plan.padding:.1%} of the positions in a batch",
         "steps an epoch": f"{plan.steps_per_epoch:,}",
@@ -139,7 +143,8 @@ class Pace:
     """
 
     def __init__(self, step: int, total: int) -> None:
-        self._first, self._total = step, total
+        self._first = step
+        self._total = total
         self._since = self._start = time.monotonic()
         self._count = self._waited = 0.0
 
@@ -160,7 +165,9 @@ class Pace:
         spent = max(now - self._since, 1e-9)
         rate, waited = self._count / spent, self._waited / spent
         left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
-        self._since, self._count, self._waited = now, 0.0, 0.0
+        self._since = now
+        self._count = 0.0
+        self._waited = 0.0
         return rate, waited, left
 
     @contextlib.contextmanager
@@ -169,4 +176,5 @@ class Pace:
         before = time.monotonic()
         yield
         paused = time.monotonic() - before
-        self._since, self._start = self._since + paused, self._start + paused
+        self._since += paused
+        self._start += paused

@@ -104,7 +104,7 @@ class Loop:
         ):
             self.journal.write_start(self.step, self.data, self.num_parameters)
             if self._evaluation_is_due():  # it was stopped before the evaluation
-                self._keep(stop=0)
+                self._checkpoint(stop=0)
             batches = self.layout.batches(
                 self.data.batcher.stream(self.step, t.steps),
                 fill={name: field.fill for name, field in self.data.task.fields.items()},
@@ -134,7 +134,7 @@ class Loop:
                 self._read(*pending, pace)
                 pending = None
                 with pace.paused():
-                    self._keep(stop)
+                    self._checkpoint(stop)
                 if self._patience_is_over():
                     title = self.data.task.criterion.title
                     self.watch.message(
@@ -144,7 +144,7 @@ class Loop:
                     return
 
     def _waited_for(self, batches: Iterator[Batch], pace: Pace) -> Iterator[Batch]:
-        """The batches; the time until each is there counts as waiting for input."""
+        """The batches; the time until each arrives counts as waiting for input."""
         while True:
             with self.clock.during(WAITING), pace.waiting():
                 batch = next(batches, None)
@@ -158,12 +158,12 @@ class Loop:
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
             with contextlib.suppress(UserError):
                 self.run.checkpoints.finish_saving()
-            kept = self.run.checkpoints.steps()
+            saved = self.run.checkpoints.steps()
             raise UserError(
                 f"the loss is {values['loss']} and the gradient's norm {values['gradient_norm']} at "
                 f"step {step}: lower the learning rate (--optimizer.peak or --optimizer.scale), warm up "
                 "for longer, or clip (--optimizer.clip-norm 1). "
-                + (f"The checkpoint of step {kept[-1]} is untouched" if kept else "Nothing was saved yet")
+                + (f"The checkpoint of step {saved[-1]} is untouched" if saved else "Nothing was saved yet")
             )
         pace.took(self.data.size(step - 1, values["weight"]))
         self.watch.advance(step)
@@ -180,8 +180,8 @@ class Loop:
                 * bool(samples)
             )
         counted = self.config.data.counted
-        told = {name: values[name] for name in ("loss", "reward") if name in values}
-        self.watch.step(step, self.config.training.steps, told, rate, counted, seconds_left)
+        shown = {name: values[name] for name in ("loss", "reward") if name in values}
+        self.watch.step(step, self.config.training.steps, shown, rate, counted, seconds_left)
         record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
         self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited})
 
@@ -192,16 +192,16 @@ class Loop:
         last = max((record["step"] for record in self.journal.evaluations), default=0)
         return last < self.step and (self.step % t.evaluate_every == 0 or self.step == t.steps)
 
-    def _keep(self, stop: int) -> None:
+    def _checkpoint(self, stop: int) -> None:
         """Evaluates and saves a checkpoint. If a signal requests a stop, before or during the evaluation, it
         only saves and stops; the evaluation is rerun on resume."""
         with self.clock.during(EVALUATION):
-            found = None
+            evaluation = None
             if not stop:
-                found = self._validated()
+                evaluation = self._validated()
                 stop = asked(self.stop_request)
-            if found:
-                self._tell_evaluation(*found)
+            if evaluation:
+                self._record_evaluation(*evaluation)
             else:
                 self.run.checkpoints.save(self.state)
         if stop:
@@ -209,7 +209,8 @@ class Loop:
             self._stop(stop)
 
     def _validated(self) -> tuple[Json, list[Sample]] | None:
-        """What the evaluation found; None if a stop was requested. If it fails, the state is saved first."""
+        """The scores and samples of the evaluation; None if a stop was requested. If it fails, the state is
+        saved first."""
         try:
             return self.evaluator.validate(self.state.best_variables, self.stop_request)
         except Exception as error:
@@ -223,20 +224,20 @@ class Loop:
         self.run.checkpoints.save(self.state)
         self.run.checkpoints.finish_saving()
 
-    def _tell_evaluation(self, found: Json, samples: list[Sample]) -> None:
+    def _record_evaluation(self, evaluation: Json, samples: list[Sample]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
         measure = self.data.task.criterion
-        if not math.isfinite(found["merit"]):
+        if not math.isfinite(evaluation["merit"]):
             self._save_now()
             raise UserError(
-                f"validation {measure.title} is {found[measure.name]}, by which no checkpoint can be "
+                f"validation {measure.title} is {evaluation[measure.name]}, by which no checkpoint can be "
                 f"compared: repair {type(self.data.task).__name__}.measures(). The state of step {self.step} "
                 "is saved"
             )
-        is_best = all(standing(found) > standing(earlier) for earlier in self.journal.evaluations)
-        record = {"kind": "evaluation", "step": self.step, **found, "best": is_best}
+        is_best = all(standing(evaluation) > standing(earlier) for earlier in self.journal.evaluations)
+        record = {"kind": "evaluation", "step": self.step, **evaluation, "best": is_best}
         self.journal.write(record)
-        scores = {name: found[name] for name in (measure.name, "merit", *LOSSES) if name in found}
+        scores = {name: evaluation[name] for name in (measure.name, "merit", *LOSSES) if name in evaluation}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
         if is_best:
@@ -275,7 +276,7 @@ class Loop:
         if is_main_process():
             write_report(self.run.path)
         criterion = self.data.task.criterion.title
-        part = {each["step"]: each.get("scored") for each in self.journal.evaluations}.get(step)
+        part = {record["step"]: record.get("scored") for record in self.journal.evaluations}.get(step)
         network = f"{self.config.system}, {self.config.model.described}"
         corpus = self.data.corpus
         self.watch.result(
@@ -287,12 +288,16 @@ class Loop:
                 ("best step", f"{step:,} by validation {criterion}" + (f", {part}" if part else "")),
                 ("time", time_spent(spent)),
                 ("tested on", f"{split}, all {len(records):,} {unit}"),
-                *((f"{split} {each.title}", score.line(each.digits)) for each, score in scores.items()),
+                *(
+                    (f"{split} {measure.title}", score.line(measure.digits))
+                    for measure, score in scores.items()
+                ),
                 ("written to", self.run.name),
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
-        task, decode = self.data.task, command("decode", self.run.name)
+        task = self.data.task
+        decode = command("decode", self.run.name)
         if isinstance(task, Lines) and (example := task.example_command(records[0], decode)):
             self.watch.message(f"Try: {example}", command=True)
 

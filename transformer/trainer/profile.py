@@ -15,21 +15,24 @@ SKIPPED = 3  # steps after the start, of which the first compiles
 
 
 class Profile:
-    """Traces some steps, once those are over that compile. A context: a trace that was begun is written.
+    """Traces some steps, once those are over that compile. A context: a trace that was started is written.
 
     Args:
       folder: for the trace.
       step: the first step of this process.
       steps: their number; 0 for no trace.
-      watch: says where the trace is.
+      watch: shows where the trace is.
     """
 
     def __init__(self, folder: Path, step: int, steps: int, watch: ProgressReporter) -> None:
-        self._folder, self._watch, self._tracing = folder, watch, False
-        self._first, self._last = step + SKIPPED, step + SKIPPED + steps
+        self._folder = folder
+        self._watch = watch
+        self._tracing = False
+        self._first = step + SKIPPED
+        self._last = step + SKIPPED + steps
 
     def before(self, step: int) -> None:
-        """Begins or ends the trace, if this step is the first one of it or after it."""
+        """Starts or ends the trace, if this step is the first one of it or after it."""
         if self._first <= step < self._last and not self._tracing:
             jax.profiler.start_trace(self._folder)
             self._tracing = True
@@ -39,7 +42,8 @@ class Profile:
     def _finish(self) -> None:
         if not self._tracing:
             return
-        self._tracing, self._first = False, self._last
+        self._tracing = False
+        self._first = self._last
         jax.profiler.stop_trace()
         if is_main_process():
             self._watch.message(
@@ -66,14 +70,15 @@ def memory_profiled(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if not any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory")):
+        if not any(phrase in str(error) for phrase in ("RESOURCE_EXHAUSTED", "Out of memory")):
             raise
-        file, kept = run_dir / "memory.prof", ""
-        with contextlib.suppress(Exception):  # what it says matters more
+        file = run_dir / "memory.prof"
+        hint = ""
+        with contextlib.suppress(Exception):  # the error itself matters more
             jax.profiler.save_device_memory_profile(str(file))
-            kept = f" What held it is in {file}: pprof -top {file}."
+            hint = f" What held it is in {file}: pprof -top {file}."
         raise UserError(
             "a device is out of memory: lower --data.batch-tokens, or raise --training.accumulate (the same "
             "results), add --model.remat, or divide the state by --mesh.fsdp; train.py --plan says what fits."
-            f"{kept} {str(error).partition(chr(10))[0][:200]}"
+            f"{hint} {str(error).partition(chr(10))[0][:200]}"
         ) from error

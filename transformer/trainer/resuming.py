@@ -46,13 +46,13 @@ def check_unchanged(run: Run, config: Config) -> None:
     training = config.training
     if training.epochs is not None:  # their updates are compared when they are known
         training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
-    given = dataclasses.replace(config, model=sized_like(config, run.config), training=training)
+    requested = dataclasses.replace(config, model=sized_like(config, run.config), training=training)
     # every learning rate of a cosine depends on its last step
     fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
-    texts = {name for name in locations(given) | locations(run.config) if name.startswith("data.")}
+    texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
     # another path to the same text: its content is compared when it is opened
     free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
-    wrong = [line for line in differences(run.config, given) if line.split(":")[0] not in free]
+    wrong = [line for line in differences(run.config, requested) if line.split(":")[0] not in free]
     if wrong:
         raise UserError(
             f"{run.name} was made with another config: {'; '.join(wrong)}. To resume it, leave the preset "

@@ -30,7 +30,8 @@ def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
     Args:
       descriptor: of the file to which a message confirms the first one. None: no message.
     """
-    request, since = StopRequest(), [0.0]
+    request = StopRequest()
+    since = [0.0]
 
     def ask(number: int, frame: FrameType | None) -> None:
         if request.signal == 0:

@@ -162,9 +162,9 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
     model = sized_like(config, parent.config)
     kind = type(parent.config.model)
     common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
-    wanted = dataclasses.replace(parent.config, model=kind(**common))
+    expected = dataclasses.replace(parent.config, model=kind(**common))
     free = {f"model.{name}" for name in kind.PARAMETER_FREE}
-    changed = [line for line in differences(parent.config, wanted) if line.split(":")[0] not in free]
+    changed = [line for line in differences(parent.config, expected) if line.split(":")[0] not in free]
     if changed:
         raise UserError(
             f"--init-from {parent.name} holds another network: {'; '.join(changed)}. Leave out these "
