@@ -10,7 +10,7 @@ from run_command import command
 
 from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
-from transformer.cli.train import _begun_from
+from transformer.cli.train import _initialised_from
 from transformer.config.decoding import BeamConfig
 from transformer.data import remote
 from transformer.runs.config_json import to_json
@@ -87,7 +87,7 @@ def test_a_run_to_begin_with_names_no_teacher(tmp_path: Path) -> None:
     parent = Run(tmp_path).config.model
     assert isinstance(parent, NonAutoregressiveConfig)
     assert parent.teacher
-    begun = _begun_from(str(tmp_path), PRESETS["quickstart"], network=True)
+    begun = _initialised_from(str(tmp_path), PRESETS["quickstart"], network=True)
     assert begun.model == replace(parent, teacher=None)
 
 

@@ -386,12 +386,12 @@ def test_what_is_no_glossary_is_refused(entries: Any, keep: Any, message: str) -
 
 def test_equal_terms_that_are_left_out_get_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     given = parse_decode(["run", "--keep", "x+"])
-    list(RequestParser(given, small_translator())._found(7, "x xx xxx xxxx xxxxx " * 500, ()))
+    list(RequestParser(given, small_translator())._glossary_terms(7, "x xx xxx xxxx xxxxx " * 500, ()))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
-    assert "line 7: the term 'x' has words that are not in the vocabulary; it is left out" in said[0]
+    assert "line 7: the term 'x' has words that are not in the vocabulary; it is dropped" in said[0]
     assert said[3].startswith("line 7: ")
-    assert said[3].endswith(" more terms are left out")
+    assert said[3].endswith(" more terms are dropped")
 
 
 def test_an_unknown_word_in_a_prefix_is_named_with_its_line() -> None:

@@ -28,19 +28,20 @@ def average_main() -> int:
     return run_command(program("average"), _average)
 
 
-def _average(arguments: list[str]) -> None:
-    given = parse(AverageArguments, arguments, "average")
-    if given.last is not None and (given.last < 1 or given.steps):
+def _average(command_line: list[str]) -> None:
+    arguments = parse(AverageArguments, command_line, "average")
+    if arguments.last is not None and (arguments.last < 1 or arguments.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
     from transformer.runs.run import Run
     from transformer.systems.parameters import model_shapes
 
-    run = Run(given.run_dir)
-    if given.last is not None and given.last > len(run.checkpoints.steps()):
-        there = counted(len(run.checkpoints.steps()), "checkpoint")
-        raise UserError(f"--last {given.last}: {run.name} has {there}")
-    steps = list(given.steps) or run.checkpoints.steps()[-(given.last or run.config.training.keep_last) :]
-    place = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
-    print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{place.name}")
+    run = Run(arguments.run_dir)
+    if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
+        available = counted(len(run.checkpoints.steps()), "checkpoint")
+        raise UserError(f"--last {arguments.last}: {run.name} has {available}")
+    last = arguments.last or run.config.training.keep_last
+    steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
+    checkpoint = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
+    print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     print("Try:", command("decode", run.name, "--checkpoint", "average"))

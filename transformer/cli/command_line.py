@@ -1,4 +1,4 @@
-"""What a command line says before it is parsed: it decides which options there are, and their defaults."""
+"""What a command line states before it is parsed, which decides the options and their defaults."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from transformer.config.decoding import METHODS, check_option, methods_of, names
 from transformer.errors import UserError
 from transformer.systems.registry import REGISTRY, options_of
 
-FIRST, FINE_TUNE = "quickstart", "fine-tune"
+FIRST = "quickstart"
+FINE_TUNE = "fine-tune"
 """The presets of a command line that names none, without and with a run to initialise from."""
 TEXT = ("--data.train", "--data.dataset")  # options that select the training text
 _ALIASES = {"--help-all": "--help", "--init-from": "--training.init-from"}
@@ -112,5 +113,5 @@ def with_method(current: DecodingConfig, options: Mapping[str, str], prefix: str
 
 def _having(option: str) -> list[str]:
     """The systems with a search option."""
-    kinds = {name: methods_of(options_of(name).decoding).values() for name in REGISTRY}
-    return [system for system, each in kinds.items() if any(option in names_of(kind) for kind in each)]
+    systems = {name: methods_of(options_of(name).decoding).values() for name in REGISTRY}
+    return [name for name, kinds in systems.items() if any(option in names_of(kind) for kind in kinds)]

@@ -10,18 +10,18 @@ def decode_main() -> int:
     return run_command(program("decode"), _decode)
 
 
-def _decode(arguments: list[str]) -> None:
+def _decode(command_line: list[str]) -> None:
     with short_options():
-        given = parse_decode(arguments)
+        arguments = parse_decode(command_line)
 
         from transformer.runtime.hosts import join
 
-        join(given.hosts)
-        if given.explore:
+        join(arguments.hosts)
+        if arguments.explore:
             from transformer.cli.page import write_page
 
-            write_page(given)
+            write_page(arguments)
         else:
             from transformer.cli.decode_lines import decode_lines
 
-            decode_lines(given)
+            decode_lines(arguments)

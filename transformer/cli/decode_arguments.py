@@ -93,7 +93,7 @@ class DecodeArguments:
     line break."""
     stream: bool = False
     """Language models: show the output while it grows, by greedy search or sampling. It may be longer than
-    any search: --extra-length 0 goes on until the model ends the document."""
+    any search: --extra-length 0 continues until the model ends the document."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences; of runs that hear or speak, attention and sound of the first five lines."""
@@ -124,29 +124,30 @@ def short_options() -> Iterator[None]:
         log.removeFilter(shortened)
 
 
-def parse_decode(arguments: list[str]) -> DecodeArguments:
+def parse_decode(command_line: list[str]) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults."""
-    defaults = run_defaults(arguments)
-    given = parse(
+    defaults = run_defaults(command_line)
+    arguments = parse(
         DecodeArguments,
-        ["--help" if word == "--help-all" else word for word in arguments],
+        ["--help" if word == "--help-all" else word for word in command_line],
         "decode",
         default=DecodeArguments(
-            tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options_in(arguments), "--")
+            tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options_in(command_line), "--")
         ),
         about=_about(defaults),
         names=DECODING,
     )
-    if given.decoding.forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
-        for phrase in given.decoding.forbidden:
+    forbidden = arguments.decoding.forbidden
+    if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
+        for phrase in forbidden:
             if address(phrase) is None and has(phrase, "config.json"):
                 raise UserError(
                     f"--forbidden takes all words after it: name the run {phrase} before the options"
                 )
-    if not given.ensemble and (given.weights or given.mean != "probabilities"):
-        option = "--weights" if given.weights else "--mean"
+    if not arguments.ensemble and (arguments.weights or arguments.mean != "probabilities"):
+        option = "--weights" if arguments.weights else "--mean"
         raise UserError(f"{option}: there is one run; name several before the options, or leave it out")
-    return given
+    return arguments
 
 
 def _about(defaults: Config) -> str:
@@ -173,7 +174,8 @@ def is_recording(path: Path) -> bool:
 def positional(arguments: Sequence[str]) -> Iterator[str]:
     """Yields the words of a command line that are neither options nor values of options, before the options
     are known: those of a search depend on the run."""
-    words, values = iter(arguments), _values_of_options()
+    words = iter(arguments)
+    values = _values_of_options()
     takes_all = False
     for word in words:
         name, is_assigned, _ = word.partition("=")
@@ -196,31 +198,31 @@ def _values_of_options() -> dict[str, int | None]:
     """How many words follow each option; None: all up to the next option."""
     kinds: list[tuple[str, type]] = [("", DecodeArguments), ("data.", DataConfig), ("hosts.", HostsConfig)]
     kinds += [("", kind) for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
-    found: dict[str, int | None] = {}
+    numbers: dict[str, int | None] = {}
     for prefix, kind in kinds:
         for name, hint in get_type_hints(kind, include_extras=True).items():
             option = f"{prefix}{name}".replace("_", "-")
-            found[f"--{option}"] = None if get_origin(hint) is tuple else 1
+            numbers[f"--{option}"] = None if get_origin(hint) is tuple else 1
             if bool in (hint, *get_args(hint)[:1]):
-                found[f"--{option}"] = found[f"--no-{option}"] = 0
-    return found
+                numbers[f"--{option}"] = numbers[f"--no-{option}"] = 0
+    return numbers
 
 
-def lines_of(given: DecodeArguments) -> Iterator[str]:
+def lines_of(arguments: DecodeArguments) -> Iterator[str]:
     """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
     from transformer.data.sources.corpora import read_lines
 
-    assert given.input
-    if is_recording(given.input):
-        yield given.input.name
+    assert arguments.input
+    if is_recording(arguments.input):
+        yield arguments.input.name
         return
-    with contextlib.suppress(OSError), open_regular(given.input) as file:
+    with contextlib.suppress(OSError), open_regular(arguments.input) as file:
         if SOUND.match(file.read(12)):
             raise UserError(
-                f"--input {given.input}: the name of a recording must end in {' or '.join(AUDIO)}"
+                f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
             )
-    for number, line in enumerate(read_lines(given.input), 1):
-        if given.tsv:
+    for number, line in enumerate(read_lines(arguments.input), 1):
+        if arguments.tsv:
             columns_of(number, line)
         yield line
 
@@ -241,11 +243,11 @@ def columns_of(number: int, line: str) -> tuple[str, str, str]:
     return source, prefix, terms
 
 
-def check_files(given: DecodeArguments) -> int | None:
+def check_files(arguments: DecodeArguments) -> int | None:
     """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
     from transformer.data.sources.corpora import read_lines
 
-    option, output = ("--explore", given.explore) if given.explore else ("--output", given.output)
+    option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
     if output and address(output):
         raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
     if output and is_recording(output):
@@ -257,19 +259,19 @@ def check_files(given: DecodeArguments) -> int | None:
             raise UserError(f"{option} {output} is a folder: name a file")
         if not os.access(output.absolute().parent, os.W_OK):
             raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
-        for source, path in (("--input", given.input), ("--reference", given.reference)):
+        for source, path in (("--input", arguments.input), ("--reference", arguments.reference)):
             if path and path.exists() and output.exists() and path.samefile(output):
                 raise UserError(f"{option} {output} is the file of {source}, which would be lost")
-    for option, path in (("--input", given.input), ("--reference", given.reference)):
+    for option, path in (("--input", arguments.input), ("--reference", arguments.reference)):
         if path and is_device(path):
             pipe = "< FILE" if option == "--input" else "a file"
             raise UserError(f"{option} {path} can be read only once: give {pipe}")
-    total = sum(1 for _ in lines_of(given)) if given.input else None
-    if given.reference:
-        references = sum(1 for _ in read_lines(given.reference))
+    total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
+    if arguments.reference:
+        references = sum(1 for _ in read_lines(arguments.reference))
         if total is not None and references != total:
             raise UserError(
-                f"{display_path(given.input or '')} has {counted(total, 'line')} but "
-                f"{display_path(given.reference)} has {references:,}"
+                f"{display_path(arguments.input or '')} has {counted(total, 'line')} but "
+                f"{display_path(arguments.reference)} has {references:,}"
             )
     return total

@@ -21,81 +21,87 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.hosts import gathered, is_main_process
 
-SHARE = 256  # lines that a process decodes before the next one's
+SHARE = 256  # consecutive lines that one process decodes
 
 
-def decode_lines(given: DecodeArguments) -> None:
-    """Decodes every line of the input, and scores the writer.
+def decode_lines(arguments: DecodeArguments) -> None:
+    """Decodes every line of the input, and scores the outputs.
 
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
-    total, writer = check_files(given), writer_of(given)(given)
+    total = check_files(arguments)
+    writer = writer_of(arguments)(arguments)
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
     )
-    began_as = _digest(given.input) if given.input else ""
-    job = repr([*writer.job, began_as]) if given.input and given.output else ""
-    output = _output(given, writer, job) if is_main_process() else Output(Path(os.devnull))
+    digest = _digest(arguments.input) if arguments.input else ""
+    job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
+    output = _output(arguments, writer, job) if is_main_process() else Output(Path(os.devnull))
     writer.claim(job, total)
     long = output if isinstance(output, LongOutput) else None
-    said, start, count = [], time.monotonic(), 0
+    outputs: list[str] = []
+    start = time.monotonic()
+    count = 0
     try:
         with output as file:
             done = gathered(long.done if long else 0)[0]
             if long and done:
                 watch.message(f"  continuing after line {done:,}")
-                said = _written_before(long, writer)
-            if long and long.dropped:
+                outputs = _written_before(long, writer)
+            if long and long.has_discarded:
                 watch.message("  starting again: dropping an earlier unfinished output")
-            rest: Iterable[Written] = _decoded(given, writer, done)
+            rest: Iterable[Written] = _decoded(arguments, writer, done)
             typed = sys.stdout and sys.stdout.isatty()
-            if given.output or not (typed or given.stream):  # no bar among the outputs
+            if arguments.output or not (typed or arguments.stream):  # no bar among the outputs
                 rest = watch.progress("lines", rest, None if total is None else total - done)
             for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
                 file.write(text)
                 file.flush()  # for whoever reads along, and for --resume after a kill
-                if writer.judged:
-                    said.append(best)
-            if long and given.input and _digest(given.input) != began_as:
+                if writer.is_scored:
+                    outputs.append(best)
+            if long and arguments.input and _digest(arguments.input) != digest:
                 long.discard()
-                raise UserError(f"{given.input} changed while it was translated: run the same command again")
+                raise UserError(
+                    f"{arguments.input} changed while it was translated: run the same command again"
+                )
     finally:
-        if long and long.kept:
+        if long and long.is_unfinished:
             watch.message(
-                "the unfinished output is kept: to continue it, add --resume to the same command (with other "
-                "input or options it starts again)"
+                "the unfinished output is saved: to continue it, add --resume to the same command (with "
+                "other input or options it starts again)"
             )
     seconds = time.monotonic() - start
-    if given.output:
+    if arguments.output:
         speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
-        watch.message(f"{speed}, written to {given.output}")
-    if given.verbose:
+        watch.message(f"{speed}, written to {arguments.output}")
+    if arguments.verbose:
         watch.message(_programs())
     if is_main_process():
-        for line in writer.scores(said):
+        for line in writer.scores(outputs):
             watch.message(line)
 
 
-def _decoded(given: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:
+def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:
     """The outputs after the first `done` lines. Each process computes a part of every few lines."""
-    hosts, host = jax.process_count(), jax.process_index()
+    num_processes = jax.process_count()
+    process_index = jax.process_index()
 
-    def mine(numbered: Numbered) -> bool:
-        return numbered is None or (numbered[0] - done - 1) // SHARE % hosts == host
+    def is_own_share(numbered: Numbered) -> bool:
+        return numbered is None or (numbered[0] - done - 1) // SHARE % num_processes == process_index
 
-    lines = (numbered for numbered in _lines(given) if numbered is None or numbered[0] > done)
-    found = writer.of(filter(mine, lines))
-    if hosts > 1:
-        while any(parts := gathered(list(itertools.islice(found, SHARE)))):
+    lines = (numbered for numbered in _lines(arguments) if numbered is None or numbered[0] > done)
+    outputs = writer.of(filter(is_own_share, lines))
+    if num_processes > 1:
+        while any(parts := gathered(list(itertools.islice(outputs, SHARE)))):
             yield from itertools.chain.from_iterable(parts)
-    yield from (written for written in found if written)
+    yield from (written for written in outputs if written)
 
 
-def _lines(given: DecodeArguments) -> Iterator[Numbered]:
+def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
     """The numbered lines of the input; None where no other has arrived."""
-    if given.input:
-        yield from enumerate(lines_of(given), 1)
+    if arguments.input:
+        yield from enumerate(lines_of(arguments), 1)
         return
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):
@@ -108,14 +114,14 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-def _output(given: DecodeArguments, writer: Writer, job: str) -> Output:
+def _output(arguments: DecodeArguments, writer: Writer, job: str) -> Output:
     """The output for the lines. From a file to a file, it can be resumed with the same model, text and
     options."""
-    if not given.input or not given.output or is_device(given.output):
-        if given.resume:
+    if not arguments.input or not arguments.output or is_device(arguments.output):
+        if arguments.resume:
             raise UserError("--resume needs --input and --output: only files can be resumed")
-        return Output(given.output)
-    return LongOutput(given.output, job, resume=given.resume, each=writer.each)
+        return Output(arguments.output)
+    return LongOutput(arguments.output, job, resume=arguments.resume, lines_per_result=writer.lines_per_input)
 
 
 def _written_before(output: LongOutput, writer: Writer) -> list[str]:
@@ -131,5 +137,5 @@ def _written_before(output: LongOutput, writer: Writer) -> list[str]:
 
 
 def _programs() -> str:
-    kept = keep_programs()
-    return f"compiled programs are kept in {kept}" if kept else "compiled programs are not kept"
+    folder = keep_programs()
+    return f"compiled programs are cached in {folder}" if folder else "compiled programs are not cached"

@@ -39,24 +39,24 @@ def distill_main() -> int:
     return run_command(program("distill"), _distill)
 
 
-def _distill(arguments: list[str]) -> None:
+def _distill(command_line: list[str]) -> None:
     with short_options():
-        given = _parsed(arguments)
-        check_local(given.folder, "the folder")
-        distill(given.run_dir, given.folder, given.checkpoint, given.decoding, given.data)
+        arguments = _parsed(command_line)
+        check_local(arguments.folder, "the folder")
+        distill(arguments.run_dir, arguments.folder, arguments.checkpoint, arguments.decoding, arguments.data)
 
 
-def _parsed(arguments: list[str]) -> DistillArguments:
-    defaults = run_defaults(arguments)
+def _parsed(command_line: list[str]) -> DistillArguments:
+    defaults = run_defaults(command_line)
     return parse(
         DistillArguments,
-        arguments,
+        command_line,
         "distill",
         names=SEARCH,
         default=DistillArguments(
             tyro.MISSING_NONPROP,
             tyro.MISSING_NONPROP,
-            with_method(defaults.decoding, options_in(arguments), "--"),
+            with_method(defaults.decoding, options_in(command_line), "--"),
             without_locations(text_data(defaults)),
         ),
         about=(

@@ -117,8 +117,10 @@ def _open_standard_streams() -> None:
 def printable(text: object) -> str:
     """Text with control characters escaped, which a terminal would obey."""
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in str(text)
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape").decode()
+        for character in str(text)
     )
 
 

@@ -29,7 +29,8 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
     Raises:
       UserError: there is no such preset or variant, or they do not fit.
     """
-    config, train = variant(preset(name), *variants), command_for("train")
+    config = variant(preset(name), *variants)
+    train = command_for("train")
     lines = [
         f"usage: {train} [PRESET] [--variant NAME] [OPTIONS]",
         "",
@@ -44,8 +45,8 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
         lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
     chosen = ", variant ".join((name, *variants))
     lines += ["", *_wrapped(f"common options [value in preset {chosen}]:", 0)]
-    for each in variants:
-        lines += _wrapped(f"--variant {each:16} {VARIANTS[each].described}", 29)
+    for variant_name in variants:
+        lines += _wrapped(f"--variant {variant_name:16} {VARIANTS[variant_name].described}", 29)
     for option, what in options_of(config.system).common.items():
         if option != "run_dir" and not _has(config, option):  # a system from outside may have another corpus
             continue

@@ -34,33 +34,34 @@ class Export:
     """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
 
 
-def import_command(arguments: list[str]) -> None:
-    given = parse(Import, arguments, "import")
-    check_local(given.folder, "the folder")
+def import_command(command_line: list[str]) -> None:
+    arguments = parse(Import, command_line, "import")
+    check_local(arguments.folder, "the folder")
     from transformer.interop.folders import ignored_options, import_marian
 
-    run = import_marian(given.folder, given.run_dir)
-    for sentence in ignored_options(given.folder):
+    run = import_marian(arguments.folder, arguments.run_dir)
+    for sentence in ignored_options(arguments.folder):
         print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")
     print(f'Try: echo "..." | {command("decode", run.name)}')
 
 
-def export_command(arguments: list[str]) -> None:
-    given = parse(Export, arguments, "export")
-    check_local(given.folder, "the folder")
+def export_command(command_line: list[str]) -> None:
+    arguments = parse(Export, command_line, "export")
+    check_local(arguments.folder, "the folder")
     from transformer.interop.folders import CTRANSLATE2, export_marian, left_options, unnamed_languages
 
-    folder = export_marian(given.run_dir, given.folder, given.checkpoint)
-    for sentence in left_options(given.run_dir):
+    folder = export_marian(arguments.run_dir, arguments.folder, arguments.checkpoint)
+    for sentence in left_options(arguments.run_dir):
         print(f"Not exported: {sentence}")
     print(f"Written to {folder}")
-    if unknown := unnamed_languages(given.run_dir):
+    if unknown := unnamed_languages(arguments.run_dir):
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
     print(f"Try: transformers.MarianMTModel.from_pretrained({str(folder)!r})")
     if (folder / CTRANSLATE2[0]).exists():
         print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
-        names, quoted = " ".join(CTRANSLATE2), shlex.quote(str(folder))
+        names = " ".join(CTRANSLATE2)
+        quoted = shlex.quote(str(folder))
         print(f"  ct2-transformers-converter --model {quoted} --output_dir NEW --copy_files {names}")
         print("  rm NEW/shared_vocabulary.json")
 

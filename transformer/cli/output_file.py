@@ -86,8 +86,8 @@ class Output:
         os.replace(self._partial, self._path)
 
     def _not_written(self, error: OSError) -> UserError:
-        place = f"{self._option} {self._path}" if self._path else "standard output"
-        return UserError(f"cannot write {place}: {error.strerror}")
+        name = f"{self._option} {self._path}" if self._path else "standard output"
+        return UserError(f"cannot write {name}: {error.strerror}")
 
 
 class LongOutput(Output):
@@ -101,21 +101,24 @@ class LongOutput(Output):
 
     Attributes:
       done: number of results that the partial file already had.
-      kept: whether a partial file remained on leaving.
-      dropped: whether a partial file was discarded on entering.
+      is_unfinished: whether a partial file remained on leaving.
+      has_discarded: whether a partial file was discarded on entering.
     """
 
-    def __init__(self, path: Path, job: str, *, resume: bool, each: int = 1) -> None:
+    def __init__(self, path: Path, job: str, *, resume: bool, lines_per_result: int = 1) -> None:
         super().__init__(path)
         assert self._path
         name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
         self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
-        self._resume, self._each = resume, each
-        self.done, self.kept, self.dropped = 0, False, False
+        self._resume = resume
+        self._lines_per_result = lines_per_result
+        self.done = 0
+        self.is_unfinished = False
+        self.has_discarded = False
 
     def _open(self) -> TextIO:
         file = self._locked()
-        self.dropped = not self._resume and file.tell() > 0
+        self.has_discarded = not self._resume and file.tell() > 0
         file.truncate(self._whole() if self._resume else 0)
         return file
 
@@ -144,14 +147,16 @@ class LongOutput(Output):
     def lines(self) -> Iterator[str]:
         """The first line of each result so far."""
         with open(self._partial, encoding="utf-8", newline="\n") as file:
-            for line in itertools.islice(file, 0, None, self._each):
+            for line in itertools.islice(file, 0, None, self._lines_per_result):
                 yield line.removesuffix("\n")
 
     def _whole(self) -> int:
         """The size of the complete results in bytes. Sets `done`."""
         size = 0
         with open(self._partial, "rb") as file:
-            while len(lines := list(itertools.islice(file, self._each))) == self._each:
+            while (
+                len(lines := list(itertools.islice(file, self._lines_per_result))) == self._lines_per_result
+            ):
                 if not lines[-1].endswith(b"\n"):
                     break
                 size += sum(map(len, lines))
@@ -163,8 +168,8 @@ class LongOutput(Output):
         os.truncate(self._partial, 0)
 
     def _settle(self, complete: bool) -> None:
-        self.kept = not complete and self._partial.stat().st_size > 0
-        if not self.kept:
+        self.is_unfinished = not complete and self._partial.stat().st_size > 0
+        if not self.is_unfinished:
             super()._settle(complete)
         if complete:
             self._tidy()
@@ -172,7 +177,7 @@ class LongOutput(Output):
     def _tidy(self) -> None:
         """Removes what other jobs left of this output, unless one still runs."""
         assert self._path
-        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.partial"):
-            with contextlib.suppress(OSError), open(left, opener=append_flags) as file:
+        for partial in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.partial"):
+            with contextlib.suppress(OSError), open(partial, opener=append_flags) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
+                partial.unlink()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.output_file import Output
-from transformer.cli.writer import lines_given, writer_of
+from transformer.cli.writer import input_lines, writer_of
 from transformer.errors import UserError
 from transformer.text import has_text
 
@@ -19,41 +19,41 @@ FOR_LINES = (
 )
 
 
-def write_page(given: DecodeArguments) -> None:
+def write_page(arguments: DecodeArguments) -> None:
     """Writes the page of `transformer.inspection.explorer`."""
-    assert given.explore
+    assert arguments.explore
     for option in FOR_LINES:
-        if getattr(given, option):
+        if getattr(arguments, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
             )
-    if given.format != "text":
-        raise UserError(f"--format {given.format} is for lines, --explore writes a page: leave one out")
-    if given.ensemble:
+    if arguments.format != "text":
+        raise UserError(f"--format {arguments.format} is for lines, --explore writes a page: leave one out")
+    if arguments.ensemble:
         raise UserError("--explore shows one model: leave out the other runs")
-    check_files(given)
-    writer_of(given).refuse_unused(given)
+    check_files(arguments)
+    writer_of(arguments).refuse_unused(arguments)
 
-    page, what = writer_of(given).page(given)
-    with Output(given.explore, "--explore") as output:
+    page, what = writer_of(arguments).page(arguments)
+    with Output(arguments.explore, "--explore") as output:
         output.write(page.html)
-    print(f"{what}, {len(page.html) / 1e6:.1f} MB, written to {given.explore}: open it in a browser")
+    print(f"{what}, {len(page.html) / 1e6:.1f} MB, written to {arguments.explore}: open it in a browser")
 
 
-def page_of_sounds(given: DecodeArguments) -> "tuple[Explorer, str]":
+def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
     """The page of a task whose records are recordings, and what is on it."""
     from transformer.inspection.explorer import SENTENCES
     from transformer.inspection.sounds import explore_sounds
     from transformer.tasks.recordings import Recordings
     from transformer.translator.decoder import Decoder
 
-    decoder: Decoder[Recordings] = Decoder.load(given.run_dir, given.checkpoint, int8=given.int8)
-    place = given.input or Path("standard input")
-    lines = enumerate(lines_given(given), start=1)
+    decoder: Decoder[Recordings] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    manifest = arguments.input or Path("standard input")
+    lines = enumerate(input_lines(arguments), start=1)
     numbered = ((number, line) for number, line in lines if has_text(line))
     some = itertools.islice(numbered, SENTENCES)
-    records = [decoder.task.listed(line, place, number) for number, line in some]
+    records = [decoder.task.listed(line, manifest, number) for number, line in some]
     if not records:
         raise UserError("nothing to explore: the input has no line")
-    page = explore_sounds(decoder, records, n_best=given.n_best, **vars(given.decoding))
+    page = explore_sounds(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
     return page, f"{page.hypotheses} outputs of {page.sentences} lines (at most {SENTENCES})"

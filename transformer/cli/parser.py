@@ -96,7 +96,7 @@ def _value(info: StructTypeInfo, item: "dataclasses.Field[Any]") -> Any:
 
 
 def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
-    """The text of a field; of a section without one, what its options say of themselves."""
+    """The text of a field; of a section without one, the docstring of its options."""
     text = texts(kind).get(name)
     if text is None and dataclasses.is_dataclass(value):
         return paragraphs(value.__doc__ or "")
@@ -111,20 +111,20 @@ def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
 def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
     """The docstrings of a dataclass's fields, in paragraphs. A field that a subclass repeats without one has
     that of the class below."""
-    found = {}
-    for each in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+    docstrings = {}
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
         try:
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError):  # defined where there is no file
             continue
         assert isinstance(definition, ast.ClassDef)
         for field, after in itertools.pairwise(definition.body):
             match field, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = paragraphs(text)
-    return found
+                    docstrings[name] = paragraphs(text)
+    return docstrings
 
 
 def paragraphs(text: str) -> str:
     """A docstring without indentation, each paragraph on one line."""
-    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", text.strip()))
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip()))

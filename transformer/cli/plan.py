@@ -21,28 +21,29 @@ PAPER = "Table 2: base 3.3e18, big 2.3e19"
 
 @dataclass(frozen=True)
 class PlanArguments:
-    """What `--plan` was given."""
+    """The options of `--plan`."""
 
     machine: str
     json: Path | None
     limits: Limits
 
 
-def print_plan(config: Config, given: PlanArguments, about: str) -> None:
+def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
     """Compiles, and prints the plan; writes it as JSON if asked to."""
-    watch, place = ProgressReporter(), machine(given.machine)
-    for name, limit in (("minutes", given.limits.minutes), ("gigabytes", given.limits.gigabytes)):
+    watch = ProgressReporter()
+    target = machine(arguments.machine)
+    for name, limit in (("minutes", arguments.limits.minutes), ("gigabytes", arguments.limits.gigabytes)):
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
-    if given.json:
+    if arguments.json:
         try:  # permission bits are not enough on every file system
-            tempfile.TemporaryFile(dir=given.json.absolute().parent).close()
+            tempfile.TemporaryFile(dir=arguments.json.absolute().parent).close()
         except OSError:
-            raise _unwritable(given.json) from None
-        if given.json.is_dir():
-            raise _unwritable(given.json)
+            raise _unwritable(arguments.json) from None
+        if arguments.json.is_dir():
+            raise _unwritable(arguments.json)
     watch.message(about)
-    watch.message(f"Compiling for {place}. This takes minutes; nothing runs there.")
+    watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
 
     @contextlib.contextmanager
     def show(what: str) -> Iterator[None]:
@@ -51,62 +52,66 @@ def print_plan(config: Config, given: PlanArguments, about: str) -> None:
             yield
         watch.message(f"  {what}: {time.monotonic() - start:.0f} s")
 
-    found = plan(config, place, given.limits, show)
-    watch.result(f"Plan for {place}", rows(config, found))
-    if given.json:
-        write_whole(given.json, json.dumps(found, indent=2) + "\n")
-        watch.message(f"written to {given.json}")
+    estimate = plan(config, target, arguments.limits, show)
+    watch.result(f"Plan for {target}", rows(config, estimate))
+    if arguments.json:
+        write_whole(arguments.json, json.dumps(estimate, indent=2) + "\n")
+        watch.message(f"written to {arguments.json}")
 
 
 def _unwritable(path: Path) -> UserError:
-    return UserError(f"--plan-json {path}: cannot be written: name a file in a folder that is there")
+    return UserError(f"--plan-json {path}: cannot be written: name a file in a folder that exists")
 
 
-def rows(config: Config, found: Json) -> list[tuple[str, str]]:
+def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
     """The plan as a table."""
-    step, search, mesh = found["step"], found["search"], MeshConfig(**found["layout"])
+    step = estimate["step"]
+    mesh = MeshConfig(**estimate["layout"])
     chosen = " (chosen: replicas do not fit)" if mesh != config.mesh else ""
-    devices = f"{found['devices']} x {step['device']}"
+    devices = f"{estimate['devices']} x {step['device']}"
     counted = config.data.counted
     kind = "packed rows" if step["batching"] == "packed" else "rows"
-    told = [
+    table = [
         ("devices", devices),
         ("layout", described(mesh) + chosen),
         ("products", step["dtype"]),
-        ("batch", f"{found['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
+        ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
     if not step["limit"]:
         pass
-    elif found["largest_batch"]:
-        told.append(
-            ("largest batch that fits", f"about {found['largest_batch']:,} {counted} (from two sizes)")
+    elif estimate["largest_batch"]:
+        table.append(
+            ("largest batch that fits", f"about {estimate['largest_batch']:,} {counted} (from two sizes)")
         )
     else:
-        told.append(("largest batch that fits", "none: not even one row on each device"))
+        table.append(("largest batch that fits", "none: not even one row on each device"))
     if "collectives" in step:
-        sent = sum(each["sent"] for each in step["collectives"])
-        told.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
+        sent = sum(transfer["sent"] for transfer in step["collectives"])
+        table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
     if "seconds" in step:
         seconds = step["seconds"]
         title = f"an update (estimate{', a lower bound' * (step['estimated'] > 0.5)})"
-        lasting = [duration(3600 * hours) for hours in found["hours"]]
-        told += [
-            (title, span([seconds[each] * 1e3 for each in ("fastest", "slowest")], "ms")),
-            (f"{counted}/s (estimate)", span(found[f"{counted}_per_second"])),
-            ("batches, by one thread here", f"{found['input_per_second']:,.0f} {counted}/s (measured)"),
-            ("share of the peak (estimate)", span([100 * x for x in found["share_of_peak"]], "%")),
+        lasting = [duration(3600 * hours) for hours in estimate["hours"]]
+        table += [
+            (title, span([seconds[bound] * 1e3 for bound in ("fastest", "slowest")], "ms")),
+            (f"{counted}/s (estimate)", span(estimate[f"{counted}_per_second"])),
+            ("batches, by one thread here", f"{estimate['input_per_second']:,.0f} {counted}/s (measured)"),
+            ("share of the peak (estimate)", span([100 * x for x in estimate["share_of_peak"]], "%")),
             ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
-            ("training (estimate)", f"{found['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}"),
+            (
+                "training (estimate)",
+                f"{estimate['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}",
+            ),
         ]
-    if faster := found.get("faster"):
-        gains = [f"{each['option']} ({each['times']:.2f} times the {counted}/s)" for each in faster]
-        told.append(("faster (estimate)", ", ".join(gains)))
+    if faster := estimate.get("faster"):
+        gains = [f"{change['option']} ({change['times']:.2f} times the {counted}/s)" for change in faster]
+        table.append(("faster (estimate)", ", ".join(gains)))
     if step["batching"] == "buckets" and step["packs"] and "seconds" in step:
-        told.append(("without padding", "--data.batching packed (the figures above count padding as work)"))
-    told.append(("training, FLOPs", f"{found['training_flops']:.2g} ({PAPER})"))
-    told.append(("search of one device", searching(config, search)))
-    return told
+        table.append(("without padding", "--data.batching packed (the figures above count padding as work)"))
+    table.append(("training, FLOPs", f"{estimate['training_flops']:.2g} ({PAPER})"))
+    table.append(("search of one device", searching(config, estimate["search"])))
+    return table
 
 
 def memory(program: Json) -> str:
@@ -128,8 +133,8 @@ def memory(program: Json) -> str:
 def kinds(step: Json) -> str:
     """The transfers by kind."""
     sums: dict[str, float] = {}
-    for each in step["collectives"]:
-        sums[each["kind"]] = sums.get(each["kind"], 0) + each["sent"]
+    for transfer in step["collectives"]:
+        sums[transfer["kind"]] = sums.get(transfer["kind"], 0) + transfer["sent"]
     parts = [f"{kind} {sent / 1e6:,.0f}" for kind, sent in sums.items()]
     return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 

@@ -28,22 +28,22 @@ def report_main() -> int:
     return run_command(program("report"), _report)
 
 
-def _report(arguments: list[str]) -> None:
-    given = parse(ReportArguments, arguments, "report")
+def _report(command_line: list[str]) -> None:
+    arguments = parse(ReportArguments, command_line, "report")
     from transformer.runs.report import write_comparison, write_report
 
-    if not given.run_dirs:
+    if not arguments.run_dirs:
         raise UserError(f"no run directory: {program('report')} RUN [RUN ...]")
-    if len(given.run_dirs) == 1 and given.output:
+    if len(arguments.run_dirs) == 1 and arguments.output:
         raise UserError("--output is for several runs: the page of one is RUN/report.html")
-    page = given.output or Path("comparison.html")
+    page = arguments.output or Path("comparison.html")
     check_local(page, "--output")
     try:
-        if len(given.run_dirs) == 1:
-            page = write_report(given.run_dirs[0])
+        if len(arguments.run_dirs) == 1:
+            page = write_report(arguments.run_dirs[0])
         else:
-            write_comparison(given.run_dirs, page)
+            write_comparison(arguments.run_dirs, page)
     except OSError as error:
-        where = given.run_dirs[0] if len(given.run_dirs) == 1 else f"--output {page}"
+        where = arguments.run_dirs[0] if len(arguments.run_dirs) == 1 else f"--output {page}"
         raise UserError(f"cannot write {where}: {error.strerror}") from error
     print(f"Written to {display_path(page)}")

@@ -17,11 +17,13 @@ class Texts(Writer):
     does = "writes text"
     uses: ClassVar[tuple[str, ...]] = ("alignments", "token_scores")
     formats = ("text", "scores", "json")
+    outputs_key = "hypotheses"
+    """Of the outputs in a JSON object."""
 
     @property
     def extras(self) -> Extras:
         """What is asked of each output besides text and score."""
-        return Extras(self.given.alignments, self.given.token_scores, self.given.times)
+        return Extras(self.arguments.alignments, self.arguments.token_scores, self.arguments.times)
 
     @property
     def job(self) -> list[str]:
@@ -42,10 +44,10 @@ class Texts(Writer):
 
     def text(self, number: int, line: str, outputs: Sequence[Any]) -> str:
         """What is written for a line."""
-        if self.given.format != "json":
+        if self.arguments.format != "json":
             return self.lines(outputs)
         about = {"line": number, **self.input_fields(line)}
-        about["hypotheses"] = [self.output_fields(output) for output in outputs]
+        about[self.outputs_key] = [self.output_fields(output) for output in outputs]
         return json.dumps(about, ensure_ascii=False) + "\n"
 
     def input_fields(self, line: str) -> Json:
@@ -64,7 +66,7 @@ class Texts(Writer):
         return fields
 
     def read_object(self, about: Json) -> str:
-        return str(about["hypotheses"][0]["text"])
+        return str(about[self.outputs_key][0]["text"])
 
 
 WRITER = Texts

@@ -27,38 +27,39 @@ def train_main() -> int:
     return run_command(program("train"), _train)
 
 
-def _train(arguments: list[str]) -> None:
-    line = TrainLine.of(arguments)
+def _train(command_line: list[str]) -> None:
+    line = TrainLine.of(command_line)
     if line.lists_presets or line.wants_help:
         _print_help(line)
         return
     if line.resumes and _is_run(line.resumes):
-        given, about = _continued(line, Path(line.resumes)), f"Resuming {display_path(line.resumes)}"
+        arguments = _continued(line, Path(line.resumes))
+        about = f"Resuming {display_path(line.resumes)}"
     else:
-        given, about = _initial_arguments(line)
+        arguments, about = _initial_arguments(line)
 
-    if given.plan is not None:
+    if arguments.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
         from transformer.plan.plan import Limits
 
-        limits = Limits(given.plan_minutes, given.plan_gigabytes)
-        print_plan(given.config, PlanArguments(given.plan, given.plan_json, limits), about)
+        limits = Limits(arguments.plan_minutes, arguments.plan_gigabytes)
+        print_plan(arguments.config, PlanArguments(arguments.plan, arguments.plan_json, limits), about)
         return
 
     from transformer.runs.config_json import to_json
     from transformer.runtime.hosts import join
 
-    join(given.hosts)
-    if given.verbose:
-        about += "\n" + printable(to_json(given.config))
+    join(arguments.hosts)
+    if arguments.verbose:
+        about += "\n" + printable(to_json(arguments.config))
 
     from transformer.trainer.train import train
 
-    train(given.config, given.run_dir, about=about, profile=given.profile)
+    train(arguments.config, arguments.run_dir, about=about, profile=arguments.profile)
 
 
 def _is_run(path: str) -> bool:
-    """Whether a run directory is there."""
+    """Whether a run directory exists."""
     from transformer.data.remote import has
 
     return has(path, "config.json")
@@ -78,25 +79,25 @@ def _print_help(line: TrainLine) -> None:
 
 
 def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
-    """Parses the command line of a new run, with a preset's options as defaults; and what to say of it."""
+    """Parses the command line of a new run, with a preset's options as defaults; and the message about it."""
     from transformer.cli.train_arguments import parse_train
 
     default = _default(line)
-    given = parse_train(line, default)
+    arguments = parse_train(line, default)
     if line.parent:
-        _check_vocabulary(given.config.data, default.data)
+        _check_vocabulary(arguments.config.data, default.data)
     if line.preset == FINE_TUNE and not line.has_text:
         pair = isinstance(default.data, DataConfig)
         options = "--data.train-source and --data.train-target" if pair else "--data.train"
         raise UserError(f"--init-from needs a training text: give {options}")
     base = preset(line.preset) if line.parent else default
-    about = announced(given.config, base, ", variant ".join((line.preset, *line.variants)))
+    about = announced(arguments.config, base, ", variant ".join((line.preset, *line.variants)))
     if line.is_named and line.preset.startswith(("tiny", "multi30k")) and not line.has_text:
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
-    if line.resumes and given.run_dir:
+    if line.resumes and arguments.run_dir:
         text = "" if line.has_text else " on a built-in corpus, since no text is given"
-        about = f"{display_path(given.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
-    return given, about
+        about = f"{display_path(arguments.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
+    return arguments, about
 
 
 def _default(line: TrainLine) -> Config:
@@ -109,7 +110,7 @@ def _default(line: TrainLine) -> Config:
     """
     config = preset(line.preset)
     if line.parent:
-        config = _begun_from(line.parent, config, network=line.preset == FINE_TUNE)
+        config = _initialised_from(line.parent, config, network=line.preset == FINE_TUNE)
     config = variant(config, *line.variants)
     continuing = [f"variant {name}" for name in line.variants if VARIANTS[name].continues]
     if line.preset == FINE_TUNE:
@@ -126,12 +127,12 @@ def _continued(line: TrainLine, run_dir: Path) -> "TrainArguments":
     from transformer.runs.run import Run
 
     run = Run(run_dir)
-    given = parse_train(line, without_locations(run.config))
-    config = completed(given.config, run.config, run_dir, begun=bool(run.checkpoints.steps()))
-    return dataclasses.replace(given, config=config)
+    arguments = parse_train(line, without_locations(run.config))
+    config = completed(arguments.config, run.config, run_dir, has_checkpoint=bool(run.checkpoints.steps()))
+    return dataclasses.replace(arguments, config=config)
 
 
-def _begun_from(run_dir: str, default: Config, network: bool) -> Config:
+def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
     """The config with the vocabulary of the run to initialise from and, if requested, its network and search
     options."""
     from transformer.runs.run import Run

@@ -44,11 +44,12 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
     Raises:
       UserError: an option does not exist, or does not go together with another one.
     """
-    steps, epochs = "--training.steps", "--training.epochs"
+    steps = "--training.steps"
+    epochs = "--training.epochs"
     if steps in line.options and epochs in line.options:
         raise UserError(f"{epochs} and {steps} are both the length of training: leave one of them out")
     decoding = with_method(default.decoding, line.options, "--decoding.")
-    given = parse(
+    arguments = parse(
         TrainArguments,
         list(line.words),
         "train [PRESET] [--variant NAME]",
@@ -59,14 +60,14 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
         ),
         names=TRAINING,
     )
-    _check(given)
-    return given
+    _check(arguments)
+    return arguments
 
 
-def _check(given: TrainArguments) -> None:
+def _check(arguments: TrainArguments) -> None:
     """Raises UserError if options outside the config do not go together."""
     for name in ("plan_json", "plan_minutes", "plan_gigabytes"):
-        if given.plan is None and getattr(given, name) != getattr(TrainArguments, name):
+        if arguments.plan is None and getattr(arguments, name) != getattr(TrainArguments, name):
             raise UserError(f"--{name.replace('_', '-')} needs --plan, such as --plan v5e:2x4")
-    if given.profile < 0:
-        raise UserError(f"--profile {given.profile}: must be a number of updates")
+    if arguments.profile < 0:
+        raise UserError(f"--profile {arguments.profile}: must be a number of updates")

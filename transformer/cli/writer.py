@@ -38,7 +38,7 @@ class Writer:
     """Outputs of any task, one line for each line of input.
 
     Args:
-      given: the command line.
+      arguments: the command line.
 
     Raises:
       UserError: the run is missing or damaged, or an option is wrong for its task.
@@ -52,42 +52,42 @@ class Writer:
     """Where others of them are to be had."""
     formats: ClassVar[tuple[str, ...]] = ("text",)
     """The values of --format that it has; those besides text are for texts with scores."""
-    judged = False
+    is_scored = False
     """Whether the outputs are compared with references."""
 
-    def __init__(self, given: DecodeArguments) -> None:
-        self.given, self.options = given, vars(given.decoding)
-        self.refuse_unused(given)
-        self.n_best = given.n_best or 1
-        self.each = 1 if given.format == "json" else self.n_best
+    def __init__(self, arguments: DecodeArguments) -> None:
+        self.arguments, self.options = arguments, vars(arguments.decoding)
+        self.refuse_unused(arguments)
+        self.n_best = arguments.n_best or 1
+        self.lines_per_input = 1 if arguments.format == "json" else self.n_best
         """Lines of output for a line of input."""
-        self.decoder = self.load(given.run_dir, given.checkpoint, given.int8)
-        self.decoder.settings(given.n_best, self.options)  # refuses invalid options
+        self.decoder = self.load(arguments.run_dir, arguments.checkpoint, arguments.int8)
+        self.decoder.settings(arguments.n_best, self.options)  # refuses invalid options
 
     @classmethod
-    def refuse_unused(cls, given: DecodeArguments) -> None:
+    def refuse_unused(cls, arguments: DecodeArguments) -> None:
         """Raises UserError if an option is given that its task has no use for."""
         for option in OF_SOME_TASKS:
             if option not in cls.uses:
-                refuse(given, (option,), cls.instead.get(option, f"{given.run_dir} {cls.does}"))
-        if given.format not in cls.formats:
-            raise UserError(f"--format {given.format}: {given.run_dir} {cls.does}; leave it out")
-        if cls.formats == ("text",) and given.n_best not in (None, 1):
-            raise UserError(f"--n-best {given.n_best}: {given.run_dir} {cls.does}; leave it out")
-        if given.format != "json":
+                refuse(arguments, (option,), cls.instead.get(option, f"{arguments.run_dir} {cls.does}"))
+        if arguments.format not in cls.formats:
+            raise UserError(f"--format {arguments.format}: {arguments.run_dir} {cls.does}; leave it out")
+        if cls.formats == ("text",) and arguments.n_best not in (None, 1):
+            raise UserError(f"--n-best {arguments.n_best}: {arguments.run_dir} {cls.does}; leave it out")
+        if arguments.format != "json":
             for option in OF_JSON:
-                if getattr(given, option):
+                if getattr(arguments, option):
                     name = option.replace("_", "-")
                     raise UserError(f"--{name} needs --format json: the text formats do not have them")
 
     @classmethod
-    def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
+    def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
         """The page of --explore, and what is on it.
 
         Raises:
           UserError: there is none for its task, or nothing to explore.
         """
-        raise UserError(f"--explore: {given.run_dir} {cls.does}; leave it out")
+        raise UserError(f"--explore: {arguments.run_dir} {cls.does}; leave it out")
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
@@ -96,8 +96,8 @@ class Writer:
     @property
     def job(self) -> list[str]:
         """What determines the outputs, besides the input."""
-        given = self.given
-        return [repr([self.decoder.fingerprint(), given.n_best, given.format, given.decoding])]
+        arguments = self.arguments
+        return [repr([self.decoder.fingerprint(), arguments.n_best, arguments.format, arguments.decoding])]
 
     def claim(self, job: str, total: int | None) -> None:
         """Prepares to write files beside the output.
@@ -107,7 +107,7 @@ class Writer:
           total: number of lines, if it is known.
 
         Raises:
-          UserError: one of them is there, and not of this job.
+          UserError: one of them exists, and is not of this job.
         """
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
@@ -133,15 +133,15 @@ class Writer:
         many: the only output for an empty input is repeated."""
         padded = [*outputs, *[outputs[-1]] * (self.n_best - len(outputs))]
         texts = [self.decoder.task.line(output) for output in padded]
-        if self.given.format == "scores":
+        if self.arguments.format == "scores":
             texts = [f"{output.score:.4f}\t{text}" for output, text in zip(padded, texts, strict=True)]
         return "".join(f"{text}\n" for text in texts)
 
     def read(self, line: str) -> str:
         """The output in a line that was written before, as scores read it."""
-        if self.given.format == "json":
+        if self.arguments.format == "json":
             return self.read_object(parse_object(line))
-        return line.partition("\t")[2] if self.given.format == "scores" else line
+        return line.partition("\t")[2] if self.arguments.format == "scores" else line
 
     def read_object(self, about: Json) -> str:
         """The output in a JSON object."""
@@ -152,32 +152,32 @@ class Writer:
         return []
 
 
-def writer_of(given: DecodeArguments) -> type[Writer]:
+def writer_of(arguments: DecodeArguments) -> type[Writer]:
     """The writer of the run's task.
 
     Raises:
       UserError: it is not for the command line.
     """
-    system = Run(given.run_dir).config.system
+    system = Run(arguments.run_dir).config.system
     task = find_system(system).task
     if not issubclass(task, Lines):
-        raise UserError(f"{given.run_dir}: system {system} does not read lines of text")
+        raise UserError(f"{arguments.run_dir}: system {system} does not read lines of text")
     writer: type[Writer] = importlib.import_module(task.writer).WRITER
     return writer
 
 
-def lines_given(given: DecodeArguments) -> Iterator[str]:
+def input_lines(arguments: DecodeArguments) -> Iterator[str]:
     """The lines of the input, or of standard input as they are typed."""
-    lines = lines_of(given) if given.input else standard_input(patient=True)
+    lines = lines_of(arguments) if arguments.input else standard_input(patient=True)
     yield from (line for line in lines if line is not None)
 
 
-def refuse(given: DecodeArguments, options: Sequence[str], why: str) -> None:
-    """Raises UserError if one of these options is given."""
+def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:
+    """Raises UserError if one of these options is arguments."""
     for option in options:
-        if option == "ensemble" and given.ensemble:
-            raise UserError(f"{given.ensemble[0]}: {why}; name one run")
-        if getattr(given, option):
+        if option == "ensemble" and arguments.ensemble:
+            raise UserError(f"{arguments.ensemble[0]}: {why}; name one run")
+        if getattr(arguments, option):
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
 
 

@@ -38,36 +38,37 @@ def without_locations(config: C) -> C:
     return _replaced(config, dict.fromkeys(locations(config)))
 
 
-def check_given(given: dict[str, Path], stored: dict[str, Path], run_dir: Path) -> None:
+def check_given(option_paths: dict[str, Path], stored_paths: dict[str, Path], run_dir: Path) -> None:
     """Raises UserError if a stored path that would be opened was not given again."""
-    wanted = {name: path for name, path in stored.items() if name.split(".")[-1] not in NOT_OPENED}
-    if missing := wanted.keys() - given.keys():
+    needed = {name: path for name, path in stored_paths.items() if name.split(".")[-1] not in NOT_OPENED}
+    if missing := needed.keys() - option_paths.keys():
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
         raise UserError(
             f"{display_path(run_dir)}: give {options} again, since paths stored in a run directory are "
-            f"not opened by default. It was started with{as_options(wanted)}"
+            f"not opened by default. It was started with{as_options(needed)}"
         )
 
 
-def completed(given: Config, stored: Config, run_dir: Path, begun: bool) -> Config:
+def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: bool) -> Config:
     """The config to continue a run with.
 
     Args:
-      given: the command line's, parsed with `without_locations(stored)` as the default.
+      config: the command line's, parsed with `without_locations(stored)` as the default.
       stored: the run's.
       run_dir: for the message.
-      begun: whether it has a checkpoint; then `training.init_from` is not opened either.
+      has_checkpoint: whether it has a checkpoint; then `training.init_from` is not opened either.
 
     Raises:
       UserError: a path that would be opened was not given again.
     """
-    told, before = locations(given), locations(stored)
-    before.pop("data.cache_dir", None)
-    kept = {name: path for name, path in before.items() if name.split(".")[-1] in NOT_OPENED}
-    if begun and "training.init_from" in before:
-        kept["training.init_from"] = before.pop("training.init_from")
-    check_given(told, before, run_dir)
-    return _replaced(given, {name: path for name, path in kept.items() if name not in told})
+    option_paths = locations(config)
+    stored_paths = locations(stored)
+    stored_paths.pop("data.cache_dir", None)
+    unopened = {name: path for name, path in stored_paths.items() if name.split(".")[-1] in NOT_OPENED}
+    if has_checkpoint and "training.init_from" in stored_paths:
+        unopened["training.init_from"] = stored_paths.pop("training.init_from")
+    check_given(option_paths, stored_paths, run_dir)
+    return _replaced(config, {name: path for name, path in unopened.items() if name not in option_paths})
 
 
 def _replaced(config: C, values: dict[str, Path | None]) -> C:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, lines_given, refuse
+from transformer.cli.writer import Numbered, Written, input_lines, refuse
 from transformer.errors import UserError
 from transformer.files import Json
 from transformer.systems.language_model.api import Generator, before
@@ -23,36 +23,37 @@ class Generations(Texts):
 
     does = "continues text and does not translate"
     uses = ("until", "stream")
+    outputs_key = "outputs"
     instead: ClassVar = {"token_scores": "scores of tokens are in Generator.score"}
     generator: Generator
 
     @classmethod
-    def page(cls, given: DecodeArguments) -> "tuple[Explorer, str]":
+    def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
         from transformer.inspection.explorer import SENTENCES
         from transformer.systems.language_model.page import explore_texts
 
-        generator = Generator.load(given.run_dir, given.checkpoint, int8=given.int8)
-        prompts = list(itertools.islice(map(generator.task.record, lines_given(given)), SENTENCES))
+        generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+        prompts = list(itertools.islice(map(generator.task.record, input_lines(arguments)), SENTENCES))
         if not prompts:
             raise UserError("nothing to explore: the input has no line")
-        options = vars(given.decoding)
-        page = explore_texts(generator, prompts, n_best=given.n_best, **options)
+        options = vars(arguments.decoding)
+        page = explore_texts(generator, prompts, n_best=arguments.n_best, **options)
         return page, f"{page.hypotheses} texts after {page.sentences} prompts (at most {SENTENCES})"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""
-        given = self.given
-        if not all(given.until):
+        arguments = self.arguments
+        if not all(arguments.until):
             raise UserError("--until '': every text contains it; name what the output should end before")
-        if given.stream:
+        if arguments.stream:
             length = self.options.pop("extra_length")  # no search is that long
             assert isinstance(length, int)
             self.length = length
-            refuse(given, ("output", "n_best"), "--stream shows one output of each prompt while it grows")
-            if given.format != "text":
-                refuse(given, ("format",), "--stream shows text")
+            refuse(arguments, ("output", "n_best"), "--stream shows one output of each prompt while it grows")
+            if arguments.format != "text":
+                refuse(arguments, ("format",), "--stream shows text")
         self.generator = Generator.load(run_dir, checkpoint, int8=int8)
-        self.until = [self.generator.task.record(text) for text in given.until]
+        self.until = [self.generator.task.record(text) for text in arguments.until]
         return self.generator
 
     @property
@@ -60,7 +61,7 @@ class Generations(Texts):
         return [*super().job, repr(self.until)]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        if not self.given.stream:
+        if not self.arguments.stream:
             return super().of(lines)
         return itertools.chain.from_iterable(self._streamed(*numbered) for numbered in lines if numbered)
 

@@ -29,25 +29,25 @@ class Transcriptions(Texts):
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
         """The trained model, and the texts to compare with."""
         self.references = self._references()
-        self.judged = self.references is not None
-        check_libraries(("soundfile", "soxr", *["jiwer"] * self.judged), f"hearing with {run_dir}")
+        self.is_scored = self.references is not None
+        check_libraries(("soundfile", "soxr", *["jiwer"] * self.is_scored), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
         return self.transcriber
 
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
-        if self.given.reference:
-            return [*self._texts(self.given.reference)]
-        if not self.given.input or is_recording(self.given.input):
+        if self.arguments.reference:
+            return [*self._texts(self.arguments.reference)]
+        if not self.arguments.input or is_recording(self.arguments.input):
             return None
-        columns = [line.partition("\t") for line in lines_of(self.given)]
+        columns = [line.partition("\t") for line in lines_of(self.arguments)]
         if missing := sum(not tab for _, tab, _ in columns):
             if missing < len(columns):
                 log.warning(
                     "no error rates: %d of %d lines of %s have no text",
                     missing,
                     len(columns),
-                    self.given.input,
+                    self.arguments.input,
                 )
             return None
         return [text.strip() if has_text(text) else "" for _, _, text in columns] or None
@@ -63,16 +63,16 @@ class Transcriptions(Texts):
             yield without_invisible(line)
 
     def record(self, number: int, line: str) -> Recording:
-        return self.transcriber.task.listed(line, self.given.input or Path("standard input"), number)
+        return self.transcriber.task.listed(line, self.arguments.input or Path("standard input"), number)
 
     def input_fields(self, line: str) -> Json:
-        whole = self.given.input and is_recording(self.given.input)
+        whole = self.arguments.input and is_recording(self.arguments.input)
         name, tab, text = (line, "", "") if whole else line.partition("\t")
         return {"recording": readable(name)} | ({"text": text} if tab else {})
 
     def output_fields(self, output: Transcript) -> Json:
         fields = super().output_fields(output)
-        if self.given.times:
+        if self.arguments.times:
             fields["words"] = [
                 {"word": word.text, "start": word.start, "end": word.end} for word in output.words
             ]

@@ -37,19 +37,19 @@ class Utterances(Writer):
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
         """The trained model."""
-        given = self.given
-        if not given.output:
+        arguments = self.arguments
+        if not arguments.output:
             raise UserError(
                 "--output FILE is missing: recordings are written beside it, and it lists them, such as "
                 "--output spoken/list.tsv"
             )
-        if is_device(given.output):
-            raise UserError(f"--output {given.output} must be a file: recordings are written beside it")
-        self.place = Path(os.path.realpath(given.output))
+        if is_device(arguments.output):
+            raise UserError(f"--output {arguments.output} must be a file: recordings are written beside it")
+        self.manifest = Path(os.path.realpath(arguments.output))
         check_libraries(("soundfile",), f"speaking with {run_dir}")
         self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
-        if given.pronunciation:
-            self.voice.pronunciation = Translator.load(given.pronunciation)
+        if arguments.pronunciation:
+            self.voice.pronunciation = Translator.load(arguments.pronunciation)
         return self.voice
 
     @property
@@ -60,10 +60,10 @@ class Utterances(Writer):
     def claim(self, job: str, total: int | None) -> None:
         self.comment = f"synthetic speech {hashlib.blake2b(job.encode(), digest_size=8).hexdigest()}"
         self.is_known = bool(job)
-        for name in sorted(os.listdir(self.place.parent)):
+        for name in sorted(os.listdir(self.manifest.parent)):
             match = self._pattern.fullmatch(name)
             if match and (total is None or int(match[1]) <= total):
-                self._check(self.place.with_name(name))
+                self._check(self.manifest.with_name(name))
 
     def _check(self, path: Path) -> None:
         """Raises UserError if a recording would replace a file that is not of this job."""
@@ -80,60 +80,62 @@ class Utterances(Writer):
             )
 
     def _path(self, number: int) -> Path:
-        return self.place.with_name(f"{self.place.stem}-{number:04}.wav")
+        return self.manifest.with_name(f"{self.manifest.stem}-{number:04}.wav")
 
     @property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile(re.escape(self.place.stem) + r"-(\d{4,})\.wav", re.ASCII)
+        return re.compile(re.escape(self.manifest.stem) + r"-(\d{4,})\.wav", re.ASCII)
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        task, waiting = self.decoder.task, deque[tuple[int, str]]()
+        task = self.decoder.task
+        waiting = deque[tuple[int, str]]()
 
         def remembered() -> Iterator[Numbered]:
-            for given in lines:
-                if given:
-                    waiting.append(given)
-                yield given
+            for numbered in lines:
+                if numbered:
+                    waiting.append(numbered)
+                yield numbered
 
         pronounced = self._pronounced(remembered())
-        records = (given and (given[0], task.written_for(*given[1])) for given in pronounced)
-        for found in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
-            if found is None:
+        records = (numbered and (numbered[0], task.written_for(*numbered[1])) for numbered in pronounced)
+        for outputs in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
+            if outputs is None:
                 yield None
                 continue
             number, text = waiting.popleft()
             path = self._path(number)
-            self._write(path, number, found[0])
+            self._write(path, number, outputs[0])
             yield f"{path.name}\t{text}\n", ""
 
     def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, tuple[str, str]] | None]:
         """What is to be spoken, as the run of --pronunciation translates it, and the line."""
-        first, waiting = self.voice.pronunciation, deque[tuple[int, str]]()
+        first = self.voice.pronunciation
+        waiting = deque[tuple[int, str]]()
         if first is None:
-            yield from (given and (given[0], (given[1], "")) for given in lines)
+            yield from (numbered and (numbered[0], (numbered[1], "")) for numbered in lines)
             return
 
         def records() -> Iterator[tuple[int, Any] | None]:
-            for given in lines:
-                if given:
-                    waiting.append(given)
-                yield given and (given[0], first.task.record(given[1]))
+            for numbered in lines:
+                if numbered:
+                    waiting.append(numbered)
+                yield numbered and (numbered[0], first.task.record(numbered[1]))
 
-        for found in first.outputs(records(), first.settings(1, {}), 1):
-            if found is None:
+        for outputs in first.outputs(records(), first.settings(1, {}), 1):
+            if outputs is None:
                 yield None
                 continue
             number, line = waiting.popleft()
-            yield number, (found[0].text, line)
+            yield number, (outputs[0].text, line)
 
-    def _write(self, path: Path, number: int, said: Utterance) -> None:
+    def _write(self, path: Path, number: int, utterance: Utterance) -> None:
         self._check(path)
-        if not len(said.features):
+        if not len(utterance.features):
             log.warning("line %d is empty: %.1f s of silence are written", number, SILENCE / RATE)
-        elif not said.stopped:
-            log.warning("line %d: cut after %.2f s; see --max-length", number, said.seconds)
+        elif not utterance.stopped:
+            log.warning("line %d: truncated after %.2f s; see --max-length", number, utterance.seconds)
         try:
-            wave = said.wave
+            wave = utterance.wave
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
         write_audio(path, wave if len(wave) else np.zeros(SILENCE, np.float32), comment=self.comment)
