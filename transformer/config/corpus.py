@@ -165,4 +165,4 @@ class DataConfig(CorpusConfig):
     def direction(self) -> str:
         """The languages for people, such as "en to de"; empty if both are unknown."""
         languages = self.languages
-        return " to ".join(each or "unknown" for each in languages) if any(languages) else ""
+        return " to ".join(language or "unknown" for language in languages) if any(languages) else ""

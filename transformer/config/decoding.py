@@ -225,8 +225,8 @@ def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> Dec
     shared = names_of(kind) & names_of(type(current))
     if kind is not type(current):
         shared &= names_of(DecodingConfig) - {"method"}
-    kept = {name: getattr(current, name) for name in shared}
-    return kind(**{"method": method} | kept | dict(values))
+    shared_values = {name: getattr(current, name) for name in shared}
+    return kind(**{"method": method} | shared_values | dict(values))
 
 
 def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: str) -> None:

@@ -36,8 +36,8 @@ class HostsConfig:
     """Seconds without a sign of life after which a process counts as lost, and the others end."""
 
     def __post_init__(self) -> None:
-        told = (self.coordinator, self.processes, self.process)
-        if None in told and told != (None, None, None):
+        options = (self.coordinator, self.processes, self.process)
+        if None in options and options != (None, None, None):
             raise UserError(
                 "--hosts.coordinator, --hosts.processes and --hosts.process: give all three, or none"
             )

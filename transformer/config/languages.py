@@ -26,8 +26,8 @@ def language_of(path: Path | str | None) -> str | None:
     """The language that the last suffix of a file's name is, such as `de` of `train.de`; None if it is none,
     as of `train.txt`."""
     suffix = Path(path).suffix[1:] if path else ""
-    found = _SUFFIX.fullmatch(suffix)
-    return suffix if found and (found[1] is None or found[1] in _ISO_639_1.split()) else None
+    match = _SUFFIX.fullmatch(suffix)
+    return suffix if match and (match[1] is None or match[1] in _ISO_639_1.split()) else None
 
 
 def written_as(code: str | None) -> str:

@@ -132,7 +132,7 @@ def check_idle(config: Any) -> None:
         value = getattr(options, switch)
         if value in needed if needed else value:
             continue
-        wanted = f"--{part}.{switch} {needed[0]}" if needed else f"--{part}.{switch}, which is 0"
+        required = f"--{part}.{switch} {needed[0]}" if needed else f"--{part}.{switch}, which is 0"
         for name in idle:
             if getattr(options, name) != getattr(type(options)(), name):
-                raise UserError(f"--{part}.{name.replace('_', '-')}: it has no effect without {wanted}")
+                raise UserError(f"--{part}.{name.replace('_', '-')}: it has no effect without {required}")

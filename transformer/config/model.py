@@ -279,7 +279,7 @@ class TransformerConfig(StackConfig):
     """What the encoder has otherwise than the decoder."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
-    attended (Chorowski et al. 2015); monotonic: goes on from where the last step stopped, and never back
+    attended (Chorowski et al. 2015); monotonic: continues from where the last step stopped, and never back
     (Raffel et al. 2017)."""
     location_filters: Annotated[int, Range(1, LARGEST)] = 8
     """Number of filters over the attention weights of the last step, with cross_mechanism location."""
@@ -320,8 +320,8 @@ class TransformerConfig(StackConfig):
     def of_encoder(self) -> "TransformerConfig":
         if self.encoder == SAME:
             return self
-        given = {name: value for name, value in vars(self.encoder).items() if value is not None}
-        return replace(self, encoder=SAME, **given)
+        overrides = {name: value for name, value in vars(self.encoder).items() if value is not None}
+        return replace(self, encoder=SAME, **overrides)
 
     @property
     def longest_source(self) -> int | None:

@@ -115,17 +115,19 @@ def as_decided(config: Config, other: Config) -> Config:
     """A config, with what another has decided where it leaves that open."""
     sections = {}
     for name, options in DECIDED.items():
-        here, there = getattr(config, name), getattr(other, name)
-        if type(here) is not type(there):  # of another system, which may not support it
+        section = getattr(config, name)
+        decided = getattr(other, name)
+        if type(section) is not type(decided):  # of another system, which may not support it
             continue
-        open_here = [option for option in options if getattr(here, option, "") in OPEN]
-        sections[name] = dataclasses.replace(here, **{x: getattr(there, x, None) for x in open_here})
+        undecided = [option for option in options if getattr(section, option, "") in OPEN]
+        sections[name] = dataclasses.replace(section, **{x: getattr(decided, x, None) for x in undecided})
     return dataclasses.replace(config, **sections)
 
 
 def changed(old: Config, new: Config) -> list[tuple[str, Option, Option]]:
     """The fields in which two configs differ: name, old value, new value; "none" if one config has no such
     field."""
-    before, after = flatten(old), flatten(new)
+    before = flatten(old)
+    after = flatten(new)
     pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in before | after)
     return [(name, was, is_now) for name, was, is_now in pairs if was != is_now]

@@ -70,8 +70,8 @@ def ranges_of(kind: Hashable) -> dict[str, Range]:
     classes: Any = kind
     return {
         name: limits
-        for each in reversed(classes.__mro__)
-        for name, hint in get_type_hints(each, include_extras=True).items()
+        for base in reversed(classes.__mro__)
+        for name, hint in get_type_hints(base, include_extras=True).items()
         for limits in _ranges_in(hint)
     }
 
@@ -113,7 +113,8 @@ def check_types(section: str, config: Any) -> None:
     """
     kind: Any = type(config)
     for field in dataclasses.fields(config):
-        value, hint = getattr(config, field.name), _hints(kind)[field.name]
+        value = getattr(config, field.name)
+        hint = _hints(kind)[field.name]
         try:
             typed = _typed(value, hint)
         except TypeError as error:
@@ -176,8 +177,8 @@ def whole_number(name: str, value: Any, least: int = 0, most: int = COUNTS) -> i
     raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from {least:,} to {most:,}")
 
 
-def texts_of(given: object, what: str) -> list[str]:
+def texts_of(texts: object, what: str) -> list[str]:
     """A list of strings. Raises UserError if it is something else."""
-    if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
-        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(given))}")
-    return list(given)
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(texts))}")
+    return list(texts)
