@@ -24,9 +24,9 @@ def add(system: str, options: Options) -> None:
     for name, (config, about, group) in options.presets.items():
         PRESETS[name] = config
         PRESET_GROUPS.setdefault(group or f"system {system}", {})[name] = about
-    for name, each in options.variants.items():
-        VARIANTS[name] = each
-        VARIANT_GROUPS.setdefault(each.group or f"system {system}", {})[name] = each.described
+    for name, change in options.variants.items():
+        VARIANTS[name] = change
+        VARIANT_GROUPS.setdefault(change.group or f"system {system}", {})[name] = change.described
 
 
 for _name in REGISTRY:
@@ -53,9 +53,9 @@ def variant(config: Config, *names: str) -> Config:
       UserError: there is no such variant; it does not fit the system or the other options.
     """
     for name in names:
-        each = VARIANTS[_known(name, VARIANTS, "variant")]
+        change = VARIANTS[_known(name, VARIANTS, "variant")]
         try:
-            config = each.of(config)
+            config = change.of(config)
         except UserError as error:
             raise UserError(f"variant {name}: {error}") from error
     return config
@@ -63,12 +63,12 @@ def variant(config: Config, *names: str) -> Config:
 
 def every_system() -> Mapping[str, Config]:
     """By the words of a command line: the presets, and the variants that are for their systems only."""
-    found = dict(PRESETS)
-    for (base, config), (name, each) in itertools.product(PRESETS.items(), VARIANTS.items()):
-        if config.system in each.systems:
+    configs = dict(PRESETS)
+    for (base, config), (name, change) in itertools.product(PRESETS.items(), VARIANTS.items()):
+        if config.system in change.systems:
             with contextlib.suppress(UserError):  # some do not go together
-                found[f"{base} --variant {name}"] = each.of(config)
-    return found
+                configs[f"{base} --variant {name}"] = change.of(config)
+    return configs
 
 
 def _known(name: str, table: Mapping[str, object], kind: str) -> str:

@@ -18,7 +18,7 @@ def register(name: str, options: Options, system: System) -> None:
 
     Args:
       name: for `--system` and config.json.
-      options: what it can be told.
+      options: its options, presets and help texts.
       system: what training and decoding need.
 
     Raises:
@@ -28,10 +28,10 @@ def register(name: str, options: Options, system: System) -> None:
         raise UserError(f"system {name!r}: its name must consist of small letters, digits, - and _")
     if name in REGISTRY:
         raise UserError(f"system {name} is registered already: choose another name")
-    for given, kind in ((options, Options), (system, System)):
-        if not isinstance(given, kind):
+    for argument, kind in ((options, Options), (system, System)):
+        if not isinstance(argument, kind):
             raise UserError(
-                f"system {name}: must be a transformer.{kind.__name__}, not {type(given).__name__}"
+                f"system {name}: must be a transformer.{kind.__name__}, not {type(argument).__name__}"
             )
     types = options.model, options.decoding, options.data
     if wrong := [kind for kind in types if not isinstance(kind, type)]:

@@ -42,7 +42,7 @@ class Preset(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What a system can be told."""
+    """The options of a system, with its presets and help texts."""
 
     model: type[ModelConfig] = TransformerConfig
     """Type of its model options."""

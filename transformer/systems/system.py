@@ -41,7 +41,7 @@ class System:
     scores: Callable[..., Any] | None = None
     """(model, variables, inputs, target) -> `TokenScores`: log P of each target token."""
     task: type[Task] = Translation
-    """What goes in and out of it."""
+    """Its inputs and outputs."""
     carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
     """(config, evaluating) -> the initial memory of the rows of a batch, in training or in evaluation: arrays
     `[rows, ...]`; empty for most models."""
@@ -56,7 +56,7 @@ class System:
         Raises:
           UserError: it has none.
         """
-        found: Callable[..., Any] | None = getattr(self, ability)
-        if found is None:
+        function: Callable[..., Any] | None = getattr(self, ability)
+        if function is None:
             raise UserError(f"this system {_LACKS[ability]}")
-        return found
+        return function

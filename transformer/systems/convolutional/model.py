@@ -32,7 +32,7 @@ class Source:
 
     keys: Float[Array, "b s m"]
     values: Float[Array, "b s m"]
-    words: Bool[Array, "b s"]
+    mask: Bool[Array, "b s"]
 
 
 class GatedConvolution(Module):
@@ -83,11 +83,11 @@ class DecoderBlock(Module):
         """The block's output, once its input has been convolved."""
         query = (self.query(convolved) + embedded) * HALF  # Eq. 1
         scores = jnp.einsum("bum,bsm->bus", query, source.keys, preferred_element_type=jnp.float32)
-        weights = jax.nn.softmax(jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min))
+        weights = jax.nn.softmax(jnp.where(source.mask[:, None, :], scores, jnp.finfo(jnp.float32).min))
         self.sow(INTERMEDIATES, "weights", weights)
         # scaled up by the square root of the number of source tokens (section 3.5)
-        words = source.words.sum(axis=1)[:, None, None].astype(x.dtype)
-        context = jnp.einsum("bus,bsm->bum", weights.astype(x.dtype), source.values) * jnp.sqrt(words)
+        length = source.mask.sum(axis=1)[:, None, None].astype(x.dtype)
+        context = jnp.einsum("bus,bsm->bum", weights.astype(x.dtype), source.values) * jnp.sqrt(length)
         return ((convolved + self.context(context)) * HALF + x) * HALF
 
 
@@ -111,15 +111,15 @@ class Convolutional(EncoderDecoder):
         deterministic: bool = True,
     ) -> Source:
         """The encoder stack, with symmetric kernels."""
-        words = self.source_mask(source)
+        source_mask = self.source_mask(source)
         embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
         x = embedded
         for layer, convolution in enumerate(self.encoder):
-            x = jnp.where(words[..., None], x, 0)  # zeros beyond the ends of the sentence
+            x = jnp.where(source_mask[..., None], x, 0)  # zeros beyond the ends of the sentence
             side = reach(self.config, layer) // 2
             convolved = convolution(jnp.pad(x, ((0, 0), (side, side), (0, 0))), deterministic)
             x = (convolved + x) * HALF
-        return Source(x, (x + embedded) * HALF, words)
+        return Source(x, (x + embedded) * HALF, source_mask)
 
     def _positioned(self, embedded: Array, positions: Array, deterministic: bool) -> Array:
         encoded = sinusoids(positions, self.config.d_model).astype(embedded.dtype)

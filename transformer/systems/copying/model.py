@@ -124,13 +124,13 @@ class CopyingTransformer(Transformer):
             allowed &= counts <= _earlier(memory.ids)[:, None, :]
         match self.config.output:
             case "copynet":
-                found = self._one_softmax(hidden, memory, allowed)
+                mixture = self._one_softmax(hidden, memory, allowed)
             case "pointer":
-                found = self._pointed(hidden, memory, allowed)
+                mixture = self._pointed(hidden, memory, allowed)
             case _:
-                found = self._gated(hidden, memory, allowed)
-        self.sow(INTERMEDIATES, "pointer", found.pointer)
-        return found
+                mixture = self._gated(hidden, memory, allowed)
+        self.sow(INTERMEDIATES, "pointer", mixture.pointer)
+        return mixture
 
     def _gated(
         self, hidden: Float[Array, "b t m"], memory: SourceMemory, allowed: Bool[Array, "b #t s"]
@@ -150,12 +150,12 @@ class CopyingTransformer(Transformer):
         """CopyNet: one softmax over the scores of generating each word of the vocabulary and of copying each
         source position, tanh(h_j W_c) . s_t (Gu et al. 2016, Eq. 4-8). That is a mixture in which the two
         sums of exponentials are in the ratio of p_gen and 1 - p_gen."""
-        logits, key = self.output(hidden), jnp.tanh(self.copy_key(memory.states))
+        logits = self.output(hidden)
+        key = jnp.tanh(self.copy_key(memory.states))
         scores = jnp.einsum("btm,bsm->bts", hidden, key, preferred_element_type=jnp.float32)
         scores = _only(allowed, scores)
         gate = jax.nn.logsumexp(logits, axis=-1) - jax.nn.logsumexp(scores, axis=-1)
-        log_generate, log_copy = jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate)
-        return Mixture(logits, log_generate, log_copy, jax.nn.softmax(scores))
+        return Mixture(logits, jax.nn.log_sigmoid(gate), jax.nn.log_sigmoid(-gate), jax.nn.softmax(scores))
 
     def _pointed(
         self, hidden: Float[Array, "b t m"], memory: SourceMemory, allowed: Bool[Array, "b #t s"]
@@ -178,9 +178,10 @@ class CopyingTransformer(Transformer):
         `mixture`."""
         mixture = self.mixture(hidden, memory, counts)
         generated = jax.nn.log_softmax(mixture.logits) + mixture.log_generate[..., None]
-        size, places = generated.shape[-1], memory.ids.shape[1]
+        size = generated.shape[-1]
+        num_positions = memory.ids.shape[1]
         copied = mixture.pointer * jnp.exp(mixture.log_copy)[..., None]
-        share = jnp.exp(jnp.pad(generated, ((0, 0), (0, 0), (0, places)), constant_values=-jnp.inf))
+        share = jnp.exp(jnp.pad(generated, ((0, 0), (0, 0), (0, num_positions)), constant_values=-jnp.inf))
         rows = jnp.arange(memory.ids.shape[0])[:, None]
         share = share.at[rows, :, extended_ids(memory.ids, memory.ids, size)].add(jnp.swapaxes(copied, 1, 2))
         least = 0.0 if self.config.output == "pointer" else TINY  # other words are impossible
@@ -190,21 +191,22 @@ class CopyingTransformer(Transformer):
         """The Transformer's cache, the source to point to, and with `once` the counts of `mixture`."""
         assert isinstance(memory, SourceMemory)
         cache = super().init_cache(memory, beam_size, length)
-        rows, places = memory.ids.shape
-        counts = jnp.zeros((rows, beam_size, places), jnp.int32) if self.config.once else None
+        rows, num_positions = memory.ids.shape
+        counts = jnp.zeros((rows, beam_size, num_positions), jnp.int32) if self.config.once else None
         return replace(cache, layers=(*cache.layers, States(counts)), source=(cache.source, memory))
 
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"]
     ) -> tuple[Float[Array, "b n extended"], Cache]:
-        (read, memory), (*layers, past) = cache.source, cache.layers
+        read, memory = cache.source
+        *layers, past = cache.layers
         if self.config.once:
             ids = extended_ids(memory.ids, memory.ids, self.config.output_size)
             past = States(past.value + (tokens[:, :, None] == ids[:, None, :]))
         cache = replace(cache, layers=tuple(layers), source=read)
         hidden, cache = self.hidden_step(cache, self.known(tokens))
-        found = self.extended(hidden, memory, past.value)
-        return found, replace(cache, layers=(*cache.layers, past), source=(read, memory))
+        log_p = self.extended(hidden, memory, past.value)
+        return log_p, replace(cache, layers=(*cache.layers, past), source=(read, memory))
 
 
 def _only(allowed: Bool[Array, "b #t s"], scores: Float[Array, "b t s"]) -> Float[Array, "b t s"]:
@@ -217,9 +219,9 @@ def _earlier(ids: Int[Array, "b s"]) -> Int[Array, "b s"]:
     return jnp.tril(ids[:, :, None] == ids[:, None, :], -1).sum(axis=-1)
 
 
-def counted(given: Int[Array, "b t"], source: Int[Array, "b s"]) -> Int[Array, "b t s"]:
+def counted(target_input: Int[Array, "b t"], source: Int[Array, "b s"]) -> Int[Array, "b t s"]:
     """How often the word at each source position is in each prefix of the decoder input."""
-    return jnp.cumsum(given[:, :, None] == source[:, None, :], axis=1)
+    return jnp.cumsum(target_input[:, :, None] == source[:, None, :], axis=1)
 
 
 def pointer(intermediates: Variables) -> Float[Array, "1 b 1 t s"]:
@@ -232,5 +234,5 @@ def extended_ids(ids: Int[Array, "b t"], source: Int[Array, "b s"], vocab_size: 
     """Ids over vocabulary and source positions: an out-of-vocabulary word is `vocab_size` + its first source
     position, or `vocab_size` + s if it is not in the source."""
     same: Bool[Array, "b t s"] = ids[:, :, None] == source[:, None, :]
-    place = jnp.where(same.any(axis=-1), same.argmax(axis=-1), source.shape[1])
-    return jnp.where(ids >= vocab_size, vocab_size + place, ids)
+    position = jnp.where(same.any(axis=-1), same.argmax(axis=-1), source.shape[1])
+    return jnp.where(ids >= vocab_size, vocab_size + position, ids)

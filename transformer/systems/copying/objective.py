@@ -42,16 +42,17 @@ def copying_objective(config: Config) -> Objective:
         assert isinstance(model, CopyingTransformer)
         source, target = batch["source"], batch["target"]
         (log_p, likely, mixture), sown = forced(model, variables, source, target, context)
-        words = (target != model.config.special.pad).astype(jnp.float32)
-        loss, weight = -(log_p * words).sum(), words.sum()
+        is_token = (target != model.config.special.pad).astype(jnp.float32)
+        loss = -(log_p * is_token).sum()
+        weight = is_token.sum()
         sums = {
             "nll": loss,
-            "correct": (likely * words).sum(),
-            "copied": (jnp.exp(mixture.log_copy) * words).sum(),
+            "correct": (likely * is_token).sum(),
+            "copied": (jnp.exp(mixture.log_copy) * is_token).sum(),
         }
         if coverage_weight:
             seen = jnp.cumsum(mixture.pointer, axis=1) - mixture.pointer
-            sums["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * words).sum()
+            sums["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * is_token).sum()
             loss += coverage_weight * sums["coverage"]
         metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
         return Loss(loss, weight, metrics, **sown)
@@ -78,12 +79,12 @@ def forced(
     that is not in the source the probability 1e-30.
     """
     special = model.config.special
-    given = decoder_input(target, special)
+    target_input = decoder_input(target, special)
 
     def run(model: CopyingTransformer) -> Mixture:
         memory = model.encode(source, deterministic=context.deterministic)
-        hidden = model.decode(memory, given, deterministic=context.deterministic)
-        return model.mixture(hidden, memory, counted(given, source))
+        hidden = model.decode(memory, target_input, deterministic=context.deterministic)
+        return model.mixture(hidden, memory, counted(target_input, source))
 
     mixture, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
     log_vocabulary = jax.nn.log_softmax(mixture.logits)

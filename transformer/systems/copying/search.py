@@ -18,14 +18,14 @@ from transformer.systems.copying.objective import TINY, forced
 @functools.partial(jax.jit, static_argnums=2)
 def named(tokens: Int[Array, "b n t"], source: Int[Array, "b s"], vocab_size: int) -> Int[Array, "b n t"]:
     """Replaces ids at or above the vocabulary size, which are source positions, by the ids there."""
-    place = jnp.clip(tokens - vocab_size, 0, source.shape[1] - 1)
-    there = jnp.take_along_axis(source[:, None, :], place, axis=2)
-    return jnp.where(tokens >= vocab_size, there, tokens)
+    position = jnp.clip(tokens - vocab_size, 0, source.shape[1] - 1)
+    copied = jnp.take_along_axis(source[:, None, :], position, axis=2)
+    return jnp.where(tokens >= vocab_size, copied, tokens)
 
 
-def _copied_words(model: CopyingTransformer, found: SearchResult, inputs: Inputs) -> SearchResult:
+def _copied_words(model: CopyingTransformer, result: SearchResult, inputs: Inputs) -> SearchResult:
     """The source's ids for copied words."""
-    return replace(found, tokens=named(found.tokens, inputs["source"], model.config.output_size))
+    return replace(result, tokens=named(result.tokens, inputs["source"], model.config.output_size))
 
 
 copying_search = AutoregressiveSearch(named=_copied_words)
@@ -38,11 +38,13 @@ def copying_scores(
     copying, and of the word or the source position chosen."""
     (log_p, _, mixture), _ = forced(model, variables, inputs["source"], target)
     is_token = target != model.config.special.pad
-    generate, copy = jnp.exp(mixture.log_generate), jnp.exp(mixture.log_copy)
-    pointed = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
-    said = token_scores(mixture.logits, jnp.zeros_like(target), -1).entropy
-    entropy = copy * (pointed - mixture.log_copy)
-    entropy += jnp.where(generate > 0, generate * (said - mixture.log_generate), 0)  # 0 log 0 = 0
+    generate = jnp.exp(mixture.log_generate)
+    copy = jnp.exp(mixture.log_copy)
+    pointed_entropy = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
+    generated_entropy = token_scores(mixture.logits, jnp.zeros_like(target), -1).entropy
+    entropy = copy * (pointed_entropy - mixture.log_copy)
+    of_generating = generate * (generated_entropy - mixture.log_generate)
+    entropy += jnp.where(generate > 0, of_generating, 0)  # 0 log 0 = 0
     return TokenScores(jnp.where(is_token, log_p, 0), jnp.where(is_token, entropy, 0))
 
 

@@ -31,15 +31,15 @@ class LstmEncoder(Module):
     def _layer(self) -> Any:
         if not self.config.bidirectional:
             return nn.RNN(make_cell("lstm", self.config.d_model))
-        there, back = (nn.RNN(make_cell("lstm", self.config.d_model // 2)) for _ in range(2))
-        return nn.Bidirectional(there, back)  # type: ignore[arg-type]
+        forward, backward = (nn.RNN(make_cell("lstm", self.config.d_model // 2)) for _ in range(2))
+        return nn.Bidirectional(forward, backward)  # type: ignore[arg-type]
 
     def __call__(
-        self, x: Float[Array, "b s m"], words: Bool[Array, "b s"], deterministic: bool
+        self, x: Float[Array, "b s m"], source_mask: Bool[Array, "b s"], deterministic: bool
     ) -> Float[Array, "b s m"]:
         """The states at every position, from embedded words."""
         for layer in self.layers:
-            x = layer(self.dropout(x, deterministic), seq_lengths=words.sum(axis=1))
+            x = layer(self.dropout(x, deterministic), seq_lengths=source_mask.sum(axis=1))
         return x
 
 
@@ -101,15 +101,16 @@ class AttentionEncoder(Module):
         self.dropout = Dropout(self.config.dropout)
 
     def __call__(
-        self, x: Float[Array, "b s m"], words: Bool[Array, "b s"], deterministic: bool
+        self, x: Float[Array, "b s m"], source_mask: Bool[Array, "b s"], deterministic: bool
     ) -> Float[Array, "b s m"]:
         """The states at every position, from embedded words."""
-        places = jnp.arange(x.shape[1])
-        x = self.dropout(x + sinusoids(places, x.shape[-1]), deterministic)
-        reads = (places <= places[:, None]) | self.config.bidirectional
+        positions = jnp.arange(x.shape[1])
+        x = self.dropout(x + sinusoids(positions, x.shape[-1]), deterministic)
+        allowed = (positions <= positions[:, None]) | self.config.bidirectional
+        allowed = source_mask[:, None, :] & allowed
         states = x
         for layer in self.layers:
-            states = layer(x, states, words[:, None, :] & reads, deterministic)
+            states = layer(x, states, allowed, deterministic)
         return states
 
 

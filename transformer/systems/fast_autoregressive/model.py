@@ -36,7 +36,7 @@ class Source:
     states: Float[Array, "b s m"]
     keys: Float[Array, "b s m"]
     ids: Int[Array, "b s"]
-    words: Bool[Array, "b s"]
+    mask: Bool[Array, "b s"]
 
 
 @struct.dataclass
@@ -119,7 +119,7 @@ class DecoderStep(Module):
             return weights, jnp.einsum("bns,bsm->bnm", weights, source.states)
 
         def skip(query: Array) -> tuple[Array, Array]:
-            return jnp.zeros((*query.shape[:2], source.words.shape[1])), jnp.zeros_like(query)
+            return jnp.zeros((*query.shape[:2], source.mask.shape[1])), jnp.zeros_like(query)
 
         if not self.config.hybrid:
             return attend(query)
@@ -130,14 +130,14 @@ class DecoderStep(Module):
     ) -> Float[Array, "b n s"]:
         """alpha. additive: softmax(v . ReLU(H h + W e + U y)); else, with the scores Omega = QueryMap(h) .
         KeyMap(e) / sqrt(d) + U[t, s] + b, softmax(Omega) or tanh(Omega) / sum over s of exp(Omega)."""
-        allowed = source.words[:, None, :]
+        allowed = source.mask[:, None, :]
         if self.config.weights == "additive":
             summed = jax.nn.relu(query[:, :, None, :] + source.keys[:, None, :, :])
             scores = summed @ self.energy
         else:
             scores = jnp.einsum("bnm,bsm->bns", query, source.keys) / math.sqrt(query.shape[-1])
             last = self.config.table_size - 1
-            columns = jnp.minimum(jnp.arange(source.words.shape[1]), last)
+            columns = jnp.minimum(jnp.arange(source.mask.shape[1]), last)
             row = self.table[jnp.minimum(position, last)][..., columns]
             scores += (row if row.ndim == 1 else row[:, None, :]) + self.bias
         scores = jnp.where(allowed, scores, jnp.finfo(jnp.float32).min)
@@ -167,11 +167,12 @@ class FastAutoregressive(EncoderDecoder):
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        words = self.source_mask(source)
-        states = self.encoder(self.source_embedding(source), words, deterministic)
-        mean = (states * words[..., None]).sum(axis=1) / jnp.maximum(words.sum(axis=1), 1)[:, None]
+        source_mask = self.source_mask(source)
+        states = self.encoder(self.source_embedding(source), source_mask, deterministic)
+        length = jnp.maximum(source_mask.sum(axis=1), 1)[:, None]
+        mean = (states * source_mask[..., None]).sum(axis=1) / length
         start = jnp.tanh(self.start(mean))[:, None, :]
-        return Memory(Source(states, self.key(states), source, words), start)
+        return Memory(Source(states, self.key(states), source, source_mask), start)
 
     def decode(
         self,
@@ -201,7 +202,7 @@ class FastAutoregressive(EncoderDecoder):
         embedded = self.embed_target(tokens) if embedded is None else embedded
         if not self.config.hybrid:
             return Words(embedded, jnp.ones(tokens.shape, bool))
-        occurs = ((tokens[:, :, None] == source.ids[:, None, :]) & source.words[:, None, :]).any(axis=-1)
+        occurs = ((tokens[:, :, None] == source.ids[:, None, :]) & source.mask[:, None, :]).any(axis=-1)
         first = tokens == self.config.special.bos
         frequent = tokens < self.config.frequent * self.config.vocab_size
         return Words(embedded, first | (occurs & frequent))
@@ -218,8 +219,8 @@ class FastAutoregressive(EncoderDecoder):
 
     def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:
         source: Any = cache.source
-        (own,) = cache.layers
+        (layer,) = cache.layers
         words = self._words(tokens, source)
-        state, step = self.decoder(own.value, words, cache.positions, source, True)
-        own = own.append(state, cache.column, cache.positions)
-        return self.output(self._read(step)), cache.end_step([own])
+        state, step = self.decoder(layer.value, words, cache.positions, source, True)
+        layer = layer.append(state, cache.column, cache.positions)
+        return self.output(self._read(step)), cache.end_step([layer])

@@ -81,8 +81,8 @@ class Generator(Decoder[LanguageModelling]):
         """
         several = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
         _check_until(until)
-        found = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
-        return found[0] if isinstance(prompts, str) else found
+        texts = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
+        return texts[0] if isinstance(prompts, str) else texts
 
     def pieces(
         self,
@@ -113,7 +113,9 @@ class Generator(Decoder[LanguageModelling]):
         whole_number("line", line)
         if length is not None:  # 0: until the document ends
             whole_number("length", length)
-        shown, pending, held = self.task.tokenizer.encode(prompt)[-SEEN:], list[int](), ""
+        shown = self.task.tokenizer.encode(prompt)[-SEEN:]
+        pending = list[int]()
+        held = ""
         settings = self._streaming(options)
         length = settings.extra_length if length is None else length
         for number, (token, _) in enumerate(self._tokens(prompt, settings, line), 1):
@@ -157,22 +159,28 @@ class Generator(Decoder[LanguageModelling]):
     ) -> Iterator[tuple[int, float]]:
         """Tokens without end. A model without memory reads the second half of its segment again when that is
         full."""
-        model, segment, pad = self._model, self.config.data.max_length, self.task.special.pad
-        draw, temperature = Draw(greedy=True), 1.0
+        model = self._model
+        segment = self.config.data.max_length
+        pad = self.task.special.pad
+        draw = Draw(greedy=True)
+        temperature = 1.0
         if isinstance(settings, SampleConfig):
-            draw, temperature = Draw(settings.top_k, settings.top_p), settings.temperature
+            draw = Draw(settings.top_k, settings.top_p)
+            temperature = settings.temperature
         drawn = Randomness.of(jax.random.key(getattr(settings, "seed", 0)), jnp.asarray([line]), 1.0)
         key = jax.random.wrap_key_data(drawn.keys[0], impl=drawn.generator)
         (example,) = self.task.input_examples([prompt], settings.buckets[-1], [line] if self._warns else ())
-        ids, begun = list(example["source"]), 0
+        ids = list(example["source"])
+        num_tokens = 0
         while True:
             size = next((size for size in settings.buckets if size >= len(ids)), len(ids))
             row = jnp.asarray([[*ids, *[pad] * (size - len(ids))]], jnp.int32)
             columns = model.attended + 1 if model.attended else segment
-            given = self.model, as_variables(self.variables), row, columns, draw, key, temperature, begun
-            for token, log_p in streamed(*given):
+            variables = as_variables(self.variables)
+            stream = streamed(self.model, variables, row, columns, draw, key, temperature, num_tokens)
+            for token, log_p in stream:
                 yield token, log_p
-                begun += 1
+                num_tokens += 1
                 if not model.attended:
                     ids.append(token)
                     if len(ids) >= segment:
@@ -195,18 +203,21 @@ class Generator(Decoder[LanguageModelling]):
         return [self._scored(text) for text in texts_of(texts, "texts")]
 
     def _scored(self, text: str) -> ScoredText:
-        model, segment = self._model, self.config.data.max_length
-        special, task = self.task.special, self.task
+        model = self._model
+        segment = self.config.data.max_length
+        task = self.task
+        special = task.special
         ids = np.array([*task.tokenizer.encode(text), special.eos], np.int32)
-        given = np.array([special.bos, *ids[:-1]], np.int32)
-        past, found = Past.empty(model, 1, model.attended), list[float]()
+        inputs = np.array([special.bos, *ids[:-1]], np.int32)
+        past = Past.empty(model, 1, model.attended)
+        log_probabilities = list[float]()
         for start in range(0, len(ids), segment):
-            sides = (x[start : start + segment] for x in (given, ids))
+            sides = (x[start : start + segment] for x in (inputs, ids))
             source, target = (_padded(x, segment, special.pad) for x in sides)
             log_p, past = _read(self.model, self.variables, source, target, past)
-            found += np.asarray(log_p)[0].tolist()
-        kept = tuple(found[: len(ids)])
-        return ScoredText(tuple(task.tokenizer.pieces(ids[:-1])), kept, len(text) + 1)
+            log_probabilities += np.asarray(log_p)[0].tolist()
+        tokens = tuple(task.tokenizer.pieces(ids[:-1]))
+        return ScoredText(tokens, tuple(log_probabilities[: len(ids)]), len(text) + 1)
 
 
 def _check_until(until: Sequence[str]) -> None:
@@ -217,13 +228,13 @@ def _check_until(until: Sequence[str]) -> None:
 
 def before(text: str, until: Sequence[str]) -> str:
     """The text before the first of these strings."""
-    places = [place for each in until if (place := text.find(each)) >= 0]
-    return text[: min(places, default=len(text))]
+    starts = [start for string in until if (start := text.find(string)) >= 0]
+    return text[: min(starts, default=len(text))]
 
 
 def _partial_match(text: str, until: Sequence[str]) -> int:
     """The length of the longest end of the text that begins one of these strings."""
-    sizes = [size for each in until for size in range(1, len(each)) if text.endswith(each[:size])]
+    sizes = [size for string in until for size in range(1, len(string)) if text.endswith(string[:size])]
     return max(sizes, default=0)
 
 
@@ -245,5 +256,5 @@ def _read(
         hidden, after = model.advance(source, past)
         return model.output(hidden), after
 
-    found: tuple[Array, Past] = model.apply(as_variables(variables), method=run)  # type: ignore[assignment]
-    return token_scores(found[0], target, model.config.special.pad).log_p, found[1]
+    outputs: tuple[Array, Past] = model.apply(as_variables(variables), method=run)  # type: ignore[assignment]
+    return token_scores(outputs[0], target, model.config.special.pad).log_p, outputs[1]

@@ -57,7 +57,7 @@ class Prompt:
     """What generation reads of a prompt. Its last token is the first input of the search."""
 
     layers: States
-    words: Bool[Array, "b p"]
+    mask: Bool[Array, "b p"]
     """False for padding and for the last token."""
     last: Int[Array, " b"]
     """The last token."""
@@ -74,7 +74,7 @@ class Layer(EncoderLayer):
         self,
         x: Float[Array, "b t m"],
         past: Float[Array, "b p m"],
-        words: Bool[Array, "b t"],
+        is_token: Bool[Array, "b t"],
         mask: Mask,
         positions: tuple[Positions, Positions],
         deterministic: bool,
@@ -92,13 +92,13 @@ class Layer(EncoderLayer):
         def transform(x: Array) -> Array:
             return self.feed_forward(x, deterministic)
 
-        x = self.self_residual(x, attend, deterministic, words)
-        return self.feed_forward_residual(x, transform, deterministic, words), read
+        x = self.self_residual(x, attend, deterministic, is_token)
+        return self.feed_forward_residual(x, transform, deterministic, is_token), read
 
     def decode_step(
         self,
         x: Float[Array, "b n m"],
-        own: KeysValues,
+        beam_cache: KeysValues,
         cache: Cache,
         prompt: KeysValues,
         mask: Mask,
@@ -107,7 +107,7 @@ class Layer(EncoderLayer):
         """One new token in each of n beams, which attends to the prompt and to the beam's own past.
 
         Args:
-          own: the layer's keys and values of each beam.
+          beam_cache: the layer's keys and values of each beam.
           cache: that of the decoder, without its layers.
           prompt: keys and values of the prompt, shared by all beams.
           mask: of the prompt and of the beams' past.
@@ -116,18 +116,21 @@ class Layer(EncoderLayer):
         positions = cache.positions[:, None]
 
         def attend(x: Array) -> Array:
-            nonlocal own
-            own = own.append(self.self_attention.keys_values(x, positions), cache.column, cache.positions)
-            both = jax.tree.map(lambda p, q: jnp.concatenate([p.astype(q.dtype), q], axis=2), prompt, own)
+            nonlocal beam_cache
+            keys_values = self.self_attention.keys_values(x, positions)
+            beam_cache = beam_cache.append(keys_values, cache.column, cache.positions)
+            both = jax.tree.map(
+                lambda p, q: jnp.concatenate([p.astype(q.dtype), q], axis=2), prompt, beam_cache
+            )
             return self.self_attention(x, both, mask, (positions, key_positions))[0]
 
         x = self.self_residual(x, attend)
-        return self.feed_forward_residual(x, self.feed_forward), own
+        return self.feed_forward_residual(x, self.feed_forward), beam_cache
 
 
 class LanguageModel(EncoderDecoder):
     """A decoder-only Transformer. `advance` reads a segment of running text. For searches, the prompt takes
-    the place of a source: `encode` reads it, and decoding goes on from there."""
+    the place of a source: `encode` reads it, and decoding continues it."""
 
     config: LanguageModelConfig
 
@@ -150,9 +153,10 @@ class LanguageModel(EncoderDecoder):
           past: the memory before the segment.
           deterministic: whether to leave out dropout.
         """
-        special, memory = self.config.special, past.documents.shape[1]
-        words = ids != special.pad
-        documents = jnp.where(words, past.last[:, None] + jnp.cumsum(ids == special.bos, axis=1), 0)
+        special = self.config.special
+        memory = past.documents.shape[1]
+        is_token = ids != special.pad
+        documents = jnp.where(is_token, past.last[:, None] + jnp.cumsum(ids == special.bos, axis=1), 0)
         mask = Mask(
             segments=(documents, jnp.concatenate([past.documents, documents], axis=1)),
             causal=True,
@@ -160,31 +164,32 @@ class LanguageModel(EncoderDecoder):
         )
         time = jnp.arange(ids.shape[1] + memory)
         positions = (time[memory:], time)
-        hidden, read = self._stack(ids, past.layers, words, mask, positions, deterministic)
+        hidden, read = self._stack(ids, past.layers, is_token, mask, positions, deterministic)
         return hidden, past.after(read, documents)
 
     def _stack(
         self,
         ids: Int[Array, "b t"],
         past: States,
-        words: Bool[Array, "b t"],
+        is_token: Bool[Array, "b t"],
         mask: Mask,
         positions: tuple[Positions, Positions],
         deterministic: bool,
     ) -> tuple[Float[Array, "b t m"], States]:
-        x, read = self.encoding(self.embed_target(ids), positions[0], deterministic), []
+        x = self.encoding(self.embed_target(ids), positions[0], deterministic)
+        read = []
         for layer, states in zip(self.layers, past, strict=True):
-            x, own = layer(x, states, words, mask, positions, deterministic)
-            read.append(own)
-        return self.norm(x, words, deterministic) if self.config.norm == "pre" else x, tuple(read)
+            x, inputs = layer(x, states, is_token, mask, positions, deterministic)
+            read.append(inputs)
+        return self.norm(x, is_token, deterministic) if self.config.norm == "pre" else x, tuple(read)
 
     # Generation: every token attends to as many earlier ones as the memory of evaluation has
 
     @property
     def reach(self) -> int | None:
         """How far back a generated token attends. None: to the beginning."""
-        given = [x for x in (self.config.attended or None, self.config.window) if x is not None]
-        return min(given, default=None)
+        limits = [x for x in (self.config.attended or None, self.config.window) if x is not None]
+        return min(limits, default=None)
 
     def encode(
         self,
@@ -194,13 +199,14 @@ class LanguageModel(EncoderDecoder):
         deterministic: bool = True,
     ) -> Prompt:
         """Reads prompts, each with <bos> before it and <pad> after it."""
-        words, time = source != self.config.special.pad, jnp.arange(source.shape[1])
+        source_mask = source != self.config.special.pad
+        time = jnp.arange(source.shape[1])
         nothing = (
             jnp.zeros((len(source), 0, self.config.d_model), self.config.compute_dtype),
         ) * self.config.num_layers
-        mask = Mask(keys=words, causal=True, window=self.reach)
-        _, read = self._stack(source, nothing, words, mask, (time, time), deterministic)
-        length = jnp.maximum(words.sum(axis=1) - 1, 0)
+        mask = Mask(keys=source_mask, causal=True, window=self.reach)
+        _, read = self._stack(source, nothing, source_mask, mask, (time, time), deterministic)
+        length = jnp.maximum(source_mask.sum(axis=1) - 1, 0)
         last = jnp.take_along_axis(source, length[:, None], axis=1)[:, 0]
         return Prompt(read, time < length[:, None], last, length)
 
@@ -213,22 +219,25 @@ class LanguageModel(EncoderDecoder):
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        words, time = target != self.config.special.pad, jnp.arange(target.shape[1])
+        is_token = target != self.config.special.pad
+        time = jnp.arange(target.shape[1])
         ids = target.at[:, 0].set(memory.last)
-        before = jnp.broadcast_to(jnp.arange(memory.words.shape[1]), memory.words.shape)
-        own = memory.length[:, None] + time
-        at = jnp.concatenate([before, own], axis=1)
-        distance = own[:, :, None] - at[:, None, :]
-        seen = jnp.concatenate([memory.words, jnp.ones_like(words)], axis=1)[:, None, :]
+        before = jnp.broadcast_to(jnp.arange(memory.mask.shape[1]), memory.mask.shape)
+        positions = memory.length[:, None] + time
+        key_positions = jnp.concatenate([before, positions], axis=1)
+        distance = positions[:, :, None] - key_positions[:, None, :]
+        seen = jnp.concatenate([memory.mask, jnp.ones_like(is_token)], axis=1)[:, None, :]
         mask = Mask(pairs=seen & (distance >= 0) & self._near(distance))
-        return self._stack(ids, memory.layers, words, mask, (own, at), deterministic)[0]
+        return self._stack(ids, memory.layers, is_token, mask, (positions, key_positions), deterministic)[0]
 
     def _near(self, distance: Array) -> Array:
         return distance <= (jnp.iinfo(jnp.int32).max if self.reach is None else self.reach)
 
     def init_cache(self, memory: Prompt, beam_size: int, length: int) -> Cache:
-        c, rows = self.config, memory.words.shape[0]
-        columns, time = length * beam_size, jnp.arange(memory.words.shape[1])
+        c = self.config
+        rows = memory.mask.shape[0]
+        columns = length * beam_size
+        time = jnp.arange(memory.mask.shape[1])
         prompts = tuple(
             layer.self_attention.keys_values(states, time)
             for layer, states in zip(self.layers, memory.layers, strict=True)
@@ -247,18 +256,18 @@ class LanguageModel(EncoderDecoder):
         x = self.encoding(self.embed_target(tokens), cache.positions[:, None])
         mask, key_positions = self._of_beams(cache, prompt, tokens.shape[1])
         layers: list[Any] = []
-        for layer, own, keys_values in zip(self.layers, cache.layers, prompts, strict=True):
-            x, own = layer.decode_step(x, own, cache, keys_values, mask, key_positions)
-            layers.append(own)
+        for layer, beam_cache, keys_values in zip(self.layers, cache.layers, prompts, strict=True):
+            x, beam_cache = layer.decode_step(x, beam_cache, cache, keys_values, mask, key_positions)
+            layers.append(beam_cache)
         hidden = self.norm(x) if self.config.norm == "pre" else x
         return self.output(hidden), cache.end_step(layers)
 
     def _of_beams(self, cache: Cache, prompt: Prompt, beams: int) -> tuple[Mask, Positions]:
         """The mask and the positions of the prompt and of the beams' past."""
-        before = jnp.broadcast_to(jnp.arange(prompt.words.shape[1]), prompt.words.shape)
+        before = jnp.broadcast_to(jnp.arange(prompt.mask.shape[1]), prompt.mask.shape)
         near = self._near(cache.positions[:, None] - before)
-        of_prompt = jnp.broadcast_to((prompt.words & near)[:, None], (len(before), beams, before.shape[1]))
-        own = cache.mask(self.reach).pairs
-        assert own is not None
-        pairs = jnp.concatenate([of_prompt, own], axis=2)
+        of_prompt = jnp.broadcast_to((prompt.mask & near)[:, None], (len(before), beams, before.shape[1]))
+        of_past = cache.mask(self.reach).pairs
+        assert of_past is not None
+        pairs = jnp.concatenate([of_prompt, of_past], axis=2)
         return Mask(pairs=pairs), jnp.concatenate([before, cache.key_positions()], axis=1)

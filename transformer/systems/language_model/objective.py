@@ -43,9 +43,9 @@ def language_model_objective(config: Config) -> Objective:
         ((hidden, table), after), sown = apply_training(
             model, variables, context, rngs=context.rngs("dropout"), method=run
         )
-        words = (batch["target"] != model.config.special.pad).astype(jnp.float32)
-        loss, nll, correct = output_cross_entropy(hidden, table, batch["target"], words, smoothing)
-        weight = words.sum()
+        is_token = (batch["target"] != model.config.special.pad).astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(hidden, table, batch["target"], is_token, smoothing)
+        weight = is_token.sum()
         metrics = {
             "nll": (nll, weight),
             "correct": (correct, weight),

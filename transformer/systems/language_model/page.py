@@ -37,13 +37,13 @@ def explore_texts(
     """
     if isinstance(prompts, str) or not prompts:
         raise UserError("nothing to explore: give a list of prompts")
-    found = generator.decode(prompts, n_best=n_best, **options)
+    results = generator.decode(prompts, n_best=n_best, **options)
     settings = generator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     texts: list[Json] = []
-    for prompt, outputs in zip(prompts, found, strict=True):
+    for prompt, outputs in zip(prompts, results, strict=True):
         attentions = attention_of_text(generator, prompt, outputs, **options)
-        given = [
+        hypotheses = [
             {
                 "text": output.text,
                 "score": round(output.score, 4),
@@ -55,9 +55,9 @@ def explore_texts(
             for output, attention in zip(outputs, attentions, strict=True)
         ]
         tree = levels_of(search_tree(generator, prompt, **options)) if beams else None
-        texts.append({"text": prompt, "cut": 0, "hypotheses": given, "terms": [], "tree": tree})
+        texts.append({"text": prompt, "cut": 0, "hypotheses": hypotheses, "terms": [], "tree": tree})
     data = {"unit": UNIT, "origin": origin_of(generator), "sentences": texts}
-    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(found), sum(map(len, found)))
+    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(results), sum(map(len, results)))
 
 
 def attention_of_text(
@@ -73,17 +73,19 @@ def attention_of_text(
     """
     task, model = generator.task, generator.model
     assert isinstance(model, LanguageModel)
-    settings, found = generator.settings(None, options), []
+    settings = generator.settings(None, options)
+    attentions = []
     (example,) = task.input_examples([prompt], settings.buckets[-1])
     for output in outputs:
-        given = [*example["source"], *output.ids][:-1]
-        padded = np.array([[*given, *[task.special.pad] * (-len(given) % 16)]])
+        ids = [*example["source"], *output.ids][:-1]
+        padded = np.array([[*ids, *[task.special.pad] * (-len(ids) % 16)]])
         weights = np.asarray(_weights_of_text(model, generator.variables, padded))[:, 0]
-        size, nothing = len(given), np.zeros((0, 0, 0, 0), np.float32)
-        target = tuple(task.tokenizer.pieces([*given[1:], output.ids[-1]]))
-        read = tuple(task.tokenizer.pieces(given))
-        found.append(Attention((), target, read, nothing, weights[:, :, :size, :size], nothing))
-    return found
+        size = len(ids)
+        nothing = np.zeros((0, 0, 0, 0), np.float32)
+        target = tuple(task.tokenizer.pieces([*ids[1:], output.ids[-1]]))
+        read = tuple(task.tokenizer.pieces(ids))
+        attentions.append(Attention((), target, read, nothing, weights[:, :, :size, :size], nothing))
+    return attentions
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -79,8 +79,10 @@ class LanguageModelling(TextTask, Lines):
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config)
-        self.tokenizer, self.special = tokenizer, config.model.special
-        ids, sizes = Field(fill=self.special.pad), Field(dtype="float32")
+        self.tokenizer = tokenizer
+        self.special = config.model.special
+        ids = Field(fill=self.special.pad)
+        sizes = Field(dtype="float32")
         self.fields = dict(zip(SEGMENT, (ids, ids, sizes, sizes), strict=True))
 
     @property
@@ -109,7 +111,8 @@ class LanguageModelling(TextTask, Lines):
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":
         """With a vocabulary of the training text."""
-        data, documents = _data(config), corpus.splits["train"]
+        data = _data(config)
+        documents = corpus.splits["train"]
         texts = progress("reading for the vocabulary", documents, len(documents))
         lines = (line for text in texts for line in text.splitlines(keepends=True))
         tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, config.model.special, "text")
@@ -166,14 +169,14 @@ class LanguageModelling(TextTask, Lines):
         ]
 
     def examples(self, records: Sequence[str], *, truncate: bool = False) -> list[Example]:
-        """One document in each row, of which `truncate` keeps a segment; training cuts them by its plan."""
-        found: list[Example] = []
+        """One document in each row, truncated to a segment if `truncate`; training divides it by its plan."""
+        examples: list[Example] = []
         for text in records:
             stream = self._stream([text])
             stop = min(len(stream), self.data.max_length) if truncate else len(stream)
             rows = stream.read(np.array([0]), np.array([stop]), begins=True)
-            found.append({name: row[0] for name, row in rows.items()})
-        return found
+            examples.append({name: row[0] for name, row in rows.items()})
+        return examples
 
     def _stream(self, records: Sequence[str]) -> Stream:
         return Stream(arrays_of(self.stored_examples(records), self.stored_fields), self.special.bos)
@@ -189,7 +192,8 @@ class LanguageModelling(TextTask, Lines):
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """Rows that read their parts of the text segment by segment."""
-        data, count = self.data, int(side_lengths(examples).sum())
+        data = self.data
+        count = int(side_lengths(examples).sum())
         if count < data.rows * data.max_length:
             raise UserError(
                 f"the training text has {count:,} tokens, fewer than the {data.rows} rows of "
@@ -199,11 +203,12 @@ class LanguageModelling(TextTask, Lines):
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
         """All of the text, each row a part of it; this process's share of the rows."""
-        data, share = self.data, math.ceil(self.data.rows / hosts)
-        mine = np.arange(data.rows)[host * share :][:share]
+        data = self.data
+        share = math.ceil(data.rows / hosts)
+        indices = np.arange(data.rows)[host * share :][:share]
         lengths = (data.max_length,) * len(SEGMENT)
         for segments in whole_stream(self._stream(list(records)), data.rows, data.max_length):
-            yield gathered(segments, mine, np.ones_like(mine), self.fields, lengths, share)
+            yield gathered(segments, indices, np.ones_like(indices), self.fields, lengths, share)
 
     # Generation
 
@@ -226,8 +231,9 @@ class LanguageModelling(TextTask, Lines):
     def input_examples(
         self, records: Sequence[str], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
-        """The ids of the prompts after <bos>. Of long prompts the end is kept, with a warning."""
-        model, found = _model(self.config), []
+        """The ids of the prompts after <bos>. Long prompts are truncated to their end, with a warning."""
+        model = _model(self.config)
+        examples: list[Example] = []
         if not model.attended:
             longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
@@ -239,8 +245,8 @@ class LanguageModelling(TextTask, Lines):
                 log.warning(
                     "line %d: only the last %d of %d tokens are read", lines[index], longest, len(ids) - 1
                 )
-            found.append({"source": ids[-longest:]})
-        return list(found)
+            examples.append({"source": ids[-longest:]})
+        return examples
 
     def check_search(self, settings: DecodingConfig) -> None:
         """Raises UserError if a model without memory is to write more than a segment."""
@@ -257,18 +263,22 @@ class LanguageModelling(TextTask, Lines):
             )
         if not longest:
             raise UserError(
-                "--decoding.extra-length 0 writes nothing; only decode.py --stream goes on to the end with it"
+                "--decoding.extra-length 0 writes nothing; only decode.py --stream continues to the end "
+                "with it"
             )
 
-    def outputs(self, found: SearchResult, record: str, n_best: int | None) -> list[Generated]:
+    def outputs(self, result: SearchResult, record: str, n_best: int | None) -> list[Generated]:
         """What follows the prompt, best first."""
-        outputs, prompt = [], self.tokenizer.encode(record)
-        scores, log_probabilities = found.scores[:n_best].tolist(), found.log_probabilities[:n_best].tolist()
-        for score, log_probability, row in zip(scores, log_probabilities, found.tokens, strict=False):
+        outputs = []
+        prompt = self.tokenizer.encode(record)
+        scores = result.scores[:n_best].tolist()
+        log_probabilities = result.log_probabilities[:n_best].tolist()
+        for score, log_probability, row in zip(scores, log_probabilities, result.tokens, strict=False):
             if math.isfinite(score):
                 ids = [int(index) for index in row if index != self.special.pad]
-                words = [index for index in ids if index != self.special.eos]
-                text, pieces = self.text(words, prompt), tuple(self.tokenizer.pieces(words))
+                text_ids = [index for index in ids if index != self.special.eos]
+                text = self.text(text_ids, prompt)
+                pieces = tuple(self.tokenizer.pieces(text_ids))
                 outputs.append(Generated(text, pieces, score, log_probability, tuple(ids)))
         return outputs
 
@@ -297,14 +307,14 @@ class LanguageModelling(TextTask, Lines):
         """Bits per character, and perplexity per token and per word."""
 
         def perplexity(name: str) -> Callable[[Evaluation], Score]:
-            def of(given: Evaluation) -> Score:
-                value = math.exp(min(given.means[name], 700))
+            def of(evaluation: Evaluation) -> Score:
+                value = math.exp(min(evaluation.means[name], 700))
                 return Score(value, self._signature(), f"{value:.2f}" if value < 1e6 else f"{value:.2e}")
 
             return of
 
-        def bits(given: Evaluation) -> Score:
-            value = given.means["bits"]
+        def bits(evaluation: Evaluation) -> Score:
+            value = evaluation.means["bits"]
             return Score(value, self._signature(), f"{value:.4f}")
 
         return {BITS: bits, PERPLEXITY: perplexity("nll"), WORD_PERPLEXITY: perplexity("word_nll")}
@@ -319,14 +329,14 @@ class LanguageModelling(TextTask, Lines):
         return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
 
     def prompts(self, records: Sequence[str], count: int) -> list[str]:
-        """Beginnings of lines from various places of the text."""
-        found = []
+        """Beginnings of lines from all parts of the text."""
+        prompts = []
         for index in range(count if records else 0):
             text = records[index % len(records)]
             _, _, rest = text[len(text) * index // count :].partition("\n")
             lines = [line for line in rest.splitlines() if has_text(line)] or text.splitlines()
-            found.append(" ".join(lines[0].split(" ")[:4]))
-        return found
+            prompts.append(" ".join(lines[0].split(" ")[:4]))
+        return prompts
 
     def shown(self, record: str, output: str) -> tuple[str, str, str]:
         """A prompt, and what follows it."""

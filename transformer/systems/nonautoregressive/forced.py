@@ -42,11 +42,13 @@ def nonautoregressive_scores(
 ) -> TokenScores:
     """log P of each target token, with all predicted at once from the likeliest fertilities. The length is
     given, except for decoder input bos, where tokens beyond `bos_length` are impossible."""
-    c, draft = model.config, initial_draft(model, variables, inputs["source"], target)
+    c = model.config
+    draft = initial_draft(model, variables, inputs["source"], target)
     logits = _as_long(jnp.asarray(whole(model, variables, inputs, draft)), target)
-    found, is_token = token_scores(logits, target, c.special.pad), target != c.special.pad
+    scores = token_scores(logits, target, c.special.pad)
+    is_token = target != c.special.pad
     beyond = is_token & (jnp.arange(target.shape[1]) >= draft.shape[1])
-    return replace(found, log_p=jnp.where(beyond, -jnp.inf, found.log_p))
+    return replace(scores, log_p=jnp.where(beyond, -jnp.inf, scores.log_p))
 
 
 def nonautoregressive_attention(

@@ -57,7 +57,8 @@ def _search(
     key: Array,
     options: NonAutoregressiveDecodingConfig,
 ) -> SearchResult:
-    variables, c = as_variables(params), model.config
+    variables = as_variables(params)
+    c = model.config
     penalty = length_penalty(options)
     if options.iterations > 1 and c.decoder_input != "masked":
         raise UserError(
@@ -67,8 +68,9 @@ def _search(
     if options.length_scale != 1 and c.decoder_input == "bos":
         raise UserError("--decoding.length-scale: a model with --model.decoder-input bos predicts no length")
     apply: Any = functools.partial(model.apply, variables)
-    found = source_limits(source, c.special.pad, options.extra_length, options.max_length)
-    limits, longest = found.each, found.longest
+    bounds = source_limits(source, c.special.pad, options.extra_length, options.max_length)
+    limits = bounds.each
+    longest = bounds.longest
     memory = apply(source, method="encode")
 
     def ranked(
@@ -107,9 +109,9 @@ def _search(
             of_first = jnp.repeat(fertilities[:, :1], n, axis=1)
             draft, likeliest = (
                 copied_source(
-                    jnp.repeat(source, n, axis=0), each.reshape(batch * n, -1), positions, c.special.pad
+                    jnp.repeat(source, n, axis=0), fertility.reshape(batch * n, -1), positions, c.special.pad
                 )
-                for each in (fertilities, of_first)
+                for fertility in (fertilities, of_first)
             )
         tokens, log_p = predict_tokens(apply, c.special, rows, draft, lengths)
         chosen = log_p
@@ -119,7 +121,7 @@ def _search(
             logits = apply(rows, likeliest, method="logits")
             log_p = token_scores(logits, tokens, c.special.pad).log_p
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
-        return padded, *((each * positions).sum(axis=1) for each in (chosen, log_p))
+        return padded, *((values * positions).sum(axis=1) for values in (chosen, log_p))
 
     # as many positions as the longest candidate of this batch needs
     sizes = draft_sizes(longest)

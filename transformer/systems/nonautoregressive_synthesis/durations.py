@@ -68,11 +68,11 @@ def teacher_durations(config: Config, load_teacher: Callable[[Path], Any]) -> Du
         raise UserError(f"--model.teacher {c.teacher}: must be a run of system synthesis")
     variables = jax.device_get(teacher.variables)  # on the host, so that each layout places its own copy
 
-    def found(source: Int[Array, "b s"], target: Float[Array, "b t bands"]) -> Int[Array, "b s"]:
+    def durations_of(source: Int[Array, "b s"], target: Float[Array, "b t bands"]) -> Int[Array, "b s"]:
         traced = jax.tree.map(jnp.asarray, variables)
         attention = sown_attention(cross_attention, model, traced, {"source": source}, target)
         steps = jnp.isfinite(target[..., 0])[:, :: c.reduction]
-        theirs = jnp.arange(steps.shape[1]) * c.reduction // model.config.reduction  # the teacher's steps
-        return durations(attention[:, theirs], steps, source != c.special.pad)
+        teacher_steps = jnp.arange(steps.shape[1]) * c.reduction // model.config.reduction
+        return durations(attention[:, teacher_steps], steps, source != c.special.pad)
 
-    return found
+    return durations_of

@@ -37,12 +37,13 @@ class DurationPredictor(Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b s m"], words: Bool[Array, "b s"], deterministic: bool
+        self, x: Float[Array, "b s m"], source_mask: Bool[Array, "b s"], deterministic: bool
     ) -> Float[Array, "b s"]:
         c = self.config
         for _ in range(2):
-            x = Convolution(c.d_model, c.duration_kernel, ("model", None))(jnp.where(words[..., None], x, 0))
-            x = normalization(c)(jax.nn.relu(x), words, deterministic)
+            x = jnp.where(source_mask[..., None], x, 0)
+            x = Convolution(c.d_model, c.duration_kernel, ("model", None))(x)
+            x = normalization(c)(jax.nn.relu(x), source_mask, deterministic)
             x = Dropout(c.dropout)(x, deterministic)
         return Affine(1, ("model", None), name="out")(x)[..., 0].astype(jnp.float32)
 
@@ -95,27 +96,27 @@ class NonAutoregressiveSynthesiser(Voice):
         steps: Bool[Array, "b t"],
         deterministic: bool = True,
     ) -> Float[Array, "b f bands"]:
-        """The frames, before the post-net, of the steps that are there."""
-        place = jnp.arange(steps.shape[1])
-        token = (place[:, None] >= jnp.cumsum(durations, axis=1)[:, None, :]).sum(axis=-1)
+        """The frames, before the post-net, of the steps that are not padding."""
+        position = jnp.arange(steps.shape[1])
+        token = (position[:, None] >= jnp.cumsum(durations, axis=1)[:, None, :]).sum(axis=-1)
         token = jnp.minimum(token, durations.shape[1] - 1)
         states = jnp.take_along_axis(memory.states, token[..., None], axis=1)
         c = self.config.special
-        words = jnp.where(steps, c.bos, c.pad)
-        return self.frames(self.decode(memory, words, deterministic=deterministic, embedded=states))
+        ids = jnp.where(steps, c.bos, c.pad)
+        return self.frames(self.decode(memory, ids, deterministic=deterministic, embedded=states))
 
     def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
         """Every step attends to all others."""
         return Mask(keys=target != self.config.special.pad, window=self.config.window)
 
 
-def steps_of(predicted: Float[Array, "b s"], words: Bool[Array, "b s"]) -> Int[Array, "b s"]:
+def steps_of(predicted: Float[Array, "b s"], source_mask: Bool[Array, "b s"]) -> Int[Array, "b s"]:
     """The steps of each token, rounded so that their sum is what it should be.
 
     Args:
       predicted: log(1 + steps).
-      words: False for padding.
+      source_mask: False for padding.
     """
-    durations = jnp.where(words, jnp.maximum(jnp.expm1(predicted), 0), 0)
+    durations = jnp.where(source_mask, jnp.maximum(jnp.expm1(predicted), 0), 0)
     ends = jnp.round(jnp.cumsum(durations, axis=1)).astype(jnp.int32)
     return jnp.diff(ends, axis=1, prepend=0)

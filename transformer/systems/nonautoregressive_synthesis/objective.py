@@ -29,9 +29,10 @@ def nonautoregressive_synthesis_objective(config: Config, load_teacher: Callable
 
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         assert isinstance(model, NonAutoregressiveSynthesiser)
-        c, source, target = model.config, batch["source"], batch["target"]
+        c = model.config
+        source, target = batch["source"], batch["target"]
         durations = durations_of(source, target)
-        found, sown = apply_training(
+        outputs, sown = apply_training(
             model,
             variables,
             context,
@@ -41,13 +42,13 @@ def nonautoregressive_synthesis_objective(config: Config, load_teacher: Callable
             deterministic=context.deterministic,
             rngs=context.rngs("dropout"),
         )
-        spoken = Spoken(*found)
-        words = source != c.special.pad
-        duration = jnp.where(words, (spoken.durations - jnp.log1p(durations)) ** 2, 0).sum()
+        spoken = Spoken(*outputs)
+        source_mask = source != c.special.pad
+        duration = jnp.where(source_mask, (spoken.durations - jnp.log1p(durations)) ** 2, 0).sum()
         refined = frames_error(spoken.refined, target)
         total = frames_error(spoken.frames, target) + refined + c.duration_weight * duration
         frames = jnp.isfinite(target[..., 0]).sum().astype(jnp.float32)
-        metrics = {"mel": (refined, frames), "duration": (duration, words.sum().astype(jnp.float32))}
+        metrics = {"mel": (refined, frames), "duration": (duration, source_mask.sum().astype(jnp.float32))}
         return Loss(total, frames, metrics, **sown)
 
     return objective

@@ -49,26 +49,32 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         if context.deterministic:
             return plain(model, variables, batch, context)
         assert isinstance(model, Recurrent)
-        target, special = batch["target"], model.config.special
-        words = (target != special.pad).astype(jnp.float32)
+        target = batch["target"]
+        special = model.config.special
+        is_token = (target != special.pad).astype(jnp.float32)
 
-        given = batch["source"], decoder_input(target, special)
-        along = functools.partial(apply_training, model, variables, context, *given, method=_steps_and_logits)
-        (steps, logits), sown = along(rngs=context.rngs("dropout", "draw"))
-        (_, likely), _ = along(rngs=context.rngs("dropout"))
-        nll, otherwise = cross_entropy(logits, target), cross_entropy(likely, target)
-        advantage = _from_here_on(jax.lax.stop_gradient(otherwise - nll) * words)  # return - baseline
+        inputs = batch["source"], decoder_input(target, special)
+        decode = functools.partial(
+            apply_training, model, variables, context, *inputs, method=_steps_and_logits
+        )
+        (steps, logits), sown = decode(rngs=context.rngs("dropout", "draw"))
+        (_, greedy_logits), _ = decode(rngs=context.rngs("dropout"))
+        nll = cross_entropy(logits, target)
+        greedy_nll = cross_entropy(greedy_logits, target)
+        # return - baseline
+        advantage = _from_here_on(jax.lax.stop_gradient(greedy_nll - nll) * is_token)
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
         draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
         loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
         loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value, which would mean nothing
-        weight, correct = words.sum(), logits.argmax(-1) == target
+        weight = is_token.sum()
+        correct = logits.argmax(-1) == target
         metrics = {
-            name: (jax.lax.stop_gradient((values * words).sum()), weight)
+            name: (jax.lax.stop_gradient((values * is_token).sum()), weight)
             for name, values in {"nll": nll, "correct": correct, "entropy": entropy}.items()
         }
-        return Loss((loss * words).sum(), weight, metrics, **sown)
+        return Loss((loss * is_token).sum(), weight, metrics, **sown)
 
     return objective
 

@@ -33,7 +33,7 @@ class Source:
 
     keys: Float[Array, "b s m"]
     values: Float[Array, "b s m"]
-    words: Bool[Array, "b s"]
+    mask: Bool[Array, "b s"]
     summary: Float[Array, "b m"]
     """The encoder's last states of both directions."""
 
@@ -127,9 +127,9 @@ class DecoderStep(Module):
 
     def _attend(self, state: Float[Array, "b n m"], source: Source) -> tuple[Array, Array, Array]:
         """Context, weights and choice: a(s_{i-1}, h_j) of Bahdanau et al. 2015, section 3.1."""
-        shape = (*state.shape[:2], source.words.shape[1])
+        shape = (*state.shape[:2], source.mask.shape[1])
         scores = self._scores(state, source) if self.config.attention != "fixed" else jnp.zeros(shape)
-        scores = jnp.where(source.words[:, None, :], scores, jnp.finfo(jnp.float32).min)
+        scores = jnp.where(source.mask[:, None, :], scores, jnp.finfo(jnp.float32).min)
         weights, choice = jax.nn.softmax(scores), scores.argmax(axis=-1)
         match self.config.attention:
             case "fixed":
@@ -170,11 +170,11 @@ class Recurrent(EncoderDecoder):
         segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
     ) -> Memory:
-        words = self.source_mask(source)
-        values, last = self.encoder(self.source_embedding(source), words.sum(axis=1), deterministic)
+        source_mask = self.source_mask(source)
+        values, last = self.encoder(self.source_embedding(source), source_mask.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
         return Memory(
-            Source(self.key(values), values, words, last[-1]),
+            Source(self.key(values), values, source_mask, last[-1]),
             [self._carry(start[:, None, :]) for start in starts],
         )
 
@@ -220,7 +220,7 @@ class Recurrent(EncoderDecoder):
         self,
         memory: Memory,
         target: Int[Array, "b t"],
-        own: Bool[Array, "b t"],
+        replaced: Bool[Array, "b t"],
         choose: Callable[[Float[Array, "b v"], Int[Array, ""]], Int[Array, " b"]],
     ) -> Float[Array, "b t m"]:
         """As `decode` in training, but some steps read what the step before predicts (Bengio et al. 2015).
@@ -228,17 +228,17 @@ class Recurrent(EncoderDecoder):
         Args:
           memory: the encoded source.
           target: decoder input ids.
-          own: which of them are replaced by predictions.
+          replaced: which of them are replaced by predictions.
           choose: (logits, step) -> the predicted ids.
         """
 
-        def step(model: Recurrent, carry: Any, token: Array, own: Array, time: Array) -> Any:
+        def step(model: Recurrent, carry: Any, token: Array, replaced: Array, time: Array) -> Any:
             states, predicted = carry
-            word = model.embed_target(jnp.where(own, predicted, token)[:, None])
-            states, found = model.decoder(states, word, memory.source, False)
-            hidden = model.read(found, word, False)
+            word = model.embed_target(jnp.where(replaced, predicted, token)[:, None])
+            states, output = model.decoder(states, word, memory.source, False)
+            hidden = model.read(output, word, False)
             predicted = jax.lax.stop_gradient(choose(model.output(hidden)[:, 0], time))
-            return (states, predicted), (hidden[:, 0], found.weights[:, 0])
+            return (states, predicted), (hidden[:, 0], output.weights[:, 0])
 
         scan = nn.scan(
             step,
@@ -248,7 +248,7 @@ class Recurrent(EncoderDecoder):
             out_axes=1,
         )
         start = memory.starts, target[:, 0]
-        _, (hidden, weights) = scan(self, start, target, own, jnp.arange(target.shape[1]))
+        _, (hidden, weights) = scan(self, start, target, replaced, jnp.arange(target.shape[1]))
         if self.config.attention != "fixed":
             self.sow(INTERMEDIATES, "weights", weights)
         return hidden  # type: ignore[no-any-return]

@@ -73,7 +73,7 @@ class Transcriber(Decoder[SpeechToText]):
 
         Args:
           recordings: as in `transcribe`.
-          n_best: outputs for each. None: all that the search keeps.
+          n_best: outputs for each. None: all that the search returns.
           times: whether to return when each word begins and ends.
           alignments: whether to return the cross-attention of each token: a column for every 40 ms.
           options: as in `transcribe`.
@@ -82,8 +82,10 @@ class Transcriber(Decoder[SpeechToText]):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
             raise _unheard(recordings)
-        times, alignments = true_or_false("times", times), true_or_false("alignments", alignments)
-        settings, extras = self.settings(n_best, options), Extras(alignments, times=times)
+        times = true_or_false("times", times)
+        alignments = true_or_false("alignments", alignments)
+        settings = self.settings(n_best, options)
+        extras = Extras(alignments, times=times)
         return list(self.outputs(enumerate(map(self.heard, recordings), 1), settings, n_best, extras))
 
     def heard(self, source: Heard) -> Recording:

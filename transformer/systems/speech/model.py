@@ -19,7 +19,7 @@ from transformer.systems.speech.options import SpeechConfig
 SILENCE = float("-inf")
 """What pads frames."""
 FRAMES = 4
-"""Nobody says more than a token in so many frames (40 ms)."""
+"""No speech has more than a token in so many frames (40 ms)."""
 
 
 class Halving(Module):
@@ -28,14 +28,14 @@ class Halving(Module):
     config: SpeechConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b t c"], there: Bool[Array, "b t"]) -> Float[Array, "b u d"]:
+    def __call__(self, x: Float[Array, "b t c"], frame_mask: Bool[Array, "b t"]) -> Float[Array, "b u d"]:
         """Half as many frames. Padding counts as zeros, wherever a batch has it."""
         c = self.config
         shape, side = (c.kernel_width, x.shape[-1], c.channels), c.kernel_width // 2
         initial = nn.initializers.he_uniform((0, 1), 2)
         kernel = param(self, "kernel", initial, shape, (None, None, "hidden"))
         bias = param(self, "bias", nn.initializers.zeros_init(), (c.channels,), ("hidden",))
-        x = jnp.where(there[..., None], x, 0)
+        x = jnp.where(frame_mask[..., None], x, 0)
         y = jax.lax.conv_general_dilated(
             x, kernel.astype(x.dtype), (2,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
         )
@@ -55,12 +55,12 @@ class SpeechTransformer(Transformer):
 
     @nn.nowrap
     def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
-        """Which of the shortened frames are there."""
-        return self.there(source)[:, :: 2**self.config.convolutions]
+        """Which of the shortened frames are not padding."""
+        return self.frame_mask(source)[:, :: 2**self.config.convolutions]
 
     @nn.nowrap
-    def there(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b t"]:
-        """Which frames are there."""
+    def frame_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b t"]:
+        """Which frames are not padding."""
         return jnp.isfinite(source[..., 0])
 
     def encode(  # type: ignore[override]
@@ -72,21 +72,25 @@ class SpeechTransformer(Transformer):
         every_layer: bool = False,
     ) -> Memory:
         """The encoder stack on shortened frames; in training, with masks over parts of the input."""
-        there, words = self.there(source), self.source_mask(source)
-        x = jnp.where(there[..., None], source, 0)
+        frame_mask = self.frame_mask(source)
+        source_mask = self.source_mask(source)
+        x = jnp.where(frame_mask[..., None], source, 0)
         if self.config.masks and not deterministic:
-            x = self.hidden_in_part(x, there.sum(axis=1))
+            x = self.spec_augment(x, frame_mask.sum(axis=1))
         x = x.astype(self.config.compute_dtype)
         for halving in self.halvings:
-            x, there = halving(x, there), there[:, ::2]
-        mask, positions = Mask(keys=words, window=self.config.window), jnp.arange(x.shape[1])
-        return self.encode_embedded(self.front(x), words, mask, positions, deterministic, every_layer)
+            x = halving(x, frame_mask)
+            frame_mask = frame_mask[:, ::2]
+        mask = Mask(keys=source_mask, window=self.config.window)
+        positions = jnp.arange(x.shape[1])
+        return self.encode_embedded(self.front(x), source_mask, mask, positions, deterministic, every_layer)
 
-    def hidden_in_part(
+    def spec_augment(
         self, x: Float[Array, "b t bands"], lengths: Int[Array, " b"]
     ) -> Float[Array, "b t bands"]:
         """The masks of SpecAugment (Park et al. 2019), drawn from the rng named "dropout"."""
-        c, keys = self.config, jax.random.split(self.make_rng("dropout"), len(x))
+        c = self.config
+        keys = jax.random.split(self.make_rng("dropout"), len(x))
 
         def of_row(x: Array, length: Array, key: Array) -> Array:
             return masked(
@@ -103,5 +107,5 @@ def limits_of_frames(inputs: Inputs, special: SpecialIds, options: DecodingConfi
     longest = -(-frames.shape[1] // FRAMES) + options.extra_length
     longest = max(1, longest if options.max_length is None else min(longest, options.max_length))
     lengths = jnp.isfinite(frames).sum(axis=1)
-    each = jnp.clip(-(-lengths // FRAMES) + options.extra_length, 1, longest)
-    return Limits(jnp.where(lengths > 0, each, 0), longest)
+    limits = jnp.clip(-(-lengths // FRAMES) + options.extra_length, 1, longest)
+    return Limits(jnp.where(lengths > 0, limits, 0), longest)

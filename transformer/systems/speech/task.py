@@ -78,7 +78,7 @@ class SpeechToText(Recordings, TextTask):
     def input_examples(
         self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
-        """The frames, with warnings also of recordings that were cut before."""
+        """The frames, with warnings also of recordings that are truncated already."""
         for number, record in zip(lines, records, strict=False):
             if record.whole:
                 log.warning("line %d: %s", number, self.shortened("source", record.whole.frames, longest))
@@ -90,17 +90,17 @@ class SpeechToText(Recordings, TextTask):
         if not count:
             return ""
         return (
-            f"{count} of {len(records)} recordings of the %s split are cut to {longest / 100:.1f} s: see "
-            "--decoding.buckets"
+            f"{count} of {len(records)} recordings of the %s split are truncated to {longest / 100:.1f} s: "
+            "see --decoding.buckets"
         )
 
-    def outputs(self, found: SearchResult, record: Recording, n_best: int | None) -> list[Hypothesis]:
+    def outputs(self, result: SearchResult, record: Recording, n_best: int | None) -> list[Hypothesis]:
         """What may have been said, best first.
 
         Raises:
           UserError: there is no output that the rules allow.
         """
-        several = hypotheses(found, self.tokenizer, self.special, n_best)
+        several = hypotheses(result, self.tokenizer, self.special, n_best)
         if not several:
             raise UserError(NO_OUTPUT)
         return several
@@ -126,14 +126,14 @@ class SpeechToText(Recordings, TextTask):
         """The error rates of the outputs."""
 
         def of(rate: ErrorsOf) -> Callable[[Evaluation], Score]:
-            return lambda given: rate(given.outputs, [record.text for record in given.records])
+            return lambda evaluation: rate(evaluation.outputs, [record.text for record in evaluation.records])
 
         return {measure: of(rate) for measure, rate in self.error_rates().items()}
 
     def error_rates(self) -> Mapping[Metric, ErrorsOf]:
         """Word, character and sentence error rate; the criterion first."""
-        found = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
-        return {self.criterion: found[self.criterion]} | found
+        rates = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
+        return {self.criterion: rates[self.criterion]} | rates
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""

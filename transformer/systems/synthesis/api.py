@@ -30,10 +30,9 @@ class Synthesizer(Decoder[TextToSpeech]):
         Raises:
           UserError: a text has something that the training texts have not, or an option is invalid.
         """
-        found: list[Float[np.ndarray, " samples"]] = [
-            each.wave for each in self.utterances([texts] if isinstance(texts, str) else texts, **options)
-        ]
-        return found[0] if isinstance(texts, str) else found
+        utterances = self.utterances([texts] if isinstance(texts, str) else texts, **options)
+        waves: list[Float[np.ndarray, " samples"]] = [utterance.wave for utterance in utterances]
+        return waves[0] if isinstance(texts, str) else waves
 
     def utterances(self, texts: Sequence[str], **options: Option) -> list[Utterance]:
         """The utterance of each text: its features, and its waveform.
@@ -48,4 +47,4 @@ class Synthesizer(Decoder[TextToSpeech]):
             records = [self.task.written_for(*pair) for pair in pairs]
         else:
             records = [self.task.record(text) for text in texts]
-        return [found[0] for found in self.decode(records, **options)]
+        return [outputs[0] for outputs in self.decode(records, **options)]

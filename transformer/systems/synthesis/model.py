@@ -17,7 +17,7 @@ from transformer.model.transformer import Memory
 from transformer.systems.synthesis.options import SynthesisConfig
 from transformer.systems.synthesis.voice import Voice
 
-KEPT = "kept"
+PRENET_MASKS = "kept"
 """The masks of the pre-net that a search gives it, in the collection "noise"."""
 
 
@@ -40,8 +40,9 @@ class Prenet(Module):
 
     @nn.compact
     def __call__(self, frames: Float[Array, "b s bands"], deterministic: bool) -> Float[Array, "b s m"]:
-        c, x = self.config, frames.astype(self.config.compute_dtype)
-        masks = self.get_variable(NOISE, KEPT) if self.has_variable(NOISE, KEPT) else None
+        c = self.config
+        x = frames.astype(c.compute_dtype)
+        masks = self.get_variable(NOISE, PRENET_MASKS) if self.has_variable(NOISE, PRENET_MASKS) else None
         for layer in range(2):
             x = jax.nn.relu(Affine(c.prenet_width, (None, "hidden"), name=f"layer_{layer}")(x))
             if masks is not None:
@@ -79,10 +80,10 @@ class Synthesiser(Voice):
           deterministic: False draws dropout masks from the rng named "dropout".
         """
         memory = self.encode(source, deterministic=deterministic)
-        there = jnp.isfinite(target[..., 0])
+        frame_mask = jnp.isfinite(target[..., 0])
         hidden = self.decode(memory, target, deterministic=deterministic)
         frames = self.frames(hidden)[:, : target.shape[1]]
-        return Spoken(frames, self.refine(frames, there), self.stops(hidden))
+        return Spoken(frames, self.refine(frames, frame_mask), self.stops(hidden))
 
     def decode(  # type: ignore[override]
         self,
@@ -94,13 +95,14 @@ class Synthesiser(Voice):
         embedded: Float[Array, "b s m"] | None = None,
     ) -> Float[Array, "b s m"]:
         """The decoder's last states: a step reads the frame before its own, zeros at the beginning."""
-        c, there = self.config, self.target_mask(target)
+        c = self.config
+        step_mask = self.target_mask(target)
         x = jnp.where(jnp.isfinite(target), target, 0)
         last = x[:, c.reduction - 1 :: c.reduction]
-        before = jnp.pad(last, ((0, 0), (1, 0), (0, 0)))[:, : there.shape[1]]
-        words = jnp.where(there, c.special.bos, c.special.pad)
+        before = jnp.pad(last, ((0, 0), (1, 0), (0, 0)))[:, : step_mask.shape[1]]
+        ids = jnp.where(step_mask, c.special.bos, c.special.pad)
         read = self.prenet(before, deterministic)
-        return super().decode(memory, words, deterministic=deterministic, embedded=read)
+        return super().decode(memory, ids, deterministic=deterministic, embedded=read)
 
     def stops(self, hidden: Float[Array, "b s m"]) -> Float[Array, "b s"]:
         """The logit that a step is the last."""

@@ -21,16 +21,17 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
     is the number of frames.
     """
     assert isinstance(model, Synthesiser)
-    c, target, read = model.config, batch["target"], batch["target"]
+    c = model.config
+    target = read = batch["target"]
 
     if c.own_frames and (rngs := context.rngs("before", "where")):
         # not by `apply_training`: this pass does not count in running statistics
         dropout = {"dropout": rngs["before"]}
         before: Any = model.apply(variables, batch["source"], target, deterministic=False, rngs=dropout)
-        own = jax.random.uniform(rngs["where"], model.target_mask(target).shape) < c.own_frames
-        own = jnp.repeat(own, c.reduction, axis=1)[:, : target.shape[1], None] & jnp.isfinite(target)
-        read = jnp.where(own, jax.lax.stop_gradient(before.frames), target)
-    found, sown = apply_training(
+        replaced = jax.random.uniform(rngs["where"], model.target_mask(target).shape) < c.own_frames
+        replaced = jnp.repeat(replaced, c.reduction, axis=1)[:, : target.shape[1], None]
+        read = jnp.where(replaced & jnp.isfinite(target), jax.lax.stop_gradient(before.frames), target)
+    outputs, sown = apply_training(
         model,
         variables,
         context,
@@ -39,12 +40,13 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
         deterministic=context.deterministic,
         rngs=context.rngs("dropout"),
     )
-    spoken = Spoken(*found)
+    spoken = Spoken(*outputs)
     steps = model.target_mask(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
-    each = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
+    stop_errors = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
     weights = steps * jnp.where(last, c.stop_weight, 1.0)
-    stop, refined = (each * weights).sum(), frames_error(spoken.refined, target)
+    stop = (stop_errors * weights).sum()
+    refined = frames_error(spoken.refined, target)
     total = frames_error(spoken.frames, target) + refined + c.reduction * stop
     frames = jnp.isfinite(target[..., 0]).sum().astype(jnp.float32)
     metrics = {"mel": (refined, frames), "stop": (stop, steps.sum().astype(jnp.float32))}
@@ -53,5 +55,5 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
 
 def frames_error(frames: Float[Array, "b t bands"], target: Float[Array, "b t bands"]) -> Float[Array, ""]:
     """The sum over frames of the mean absolute error; infinities of the target are padding."""
-    there = jnp.isfinite(target)
-    return jnp.where(there, jnp.abs(frames - jnp.where(there, target, 0)), 0).sum() / target.shape[-1]
+    is_finite = jnp.isfinite(target)
+    return jnp.where(is_finite, jnp.abs(frames - jnp.where(is_finite, target, 0)), 0).sum() / target.shape[-1]

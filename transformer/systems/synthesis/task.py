@@ -117,7 +117,7 @@ class TextToSpeech(Recordings):
         self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the texts, closed by <eos>."""
-        found: list[Example] = []
+        examples: list[Example] = []
         for index, record in enumerate(records):
             where = f"line {lines[index]}: " if lines else ""
             try:
@@ -129,8 +129,8 @@ class TextToSpeech(Recordings):
                 raise UserError(
                     f"{where}{len(ids)} tokens, and --decoding.buckets allow {longest - 1}: divide the text"
                 )
-            found.append({"source": [*ids, self.special.eos]})
-        return found
+            examples.append({"source": [*ids, self.special.eos]})
+        return examples
 
     def check_search(self, settings: DecodingConfig) -> None:
         """Accepts all of its own."""
@@ -143,18 +143,18 @@ class TextToSpeech(Recordings):
         """Nothing said."""
         return Utterance("", np.zeros((0, self.data.bands), np.float32))
 
-    def outputs(self, found: Any, record: Recording, n_best: int | None) -> list[Utterance]:
+    def outputs(self, result: Any, record: Recording, n_best: int | None) -> list[Utterance]:
         """The utterance."""
         assert self.scale
-        features = found.frames[: int(found.lengths)] * self.scale.deviation + self.scale.mean
-        return [Utterance(record.text, features, bool(found.stopped))]
+        features = result.frames[: int(result.lengths)] * self.scale.deviation + self.scale.mean
+        return [Utterance(record.text, features, bool(result.stopped))]
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """The mean absolute error of the normalised features, given all frames of the recording before, or
         the durations in it."""
 
-        def mel(given: Evaluation) -> Score:
-            value = given.means["mel"]
+        def mel(evaluation: Evaluation) -> Score:
+            value = evaluation.means["mel"]
             return Score(value, f"bands:{self.data.bands}|given the recording", f"mel error = {value:.4f}")
 
         return {MEL: mel}
@@ -180,7 +180,7 @@ class TextToSpeech(Recordings):
         self, record: Recording, output: Utterance, attention: Float[np.ndarray, "t s"] | None
     ) -> ReportSample:
         """The synthetic speech beside the recording."""
-        end = "" if output.stopped else ", cut at the limit of the search"
+        end = "" if output.stopped else ", truncated at the limit of the search"
         return ReportSample(
             title=record.text,
             texts={},

@@ -49,16 +49,16 @@ class Voice(Transformer):
         return frames.reshape(hidden.shape[0], -1, self.config.bands)
 
     def refine(
-        self, frames: Float[Array, "b t bands"], there: Bool[Array, "b t"]
+        self, frames: Float[Array, "b t bands"], frame_mask: Bool[Array, "b t"]
     ) -> Float[Array, "b t bands"]:
         """The frames, with what the post-net adds."""
-        x = jnp.where(there[..., None], frames, 0)
-        for place, layer in enumerate(self.postnet, 1):
-            y = layer(x) if place == len(self.postnet) else jnp.tanh(layer(x))
-            x = jnp.where(there[..., None], y, 0)
+        x = jnp.where(frame_mask[..., None], frames, 0)
+        for number, layer in enumerate(self.postnet, 1):
+            y = layer(x) if number == len(self.postnet) else jnp.tanh(layer(x))
+            x = jnp.where(frame_mask[..., None], y, 0)
         return frames + x if self.postnet else frames
 
     @nn.nowrap
     def target_mask(self, target: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
-        """Which steps of the decoder are there."""
+        """Which steps of the decoder are not padding."""
         return jnp.isfinite(target[..., 0])[:, :: self.config.reduction]

@@ -104,11 +104,11 @@ def baseline(system: str, model: ModelConfig) -> Config:
 
 def _spelling(vocab_size: int = 30, max_length: int = 41, **data: Any) -> Config:
     """Digits, and the letters of their names: ten digits and fifteen letters."""
-    given = {"dataset": "spelling", "source_language": "digits", "target_language": "letters"}
+    corpus = {"dataset": "spelling", "source_language": "digits", "target_language": "letters"}
     return Config(
         model=TransformerConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4, dropout=0.0),
         data=DataConfig(
-            **given | {"tokenizer": "word"} | data,
+            **corpus | {"tokenizer": "word"} | data,
             built_in_size=20_000,
             vocab_size=vocab_size,
             max_length=max_length,

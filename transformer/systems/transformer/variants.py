@@ -23,8 +23,8 @@ def _model(about: str, **options: Option) -> Variant:
 
 def _scheduled(about: str, **options: Option) -> Variant:
     """The share of scheduled sampling rises until the last update."""
-    given = {f"scheduled.{name}": value for name, value in ({"share": 0.5} | options).items()}
-    return Variant(about, given, _TRAINING, change=_until_the_end)
+    values = {f"scheduled.{name}": value for name, value in ({"share": 0.5} | options).items()}
+    return Variant(about, values, _TRAINING, change=_until_the_end)
 
 
 def _until_the_end(config: Config) -> Config:
@@ -32,8 +32,8 @@ def _until_the_end(config: Config) -> Config:
 
 
 def _reward(about: str, **options: Option) -> Variant:
-    given = {f"reward.{name}": value for name, value in ({"share": 0.9} | options).items()}
-    return Variant(f"{about}, with --init-from", given, _TRAINING, change=_trained_further, continues=True)
+    values = {f"reward.{name}": value for name, value in ({"share": 0.9} | options).items()}
+    return Variant(f"{about}, with --init-from", values, _TRAINING, change=_trained_further, continues=True)
 
 
 def _trained_further(config: Config) -> Config:
