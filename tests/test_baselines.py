@@ -128,9 +128,9 @@ def test_attention_is_over_the_words_of_the_source(name):
     attention = jax.jit(system.alignment, static_argnums=0)
     if "fixed" in name:
         with pytest.raises(UserError, match="no attention"):
-            attention(model, variables, SOURCE, TARGET[:, 1:])
+            attention(model, variables, {"source": SOURCE}, TARGET[:, 1:])
         return
-    weights = np.asarray(attention(model, variables, SOURCE, TARGET[:, 1:]))
+    weights = np.asarray(attention(model, variables, {"source": SOURCE}, TARGET[:, 1:]))
     assert weights.shape == (4, TARGET.shape[1] - 1, SOURCE.shape[1])
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert (weights[np.broadcast_to((SOURCE == 0)[:, None], weights.shape)] == 0).all()

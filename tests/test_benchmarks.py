@@ -265,7 +265,7 @@ def test_a_student_and_its_teacher_are_each_measured_in_two_types(tmp_path):
     ("module", "arguments", "message"),
     [
         ("speed.start", ["tiney"], "no preset 'tiney': did you mean tiny"),
-        ("speed.input", ["nothing-like-it"], "no preset 'nothing-like-it'. train.py --list-presets"),
+        ("speed.input", ["nothing-like-it"], "no preset 'nothing-like-it'; see --list-presets"),
         (
             "speed.input",
             ["speech", "--subword-sampling", "0.1"],

@@ -46,7 +46,7 @@ OTHER = {name: value for name, value in OF_ENCODER.items() if name not in ("mech
 def test_the_encoder_is_that_of_one_model_and_the_decoder_that_of_another(tiny, random_variables, given):
     like_decoder = tiny(share_embeddings="target", num_layers=2, decoder_layers=1)
     like_encoder = replace(like_decoder, **given)
-    mixed = Transformer(replace(like_decoder, encoder=EncoderConfig(**given)))
+    mixed = Transformer(replace(like_decoder, encoder_stack=EncoderConfig(**given)))
     params = random_variables(mixed)["params"]
     source, target = jnp.asarray(SOURCE), jnp.asarray(TARGET)
 
@@ -81,7 +81,7 @@ def test_every_system_that_is_a_transformer_takes_them(system):
     preset = next(config for config in CONFIGS.values() if config.system == system)
     sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "vocab_size": 30}
     encoder = EncoderConfig(d_model=24, norm="pre" if preset.model.norm == "post" else "post")
-    model = replace(preset.model, **sizes, share_embeddings="none", encoder=encoder)
+    model = replace(preset.model, **sizes, share_embeddings="none", encoder_stack=encoder)
     config = find_system(system).task.without_corpus(replace(preset, model=model)).config
     params = model_shapes(config)["params"]
     assert params["bridge"]["kernel"].shape == (24, 16)
@@ -94,33 +94,35 @@ def test_every_system_that_is_a_transformer_takes_them(system):
     [
         ({}, {"d_model": 24}, "--model.share-embeddings target"),
         ({"share_embeddings": "target"}, {"d_model": 25}, "in the encoder .*d-model 25 is not divisible"),
-        ({}, {"norm_epsilon": 0.0}, "--model.encoder.norm-epsilon must be in"),
+        ({}, {"norm_epsilon": 0.0}, "--model.encoder-stack.norm-epsilon must be in"),
         ({}, {"num_heads": 3}, "in the encoder .*--model.num-heads 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, encoder, message):
     with pytest.raises(UserError, match=message):
-        TransformerConfig(d_model=16, num_heads=2, **given, encoder=EncoderConfig(**encoder))
+        TransformerConfig(d_model=16, num_heads=2, **given, encoder_stack=EncoderConfig(**encoder))
 
 
 def test_limits_are_those_of_both(tiny):
     table = {"positions": "learned", "max_positions": 9}
     for model, expected in (
-        (tiny(encoder=EncoderConfig(**table)), (None, 9)),
-        (tiny(**table, encoder=EncoderConfig(max_positions=7)), (9, 7)),
-        (tiny(**table, encoder=EncoderConfig(positions="sinusoidal")), (9, None)),
+        (tiny(encoder_stack=EncoderConfig(**table)), (None, 9)),
+        (tiny(**table, encoder_stack=EncoderConfig(max_positions=7)), (9, 7)),
+        (tiny(**table, encoder_stack=EncoderConfig(positions="sinusoidal")), (9, None)),
     ):
         assert (model.longest, model.longest_source) == expected
         found = within_positions(BeamConfig(buckets=(6, 16)), *expected)
         assert (found.max_length, found.buckets) == (expected[0], (6, expected[1] or 16))
-    long = Config(model=tiny(encoder=EncoderConfig(**table)), data=CorpusConfig(max_length=12))
+    long = Config(model=tiny(encoder_stack=EncoderConfig(**table)), data=CorpusConfig(max_length=12))
     assert long.data.max_length == 12  # of a target; what the encoder reads may be no sequence
-    with pytest.raises(UserError, match="--model.encoder.max-positions 9 is less than --data.max-length 12"):
-        Config(model=tiny(encoder=EncoderConfig(**table)), data=DataConfig(max_length=12))
-    assert "linear" in tiny(encoder=EncoderConfig(mechanism="linear")).packing_conflict
-    assert "batch" in tiny(encoder=EncoderConfig(normalization="batch")).needs_whole_batch
+    with pytest.raises(
+        UserError, match="--model.encoder-stack.max-positions 9 is less than --data.max-length 12"
+    ):
+        Config(model=tiny(encoder_stack=EncoderConfig(**table)), data=DataConfig(max_length=12))
+    assert "linear" in tiny(encoder_stack=EncoderConfig(mechanism="linear")).packing_conflict
+    assert "batch" in tiny(encoder_stack=EncoderConfig(normalization="batch")).needs_whole_batch
 
 
 def test_marian_models_have_no_such_encoder(tiny):
     with pytest.raises(UserError, match="an encoder unlike its decoder, which Marian does not support"):
-        config_to_marian(tiny(encoder=EncoderConfig(activation="gelu")), 20, 100)
+        config_to_marian(tiny(encoder_stack=EncoderConfig(activation="gelu")), 20, 100)

@@ -46,7 +46,7 @@ class Began(Exception):
 def first_config(config, monkeypatch, tmp_path):
     """The config that a training begins with, and the number of updates of an epoch."""
 
-    def begin(config, objective, run, data, *_):
+    def begin(config, system, objective, run, data, *_):
         raise Began(config, run.config, data.batcher.plan.steps_per_epoch)
 
     monkeypatch.setattr(training, "Loop", begin)

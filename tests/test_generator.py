@@ -178,7 +178,7 @@ def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
         (["--until", ""], "--until '': every text contains it"),
         (["--extra-length", "0"], "--extra-length 0 writes nothing; only decode.py --stream"),
         (["--token-scores"], "scores of tokens"),
-        (["--method", "mbr"], "--method mbr: it compares translations; language-model has none"),
+        (["--method", "mbr"], "--method mbr: what follows a prompt has no consensus"),
     ],
 )
 def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_path, options, message):

@@ -51,7 +51,7 @@ VARIANTS = {
     "relative, restricted": {"positions": "relative", "window": 2},
     "an encoder of its own": {
         "share_embeddings": "target",
-        "encoder": EncoderConfig(d_model=12, d_ff=20, num_heads=3, norm="pre", positions="rotary"),
+        "encoder_stack": EncoderConfig(d_model=12, d_ff=20, num_heads=3, norm="pre", positions="rotary"),
     },
 }
 

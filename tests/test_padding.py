@@ -97,7 +97,8 @@ def teacher_of(config: Config):
     if config.system != "nonautoregressive":
         return untrained_teacher(config)
 
-    def alignment(model, variables, source, target):
+    def alignment(model, variables, inputs, target):
+        source = inputs["source"]
         last = (source != 0).sum(axis=1)[:, None] - 1
         place = jnp.minimum(jnp.arange(target.shape[1]), last)
         return jax.nn.one_hot(place, source.shape[1])

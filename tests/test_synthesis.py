@@ -44,7 +44,7 @@ def frames(lengths, size=None):
 def test_a_step_reads_only_the_frames_before_it(reduction):
     model, variables = network(reduction=reduction, postnet_layers=0)
     target = frames([9, 9, 9])
-    before = Spoken(*apply(model, variables, {"source": SOURCE}, target)).frames
+    before = Spoken(*apply(model, variables, SOURCE, target)).frames
     for frame in range(9):
         changed = target.at[:, frame].add(1.0)
         after = Spoken(*apply(model, variables, SOURCE, changed)).frames
@@ -58,7 +58,7 @@ def test_an_utterance_does_not_depend_on_padding_and_others():
     model, variables = network()
     lengths = [7, 2, 10]
     target = frames(lengths, size=14)
-    together = Spoken(*apply(model, variables, {"source": SOURCE}, target))
+    together = Spoken(*apply(model, variables, SOURCE, target))
     assert np.isfinite(together.refined).all()
     for row, length in enumerate(lengths):
         text = SOURCE[row : row + 1, : int((SOURCE[row] > 0).sum())]
@@ -72,7 +72,7 @@ def test_the_loss_is_that_of_its_parts():
     model, variables = network(stop_weight=3.0)
     lengths, target = [7, 2, 10], frames([7, 2, 10])
     loss = synthesis_objective(model, variables, {"source": SOURCE, "target": target}, Context())
-    found = Spoken(*apply(model, variables, {"source": SOURCE}, target))
+    found = Spoken(*apply(model, variables, SOURCE, target))
     total = refined = stop = 0.0
     for row, length in enumerate(lengths):
         wanted, steps = np.asarray(target[row, :length]), -(-length // 2)
@@ -110,7 +110,7 @@ def test_training_reads_frames_of_its_own():
     batch = {"source": SOURCE, "target": target}
     context = Context(key=jax.random.key(1))
     found = synthesis_objective(model, variables, batch, context)
-    first = Spoken(*apply(model, variables, {"source": SOURCE}, target)).frames
+    first = Spoken(*apply(model, variables, SOURCE, target)).frames
     own = jnp.where(jnp.isfinite(target), first, target)
     again = Spoken(*apply(model, variables, SOURCE, own))
     errors = [

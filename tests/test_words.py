@@ -18,8 +18,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transformer"
-TO_DO: set[str] = set()
-"""Packages that still have such words."""
 DATA = PACKAGE / "data"
 HASHED = {
     *(DATA / "sources" / "built_in").glob("*.py"),
@@ -55,11 +53,7 @@ PHRASES = {
 }
 """Regular expressions of whole words, and what to write instead."""
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-SOURCES = sorted(
-    path
-    for path in PACKAGE.rglob("*.py")
-    if path.relative_to(PACKAGE).parts[0] not in TO_DO and path not in HASHED
-)
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path not in HASHED)
 
 
 def locals_of(source: str) -> Iterator[tuple[int, str]]:

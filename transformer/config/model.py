@@ -261,7 +261,7 @@ class EncoderConfig:
     """Normalisation of each sublayer of the encoder."""
 
     def __post_init__(self) -> None:
-        check_ranges("model.encoder", self)
+        check_ranges("model.encoder_stack", self)
 
 
 SAME = EncoderConfig()
@@ -275,7 +275,7 @@ class TransformerConfig(StackConfig):
     decoder_layers: Annotated[int, Range(1, DEEPEST)] | None = None
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: num_layers."""
-    encoder: EncoderConfig = SAME
+    encoder_stack: EncoderConfig = SAME
     """What the encoder has otherwise than the decoder."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
@@ -302,26 +302,26 @@ class TransformerConfig(StackConfig):
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
-        if self.encoder != SAME:
+        if self.encoder_stack != SAME:
             self._check_encoder()
 
     def _check_encoder(self) -> None:
         try:
             width = self.of_encoder.d_model
         except UserError as error:
-            raise UserError(f"in the encoder (--model.encoder): {error}") from error
+            raise UserError(f"in the encoder (--model.encoder-stack): {error}") from error
         if width != self.d_model and self.share_embeddings == "all":
             raise UserError(
-                f"--model.encoder.d-model {width}: source and target of different widths cannot share one "
+                f"--model.encoder-stack.d-model {width}: source and target of different widths cannot share one "
                 "matrix: use --model.share-embeddings target"
             )
 
     @property
     def of_encoder(self) -> "TransformerConfig":
-        if self.encoder == SAME:
+        if self.encoder_stack == SAME:
             return self
-        overrides = {name: value for name, value in vars(self.encoder).items() if value is not None}
-        return replace(self, encoder=SAME, **overrides)
+        overrides = {name: value for name, value in vars(self.encoder_stack).items() if value is not None}
+        return replace(self, encoder_stack=SAME, **overrides)
 
     @property
     def longest_source(self) -> int | None:
@@ -329,7 +329,7 @@ class TransformerConfig(StackConfig):
 
     @property
     def needs_whole_batch(self) -> str:
-        encoder = self.of_encoder.needs_whole_batch if self.encoder != SAME else ""
+        encoder = self.of_encoder.needs_whole_batch if self.encoder_stack != SAME else ""
         return super().needs_whole_batch or encoder
 
     @property
@@ -340,5 +340,5 @@ class TransformerConfig(StackConfig):
     def packing_conflict(self) -> str:
         if self.cross_mechanism in ("location", "monotonic"):
             return f"--model.cross-mechanism {self.cross_mechanism}"
-        encoder = self.of_encoder.packing_conflict if self.encoder != SAME else ""
+        encoder = self.of_encoder.packing_conflict if self.encoder_stack != SAME else ""
         return super().packing_conflict or encoder

@@ -65,7 +65,7 @@ class Config:
             )
         limits = {"--model.max-positions": self.model.longest}
         if isinstance(self.data, DataConfig):  # the source is a sequence too
-            limits["--model.encoder.max-positions"] = self.model.longest_source
+            limits["--model.encoder-stack.max-positions"] = self.model.longest_source
         for option, longest in limits.items():
             if longest is not None and longest < self.data.max_length:
                 raise UserError(

@@ -50,7 +50,9 @@ class NonAutoregressiveConfig(TransformerConfig):
         if self.longest is not None and self.decoder_input == "bos" and self.longest < self.bos_length:
             raise UserError("--model.bos-length must not be more than --model.max-positions")
         if self.decoder_input == "fertility" and self.of_encoder.d_model != self.d_model:
-            raise UserError("--model.encoder.d-model: the decoder reads the embedded source; leave it out")
+            raise UserError(
+                "--model.encoder-stack.d-model: the decoder reads the embedded source; leave it out"
+            )
 
 
 @dataclass(frozen=True)
