@@ -261,7 +261,7 @@ class EncoderConfig:
     """Normalisation of each sublayer of the encoder."""
 
     def __post_init__(self) -> None:
-        check_ranges("model.encoder_stack", self)
+        check_ranges("model.encoder-stack", self)
 
 
 SAME = EncoderConfig()

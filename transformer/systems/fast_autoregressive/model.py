@@ -169,8 +169,8 @@ class FastAutoregressive(EncoderDecoder):
     ) -> Memory:
         source_mask = self.source_mask(source)
         states = self.encoder(self.source_embedding(source), source_mask, deterministic)
-        length = jnp.maximum(source_mask.sum(axis=1), 1)[:, None]
-        mean = (states * source_mask[..., None]).sum(axis=1) / length
+        total = (states * source_mask[..., None]).sum(axis=1)
+        mean = total / jnp.maximum(source_mask.sum(axis=1), 1)[:, None]
         start = jnp.tanh(self.start(mean))[:, None, :]
         return Memory(Source(states, self.key(states), source, source_mask), start)
 
