@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -111,6 +112,14 @@ def test_chosen_sections_are_compared_and_written(tmp_path, capsys, monkeypatch)
     assert "peer" in capsys.readouterr().out
     with pytest.raises(UserError, match="no_such not installed"):
         compare(argparse.ArgumentParser(prog="any"), sections, [], ["no_such"])
+
+
+def test_processes_of_peers_do_not_import_jax():
+    """Its memory and time would count as theirs."""
+    modules = "benchmarks.speed.training, benchmarks.speed.decoding"
+    program = f"import sys, {modules}; print('jax' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout == "False\n", ran.stderr
 
 
 def section(name, measured, given):

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.command import positive, run
 from benchmarks.measure import Contestant, script, side_by_side
-from benchmarks.runs import sentences
 from benchmarks.speed.peers import Row, Section, compare, processes, rows_of
 from transformer.files import write_whole
 
@@ -280,7 +279,7 @@ def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, 
     rule += ["--max-length", str(LONGEST), "--extra-length", str(LONGEST)]
     decode = script("decode.py", run_dir, "--input", text, *rule, "--output")
     ours, rounded, theirs = (str(folder / name) for name in WRITTEN)
-    job = json.dumps([str(converted), str(hugging_face), str(text), theirs])
+    job = json.dumps([str(converted), str(hugging_face), str(text), theirs, BEAM, ALPHA, LONGEST])
     return {
         "decode.py": [*decode, ours],
         "decode.py --int8": [*decode, rounded, "--int8"],
@@ -288,16 +287,18 @@ def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, 
     }
 
 
-def model_of(given: argparse.Namespace) -> Path:
-    """The run to decode with."""
+def prepared(given: argparse.Namespace, count: int) -> tuple[Path, list[str]]:
+    """The run to decode with, and sentences of its test set."""
+    from benchmarks.runs import sentences  # imports JAX, which would count as memory of the peers
+
     given.work.mkdir(parents=True, exist_ok=True)
-    return model(given.work, given.model, given.steps, given.quick)
+    run_dir = model(given.work, given.model, given.steps, given.quick)
+    return run_dir, sentences(run_dir, count)
 
 
 def at_once(count: int, name: str, given: argparse.Namespace) -> list[Row]:
     """Beam search over `count` sentences at once."""
-    run_dir = model_of(given)
-    sources = sentences(run_dir, count)
+    run_dir, sources = prepared(given, count)
     measured = side_by_side(contestants(run_dir, given.work, sources), given.rounds)
     shares = [agreement(measured[0].output, m.output) for m in measured]
     for each, share in zip(measured, shares, strict=True):
@@ -308,8 +309,8 @@ def at_once(count: int, name: str, given: argparse.Namespace) -> list[Row]:
 
 def whole_file(given: argparse.Namespace) -> list[Row]:
     """1,000 sentences, by whole processes from start to end."""
-    run_dir = model_of(given)
-    commands = whole_process(run_dir, given.work, sentences(run_dir, 1000))
+    run_dir, sources = prepared(given, 1000)
+    commands = whole_process(run_dir, given.work, sources)
     rows = processes("file of 1,000, whole process", commands, given.rounds)
     texts = ((given.work / name).read_text(encoding="utf-8").splitlines() for name in WRITTEN)
     ours, *theirs = ([line.split() for line in lines] for lines in texts)
@@ -319,9 +320,9 @@ def whole_file(given: argparse.Namespace) -> list[Row]:
 
 def start_up(given: argparse.Namespace) -> list[Row]:
     """The time of an import, and from start to the first translation."""
-    run_dir = model_of(given)
+    run_dir, (source,) = prepared(given, 1)
     text = given.work / "sentence.txt"
-    text.write_text(sentences(run_dir, 1)[0] + "\n", encoding="utf-8")
+    text.write_text(source + "\n", encoding="utf-8")
     translation = given.work / "translation.txt"
     commands = {
         "import transformer": [sys.executable, "-c", "import transformer"],
