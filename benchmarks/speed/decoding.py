@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 BEAM, ALPHA, LONGEST = 4, 1.0, 100
 AGREE = 0.9  # of the sentences; the others may differ because float32 sums have another order
 WRITTEN = ("ours.txt", "ours-int8.txt", "theirs.txt")  # by whole processes
+QUICK: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2}
+"""Sizes of a network to test that a benchmark runs."""
 Said = list[list[str]]
 """The subwords of the best translation of every sentence."""
 
@@ -55,7 +57,7 @@ def model(
         decoding=BeamConfig(extra_length=10),
     )
     if quick:
-        small = replace(config.model, num_layers=1, d_model=32, d_ff=64, num_heads=2)
+        small = replace(config.model, **QUICK)
         config = replace(config, model=small, training=replace(config.training, steps=2, evaluate_every=2))
     name = "quick" if quick else f"built-in-{steps}"
     if vocab_size:

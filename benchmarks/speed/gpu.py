@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.command import needs, new_file, positive, run, work_folder
 from benchmarks.measure import Contestant, Measurement, gpu, machine, side_by_side
+from benchmarks.speed import decoding
 from benchmarks.speed.gpu_table import CARDS, markdown, place_of
 from transformer.errors import UserError
 from transformer.files import write_whole
@@ -65,7 +66,6 @@ ON_CARD = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """The environment of the programs. Without CUDA they fail, and do not run on the CPU."""
 SIMULATED = "cpu:1"
 """What stands for the card in quick calls."""
-QUICK: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2}
 PEERS = {
     "torch": ("train", ("torch",)),
     "torch-unmasked": ("train", ("torch",)),
@@ -84,7 +84,7 @@ def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
     data, network = replace(config.data, **BATCHES[batch]), config.model
     if quick:
         data = replace(data, vocab_size=300, batch_tokens=4 * data.max_length)
-        network = replace(network, **QUICK)
+        network = replace(network, **decoding.QUICK)
     return decided_for(replace(config, data=data, model=network), "gpu")
 
 
@@ -120,7 +120,6 @@ def trained(preset: str, batch: str, given: Namespace) -> Result:
 def decoded(batch: int, given: Namespace) -> Result:
     """Beam search with so many sentences at once."""
     from benchmarks.runs import sentences
-    from benchmarks.speed import decoding
 
     options = {"folder": given.work, "run_dir": given.model, "steps": given.steps, "quick": given.quick}
     options["vocab_size"] = VOCABULARY[given.quick]
@@ -142,8 +141,6 @@ def decoded(batch: int, given: Namespace) -> Result:
 
 def model(**options: Any) -> Callable[[], Path]:
     """Trains the model of `benchmarks.speed.decoding` unless it is there. Returns a function for its run."""
-    from benchmarks.speed import decoding
-
     run_dir = decoding.model(**options)
     return lambda: run_dir
 
@@ -212,10 +209,8 @@ def check(given: Namespace) -> None:
         if not torch.cuda.is_available():
             raise UserError(f"PyTorch {torch.__version__} has no CUDA here: install a build with it")
     if "ctranslate2" in libraries:
-        from benchmarks.speed.decoding import load_cublas
-
         try:
-            load_cublas()
+            decoding.load_cublas()
         except OSError as error:
             raise UserError(
                 f"CTranslate2 needs CUDA 12's cuBLAS ({error}): pip install nvidia-cublas-cu12, or "

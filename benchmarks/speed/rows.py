@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import Contestant, Measurement, machine, save, side_by_side
-from benchmarks.speed.decoding import ALPHA, BEAM, Said, agreement
+from benchmarks.speed.decoding import ALPHA, BEAM, QUICK, Said, agreement
 from transformer import BeamConfig, Config, TransformerConfig, Translator
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.model.int8 import in_int8
@@ -30,7 +30,6 @@ from transformer.systems.registry import find_system
 
 WORDS, LONGEST = 20, 28  # of a source sentence and of an output
 SIZE = 32_000  # of the vocabulary
-QUICK: dict[str, Any] = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2}
 
 
 def translator(changes: dict[str, Any], size: int = SIZE) -> Translator:
