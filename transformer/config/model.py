@@ -312,8 +312,8 @@ class TransformerConfig(StackConfig):
             raise UserError(f"in the encoder (--model.encoder-stack): {error}") from error
         if width != self.d_model and self.share_embeddings == "all":
             raise UserError(
-                f"--model.encoder-stack.d-model {width}: source and target of different widths cannot share one "
-                "matrix: use --model.share-embeddings target"
+                f"--model.encoder-stack.d-model {width}: source and target of different widths cannot share "
+                "one matrix: use --model.share-embeddings target"
             )
 
     @property
