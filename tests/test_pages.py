@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from run_command import on_devices
 from small_translator import small_translator, stored
 
-from transformer import Config
+from transformer import BeamConfig, Config, EncoderConfig, TransformerConfig
 from transformer.cli.decode import decode_main
 from transformer.config import flatten
 
@@ -112,7 +116,7 @@ class Outside:
     def __init__(self, folder: Path) -> None:
         page = (DOCS / "own-system.md").read_text(encoding="utf-8")
         self.folder = folder
-        for name, program in zip(("zloss", "sorter"), programs_of(page), strict=True):
+        for name, program in zip(("zloss", "sorter", "captioner"), programs_of(page), strict=True):
             (folder / f"{name}.py").write_text(program, encoding="utf-8")
         (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
         info = folder / "zloss-0.1.dist-info"
@@ -155,6 +159,31 @@ def test_a_task_from_outside(tmp_path: Path) -> None:
     ):
         done = run(*words, text="3 1 2\n")
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+def test_a_model_of_pictures() -> None:
+    """Rows that are missing change nothing, and the scores of what is found are those of the search."""
+    page = (DOCS / "own-system.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(programs_of(page)[2], names)
+    encoder = EncoderConfig(d_model=24, num_heads=3, positions="learned", max_positions=16)
+    sizes = {"vocab_size": 12, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+    model = names["Captioner"](TransformerConfig(**sizes, share_embeddings="target", encoder_stack=encoder))
+    pictures = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 16, 16, 3)), jnp.float32)
+    pictures = pictures.at[2].set(-jnp.inf)
+    assert model.source_mask(pictures).tolist() == [[True] * 16, [True] * 16, [False] * 16]
+    variables = model.init(jax.random.key(0), pictures, jnp.ones((3, 2), jnp.int32))
+    system, inputs = names["system"], {"source": pictures}
+    options = BeamConfig(beam_size=2, extra_length=5)
+    result = system.search(model, variables, inputs, jnp.arange(3), options)
+    alone = system.search(model, variables, {"source": inputs["source"][:1]}, jnp.arange(1), options)
+    np.testing.assert_array_equal(result.tokens[0], alone.tokens[0])
+    assert np.isneginf(result.scores[2]).all() or not result.tokens[2].any()
+    best = result.tokens[:2, 0]
+    log_p = system.scores(model, variables, {"source": inputs["source"][:2]}, best).log_p.sum(axis=1)
+    np.testing.assert_allclose(log_p, result.log_probabilities[:2, 0], atol=1e-5)
+    weights = system.alignment(model, variables, {"source": inputs["source"][:2]}, best)
+    assert weights.shape == (2, best.shape[1], 16)
 
 
 def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:

@@ -17,8 +17,8 @@ from transformer.model.products import logits
 
 Memory = Any
 """What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""
-Source = Int[Array, "b s"] | Float[Array, "b frames bands"]
-"""Ids, or frames of numbers."""
+Source = Int[Array, "b s"] | Float[Array, "b *shape"]
+"""Ids, or numbers, such as frames of sound or pictures."""
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 

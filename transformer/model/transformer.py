@@ -269,7 +269,16 @@ class Transformer(EncoderDecoder):
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Memory:
-        """The encoder stack on embedded inputs of any kind. `source_mask` is False for padding."""
+        """The encoder stack on embedded inputs of any kind: adds positions, drops out, and runs the layers.
+
+        Args:
+          embedded: one vector for each position, as wide as the encoder.
+          source_mask: False for padding.
+          mask: of self-attention.
+          positions: of the inputs.
+          deterministic: False draws dropout masks.
+          every_layer: whether the memory also has the output of each layer.
+        """
         x = self.source_positions(embedded, positions, deterministic)
         outputs = []
         for layer in self.encoder:
