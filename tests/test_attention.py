@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from toy_sentences import SOURCE, TARGET
 
 from transformer.decoding.forced import sown_attention
@@ -88,8 +89,8 @@ def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random
     ids = jnp.asarray(ids)
     for others in ({}, {"segments": tuple(map(jnp.asarray, segments))}):
         # with the weights requested, attention is not computed in blocks
-        whole, _ = model.apply(variables, *ids, **others, mutable=["intermediates"])
-        np.testing.assert_allclose(model.apply(variables, *ids, **others), whole, atol=2e-5)
+        whole, _ = apply(model, variables, *ids, **others, mutable=["intermediates"])
+        np.testing.assert_allclose(apply(model, variables, *ids, **others), whole, atol=2e-5)
 
 
 def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, random_variables):
@@ -112,8 +113,8 @@ def test_logits_are_the_product_that_the_loss_multiplies_in_slices(tiny, random_
         model = Transformer(tiny(output_bias=bias))
         hidden = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 16), np.float32))
         variables = random_variables(model)
-        states, table = model.apply(variables, hidden, method="output_factors")
-        logits = model.apply(variables, hidden, method="output")
+        states, table = apply(model, variables, hidden, method="output_factors")
+        logits = apply(model, variables, hidden, method="output")
         np.testing.assert_allclose(np.einsum("btf,vf->btv", states, table), logits, atol=1e-5)
         if bias:
             assert np.abs(np.asarray(logits) - np.asarray(hidden) @ np.asarray(table)[:, :16].T).max() > 0.1
@@ -228,8 +229,8 @@ def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
 def test_when_heads_are_joined(tiny, random_variables, platform, changes, beams, joined):
     model = Transformer(tiny(**changes))
     variables, source = random_variables(model), jnp.asarray(SOURCE)
-    memory = model.apply(variables, source, method="encode")
-    with tracing_for(platform):
+    memory = apply(model, variables, source, method="encode")
+    with tracing_for(platform):  # which a compiled program would not ask again
         cache = model.apply(variables, memory, beams, 5, method="init_cache")
     source = [keys_values for views in cache.source[0] for keys_values in views]
     cached = [*(layer.past for layer in cache.layers), *source]
@@ -257,7 +258,7 @@ def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, rand
 
     def values_and_gradients(model):
         def loss(variables):
-            logits = model.apply(variables, jnp.asarray(source), jnp.asarray(target))
+            logits = apply(model, variables, jnp.asarray(source), jnp.asarray(target))
             return jnp.sum(jnp.sin(logits)), logits
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from reference_search import hypotheses, random_variables, slow_search
 
 from transformer import Config, Translator, UserError
@@ -111,8 +112,8 @@ def test_coverage_counts_attention_paid_twice():
 
 
 def test_step_by_step_is_teacher_forcing():
-    memory = MODEL.apply(variables(), SOURCE, method="encode")
-    cache = MODEL.apply(variables(), memory, 1, 8, method="init_cache")
+    memory = apply(MODEL, variables(), SOURCE, method="encode")
+    cache = apply(MODEL, variables(), memory, 1, 8, method="init_cache")
     step = jax.jit(functools.partial(MODEL.apply, method="decode_step"))
     given = decoder_input(extended_ids(TARGET, SOURCE, SIZE), SpecialIds())
     for time in range(TARGET.shape[1]):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply, init
 from reference_search import random_variables
 
 from transformer import Transformer, TransformerConfig, UserError
@@ -60,18 +61,18 @@ def test_the_options_are_what_there_is():
 def test_step_by_step_is_the_same_as_all_at_once(changes):
     """Also for beams that continue others, in batches of other lengths."""
     model, variables = built(**changes)
-    logits = model.apply(variables, SOURCE, TARGET)
-    memory = model.apply(variables, SOURCE, method="encode")
-    cache = model.apply(variables, memory, 2, TARGET.shape[1], method="init_cache")
+    logits = apply(model, variables, SOURCE, TARGET)
+    memory = apply(model, variables, SOURCE, method="encode")
+    cache = apply(model, variables, memory, 2, TARGET.shape[1], method="init_cache")
     swapped = jnp.asarray([[1, 0], [1, 0]])
     for time in range(TARGET.shape[1]):
         beams = jnp.stack([TARGET[:, time], TARGET[::-1, time]], axis=1)
         beams = beams[:, ::-1] if time % 2 else beams
-        step_logits, cache = model.apply(variables, cache, beams, method="decode_step")
+        step_logits, cache = apply(model, variables, cache, beams, method="decode_step")
         beam_logits = step_logits[:, time % 2]
         np.testing.assert_allclose(beam_logits, logits[:, time], rtol=1e-5, atol=2e-5)
         cache = cache.select(swapped)
-    alone = model.apply(variables, SOURCE[1:, :2], TARGET[1:])
+    alone = apply(model, variables, SOURCE[1:, :2], TARGET[1:])
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5, atol=2e-5)
 
 
@@ -82,7 +83,7 @@ def test_it_trains(changes):
     def loss(params):
         changed = {**variables, "params": params}
         rngs = {"dropout": jax.random.key(0)}
-        logits, _ = model.apply(changed, SOURCE, TARGET, deterministic=False, rngs=rngs, mutable=["sums"])
+        logits, _ = apply(model, changed, SOURCE, TARGET, deterministic=False, rngs=rngs, mutable=["sums"])
         return jnp.square(logits).mean()
 
     gradients = jax.grad(loss)(variables["params"])
@@ -116,26 +117,26 @@ def test_linear_attention_is_an_explicit_sum(length):
 
 def test_the_decoding_state_of_linear_attention_has_one_size():
     model, variables = built(mechanism="linear")
-    memory = model.apply(variables, SOURCE, method="encode")
-    short, long = (model.apply(variables, memory, 2, length, method="init_cache") for length in (4, 4000))
+    memory = apply(model, variables, SOURCE, method="encode")
+    short, long = (apply(model, variables, memory, 2, length, method="init_cache") for length in (4, 4000))
     assert jax.tree.map(jnp.shape, short) == jax.tree.map(jnp.shape, long)
 
 
 def test_location_attention_without_filters_is_additive():
     located, variables = built(cross_mechanism="location")
     plain, _ = built(cross_mechanism="additive")
-    logits = located.apply(variables, SOURCE, TARGET)
+    logits = apply(located, variables, SOURCE, TARGET)
     params = {name: dict(module) for name, module in variables["params"].items()}
     for layer in ("decoder_0", "decoder_1"):
         cross = dict(params[layer]["cross_attention"])
         filters = cross["mechanism"]["filters"]
         cross["mechanism"] = {**cross["mechanism"], "filters": jnp.zeros_like(filters)}
         params[layer] = {**params[layer], "cross_attention": cross}
-    unfiltered = located.apply({"params": params}, SOURCE, TARGET)
+    unfiltered = apply(located, {"params": params}, SOURCE, TARGET)
     for layer in ("decoder_0", "decoder_1"):
         energy = params[layer]["cross_attention"]["mechanism"]["energy"]
         params[layer]["cross_attention"]["mechanism"] = {"energy": energy}
-    expected = plain.apply({"params": params}, SOURCE, TARGET)
+    expected = apply(plain, {"params": params}, SOURCE, TARGET)
     np.testing.assert_allclose(unfiltered, expected, atol=1e-5)
     assert np.abs(logits - unfiltered).max() > 1e-3
 
@@ -146,8 +147,8 @@ def test_location_attention_by_loops():
     random, mechanism = np.random.default_rng(0), LocationAttention(config)
     query, keys, values = (random.normal(size=(1, 1, n, 8)).astype(np.float32) for n in (3, 5, 5))
     inputs = AttentionInputs(*map(jnp.asarray, (query, keys, values)), Mask())
-    variables = mechanism.init(jax.random.key(1), inputs)
-    context, weights, _ = mechanism.apply(variables, inputs)
+    variables = init(mechanism, jax.random.key(1), inputs)
+    context, weights, _ = apply(mechanism, variables, inputs)
     p = jax.tree.map(np.asarray, variables["params"])
     before = np.zeros(5)
     for i in range(3):
@@ -190,21 +191,21 @@ def test_hard_monotonic_attention_never_goes_back():
     random, mechanism = np.random.default_rng(4), MonotonicAttention(config)
     query, keys = (jnp.asarray(random.normal(size=(1, 2, n, 4)), jnp.float32) for n in (6, 9))
     inputs = AttentionInputs(query, keys, jnp.eye(9)[None, None].repeat(2, axis=1), Mask())
-    variables = mechanism.init(jax.random.key(0), inputs)
-    context, weights, _ = mechanism.apply(variables, inputs)
+    variables = init(mechanism, jax.random.key(0), inputs)
+    context, weights, _ = apply(mechanism, variables, inputs)
     np.testing.assert_allclose(context, weights)
     assert set(np.unique(weights)) <= {0, 1}
     state, heads_moved = jnp.zeros((1, 1, 2), jnp.int32), 0
     for i in range(6):
         step = inputs.replace(query=query[:, :, i : i + 1], state=state)
-        step_context, _, after = mechanism.apply(variables, step)
+        step_context, _, after = apply(mechanism, variables, step)
         np.testing.assert_allclose(step_context[:, :, 0], context[:, :, i])
         assert (after >= state).all()
         heads_moved += int((after > state).sum())
         for head in range(2):
             place = int(after[0, 0, head])
             energies = np.asarray(
-                mechanism.apply(variables, query[:, :, i : i + 1] + keys, method="energies")
+                apply(mechanism, variables, query[:, :, i : i + 1] + keys, method="energies")
             )[0, head]
             passed = energies[int(state[0, 0, head]) : place]
             assert (passed <= 0).all()
@@ -238,7 +239,7 @@ def test_a_view_is_one_more_attention_with_the_same_projections(kind):
     model, variables = built(cross_view=kind)
     plain, _ = built()
     params = {name: value for name, value in variables["params"].items() if name != "second_view"}
-    memory = model.apply(variables, SOURCE[:1], every_layer=True, method="encode")
+    memory = apply(model, variables, SOURCE[:1], every_layer=True, method="encode")
     if kind == "soft-sum":
         weights = softmax(np.asarray(variables["params"]["second_view"]["weights"]))
         other = [sum(w * x for w, x in zip(row, memory.layers, strict=True)) for row in weights]

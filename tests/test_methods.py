@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from configs import CONFIGS
 from reference_search import random_variables
 from tiers import combinations
@@ -85,7 +86,7 @@ def test_guidance_by_loops():
     guidance = GuidanceConfig(weight=3.0, width=0.3, layers=(2,), heads=(1,))
     model, variables = built(config_of())
     plain, loss = loss_of(config_of()), loss_of(config_of(guidance=guidance))
-    _, sown = model.apply(variables, BATCH["source"], GIVEN, mutable=["intermediates"])
+    _, sown = apply(model, variables, BATCH["source"], GIVEN, mutable=["intermediates"])
     weights = np.asarray(cross_attention(sown["intermediates"]))[1, :, 0]
     total, off = 0.0, 0.0
     for row, (n_words, t_words) in enumerate(((5, 5), (3, 2))):
@@ -225,10 +226,10 @@ def test_step_by_step_a_decoder_reads_what_it_predicts(tokens, monkeypatch):
     given = np.array(GIVEN)
     noise = np.asarray(noisy) if tokens == "sample" else 0
     for time in range(1, given.shape[1]):
-        possible = np.array(model.apply(variables, BATCH["source"], jnp.asarray(given)))[:, time - 1] + noise
+        possible = np.array(apply(model, variables, BATCH["source"], jnp.asarray(given)))[:, time - 1] + noise
         possible[:, [0, 1]] = -np.inf
         given[:, time] = np.where(GIVEN[:, time] == 0, 0, possible.argmax(-1))
-    log_p = jax.nn.log_softmax(model.apply(variables, BATCH["source"], jnp.asarray(given)))
+    log_p = jax.nn.log_softmax(apply(model, variables, BATCH["source"], jnp.asarray(given)))
     target = np.asarray(BATCH["target"])
     nll = -np.take_along_axis(np.asarray(log_p), target[..., None], -1)[..., 0][target > 0].sum()
     loss = loss_of(config)
@@ -268,7 +269,7 @@ def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     possible = plain[:, 2].copy()
     possible[:, [0, 1]] = -np.inf
     by_hand = GIVEN.at[:, 3].set(possible.argmax(-1))
-    np.testing.assert_allclose(ours[0], model.apply(variables, BATCH["source"], by_hand)[0], atol=1e-4)
+    np.testing.assert_allclose(ours[0], apply(model, variables, BATCH["source"], by_hand)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(("tokens", "passes"), combinations(["argmax", "sample", "mixture"], [1, 2]))
