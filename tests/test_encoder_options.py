@@ -119,8 +119,9 @@ def test_limits_are_those_of_both(tiny):
         UserError, match="--model.encoder-stack.max-positions 9 is less than --data.max-length 12"
     ):
         Config(model=tiny(encoder_stack=EncoderConfig(**table)), data=DataConfig(max_length=12))
-    assert "linear" in tiny(encoder_stack=EncoderConfig(mechanism="linear")).packing_conflict
-    assert "batch" in tiny(encoder_stack=EncoderConfig(normalization="batch")).needs_whole_batch
+    linear, batch = EncoderConfig(mechanism="linear"), EncoderConfig(normalization="batch")
+    assert tiny(encoder_stack=linear).packing_conflict == "--model.encoder-stack.mechanism linear"
+    assert tiny(encoder_stack=batch).needs_whole_batch == "--model.encoder-stack.normalization batch"
 
 
 def test_marian_models_have_no_such_encoder(tiny):

@@ -269,7 +269,7 @@ def test_options_on_pages_exist(page):
     known = {f"--{name.replace('_', '-')}" for config in CONFIGS.values() for name in flatten(config)}
     known |= {f"--hosts.{item.name.replace('_', '-')}" for item in dataclasses.fields(HostsConfig)}
     sections = "model|data|optimizer|training|decoding|mesh|hosts"
-    found = set(re.findall(rf"--(?:{sections})\.[a-z0-9-]+", page.read_text())) - {"--model.z-loss"}
+    found = set(re.findall(rf"--(?:{sections})(?:\.[a-z0-9-]+)+", page.read_text())) - {"--model.z-loss"}
     negated = {option.replace(".no-", ".") for option in found}
     assert {option for option in negated if not option.endswith("-")} <= known
 

@@ -149,8 +149,8 @@ def test_sound_that_is_not_finite_is_refused_with_its_line(run, decode, tmp_path
     [
         ([], "--output FILE is missing"),
         (["--output", "OUT", "--format", "json"], "one recording for each"),
-        (["--output", "OUT", "--stream"], "speaks texts"),
-        (["--output", "OUT", "--reference", "IN"], "speaks texts"),
+        (["--output", "OUT", "--stream"], "writes one recording for each text"),
+        (["--output", "OUT", "--reference", "IN"], "writes one recording for each text"),
         (["--output", "/dev/null"], "must be a file: recordings are written beside it"),
     ],
 )

@@ -93,6 +93,14 @@ def given(*words: str) -> Config:
     return _initial_arguments(TrainLine.of(words))[0].config
 
 
+def test_the_preset_may_come_after_its_variant() -> None:
+    words = ["quickstart", "--training.steps", "3"]
+    assert TrainLine.of(["--variant", "rdrop", *words]) == TrainLine.of([*words, "--variant=rdrop"])
+    for wrong in (["--variant"], ["--variant", "--help"], ["tiny", "--variant="]):
+        with pytest.raises(UserError, match="--variant needs a name"):
+            TrainLine.of(wrong)
+
+
 def test_the_command_line_changes_a_variant() -> None:
     config = given("tiny", "--variant", "rdrop", "--training.seed", "3", "--variant=batch-norm")
     library = variant(PRESETS["tiny"], "rdrop", "batch-norm")

@@ -49,20 +49,28 @@ class TrainLine:
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "TrainLine":
-        """Reads a command line."""
-        is_named = bool(arguments) and not arguments[0].startswith("-")
+        """Reads a command line.
+
+        Raises:
+          UserError: a variant has no name.
+        """
         variants, words = list[str](), list[str]()
-        rest = iter(arguments[is_named:])
+        rest = iter(arguments)
         for word in rest:
             name, is_assigned, value = word.partition("=")
             if name == "--variant":
-                variants.append(value if is_assigned else next(rest, ""))
+                variant = value if is_assigned else next(rest, "")
+                if not variant or variant.startswith("-"):
+                    raise UserError("--variant needs a name, such as --variant rdrop; see --list-presets")
+                variants.append(variant)
             else:
                 words.append(_ALIASES.get(name, name) + is_assigned + value)
+        is_named = bool(words) and not words[0].startswith("-")
+        named = words.pop(0) if is_named else ""
         options = options_in(words)
         default = FINE_TUNE if options.get("--training.init-from") else FIRST
         return cls(
-            preset=arguments[0] if is_named else default,
+            preset=named or default,
             is_named=is_named,
             variants=tuple(variants),
             lists_presets="--list-presets" in arguments,

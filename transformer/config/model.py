@@ -329,8 +329,7 @@ class TransformerConfig(StackConfig):
 
     @property
     def needs_whole_batch(self) -> str:
-        encoder = self.of_encoder.needs_whole_batch if self.encoder_stack != SAME else ""
-        return super().needs_whole_batch or encoder
+        return super().needs_whole_batch or self._of_encoder("needs_whole_batch")
 
     @property
     def decoder_depth(self) -> int:
@@ -340,5 +339,11 @@ class TransformerConfig(StackConfig):
     def packing_conflict(self) -> str:
         if self.cross_mechanism in ("location", "monotonic"):
             return f"--model.cross-mechanism {self.cross_mechanism}"
-        encoder = self.of_encoder.packing_conflict if self.encoder_stack != SAME else ""
-        return super().packing_conflict or encoder
+        return super().packing_conflict or self._of_encoder("packing_conflict")
+
+    def _of_encoder(self, name: str) -> str:
+        """What the encoder's options say, if they differ, named as they were given."""
+        if self.encoder_stack == SAME:
+            return ""
+        conflict: str = getattr(self.of_encoder, name)
+        return conflict.replace("--model.", "--model.encoder-stack.")
