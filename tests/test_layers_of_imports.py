@@ -94,6 +94,16 @@ def test_nothing_outside_its_folder_knows_a_system(name: str) -> None:
             assert not knows.search(path.read_text(encoding="utf-8")), module
 
 
+def test_an_output_of_decoding_is_named_in_four_files() -> None:
+    """The option, the step after the search that makes it, the API, and who says where else to find it."""
+    naming = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"\btoken_scores\b", path.read_text(encoding="utf-8"))
+    ]
+    assert 3 <= len(naming) <= 4, naming
+
+
 def test_there_is_no_circle() -> None:
     known = modules()
     graph = {name: imported(path, known) - {name} for name, path in known.items()}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.output_file import Output
-from transformer.cli.writer import input_lines, writer_of
+from transformer.cli.writer import OF_JSON, input_lines, writer_of
 from transformer.errors import UserError
 from transformer.text import has_text
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FOR_LINES = (
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
-    *("alignments", "token_scores", "resume", "until", "stream", "times"),
+    *(*OF_JSON, "resume", "until", "stream"),
 )
 
 

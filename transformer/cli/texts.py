@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from transformer.cli.writer import Numbered, Writer, Written
+from transformer.cli.writer import OF_JSON, Numbered, Writer, Written
 from transformer.data.corpus import Record
 from transformer.files import Json
 from transformer.translator.search_outputs import Extras
@@ -15,7 +15,7 @@ class Texts(Writer):
     """Outputs as text, with scores, or as JSON."""
 
     does = "writes text"
-    uses: ClassVar[tuple[str, ...]] = ("alignments", "token_scores")
+    uses: ClassVar[tuple[str, ...]] = tuple(option for option in OF_JSON if option != "times")
     formats = ("text", "scores", "json")
     outputs_key = "hypotheses"
     """Of the outputs in a JSON object."""
@@ -23,7 +23,7 @@ class Texts(Writer):
     @property
     def extras(self) -> Extras:
         """What is asked of each output besides text and score."""
-        return Extras(self.arguments.alignments, self.arguments.token_scores, self.arguments.times)
+        return Extras(**{option: getattr(self.arguments, option) for option in OF_JSON})
 
     @property
     def job(self) -> list[str]:

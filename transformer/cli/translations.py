@@ -1,5 +1,6 @@
 """Translations: what decode.py writes of them, and their scores."""
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -21,7 +22,6 @@ from transformer.tasks.translation import Hypothesis
 from transformer.text import has_text, without_invisible
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
-from transformer.translator.search_outputs import Extras
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Translations(Texts):
     def job(self) -> list[str]:
         arguments = self.arguments
         rerankers = [reranker.fingerprint() for reranker in self.rerankers]
-        extras = arguments.alignments, arguments.token_scores
+        extras = dataclasses.astuple(self.extras)[:2]  # translations have no times
         settings = repr(
             [self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity]
         )
@@ -125,8 +125,7 @@ class Translations(Texts):
                 yield number, request
 
         settings = self.translator.settings(num_hypotheses, self.options)
-        extras = Extras(self.arguments.alignments, self.arguments.token_scores)
-        outputs = self.translator.outputs(pairs(), settings, num_hypotheses, extras)
+        outputs = self.translator.outputs(pairs(), settings, num_hypotheses, self.extras)
         for group in _groups(outputs, TOGETHER if self.rerankers else 1):
             requests = [waiting.popleft() for _ in group]
             if self.rerankers and group:

@@ -3,6 +3,7 @@
 A task names the module of its writer (`Lines.writer`), which has a class `WRITER`.
 """
 
+import dataclasses
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +18,18 @@ from transformer.runs.run import Run
 from transformer.systems.registry import find_system
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
+from transformer.translator.search_outputs import Extras
 
 if TYPE_CHECKING:
     from transformer.inspection.explorer import Explorer
 
+OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
+"""Options that add to JSON only."""
 OF_SOME_TASKS = (
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
-    *("alignments", "token_scores", "times", "pronunciation", "until", "stream"),
+    *(*OF_JSON, "pronunciation", "until", "stream"),
 )
 """Options that only some tasks have a use for."""
-OF_JSON = "alignments", "token_scores", "times"
-"""Options that add to JSON only."""
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
 Written = tuple[str, str]

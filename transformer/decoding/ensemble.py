@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig
 from transformer.decoding.calls import Inputs, advance, init_cache, whole
-from transformer.decoding.scores import TokenScores, token_scores
+from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.cache import AnyCache, EnsembleCache, StackedCache
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.noise import NOISE
@@ -148,4 +148,4 @@ def ensemble_scores(
         return jnp.asarray(whole(kind, held, inputs, shifted))
 
     logits = by_members(model, variables, one)
-    return token_scores(model.combined(logits), target, model.config.special.pad)
+    return score_tokens(model.combined(logits), target, model.config.special.pad)

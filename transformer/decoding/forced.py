@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.calls import Inputs, special_ids, whole
-from transformer.decoding.scores import TokenScores, token_scores
+from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES
@@ -24,7 +24,7 @@ def forced_scores(
     """log P of each target token, including <eos>."""
     special = special_ids(model)
     logits = jnp.asarray(whole(model, variables, inputs, decoder_input(target, special)))
-    return token_scores(logits, target, special.pad)
+    return score_tokens(logits, target, special.pad)
 
 
 def forced_alignment(attentions: Attentions) -> Alignment:

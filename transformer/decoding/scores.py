@@ -53,7 +53,7 @@ class TokenScores:
     """Of the distribution from which the token comes, in nats."""
 
 
-def token_scores(logits: Float[Array, "b t v"], target: Int[Array, "b t"], pad: int) -> TokenScores:
+def score_tokens(logits: Float[Array, "b t v"], target: Int[Array, "b t"], pad: int) -> TokenScores:
     """Those of a softmax."""
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
     chosen = jnp.take_along_axis(log_p, target[..., None], axis=-1)[..., 0]

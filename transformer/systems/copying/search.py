@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.decoding.calls import Inputs
-from transformer.decoding.scores import SearchResult, TokenScores, token_scores
+from transformer.decoding.scores import SearchResult, TokenScores, score_tokens
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.model.parameters import Variables
 from transformer.systems.copying.model import CopyingTransformer
@@ -41,7 +41,7 @@ def copying_scores(
     generate = jnp.exp(mixture.log_generate)
     copy = jnp.exp(mixture.log_copy)
     pointed_entropy = -(mixture.pointer * jnp.log(jnp.maximum(mixture.pointer, TINY))).sum(axis=-1)
-    generated_entropy = token_scores(mixture.logits, jnp.zeros_like(target), -1).entropy
+    generated_entropy = score_tokens(mixture.logits, jnp.zeros_like(target), -1).entropy
     entropy = copy * (pointed_entropy - mixture.log_copy)
     of_generating = generate * (generated_entropy - mixture.log_generate)
     entropy += jnp.where(generate > 0, of_generating, 0)  # 0 log 0 = 0

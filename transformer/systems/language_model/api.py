@@ -14,7 +14,7 @@ from transformer.config import GreedyConfig, Option, SampleConfig
 from transformer.config.ranges import texts_of, whole_number
 from transformer.decoding.calls import as_variables
 from transformer.decoding.sampling import Randomness
-from transformer.decoding.scores import token_scores
+from transformer.decoding.scores import score_tokens
 from transformer.decoding.streaming import Draw, streamed
 from transformer.errors import UserError
 from transformer.model.parameters import Variables
@@ -257,4 +257,4 @@ def _read(
         return model.output(hidden), after
 
     outputs: tuple[Array, Past] = model.apply(as_variables(variables), method=run)  # type: ignore[assignment]
-    return token_scores(outputs[0], target, model.config.special.pad).log_p, outputs[1]
+    return score_tokens(outputs[0], target, model.config.special.pad).log_p, outputs[1]

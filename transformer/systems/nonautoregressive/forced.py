@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.decoding.calls import Inputs, whole
 from transformer.decoding.forced import sown_attention
-from transformer.decoding.scores import TokenScores, token_scores
+from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
@@ -45,7 +45,7 @@ def nonautoregressive_scores(
     c = model.config
     draft = initial_draft(model, variables, inputs["source"], target)
     logits = _as_long(jnp.asarray(whole(model, variables, inputs, draft)), target)
-    scores = token_scores(logits, target, c.special.pad)
+    scores = score_tokens(logits, target, c.special.pad)
     is_token = target != c.special.pad
     beyond = is_token & (jnp.arange(target.shape[1]) >= draft.shape[1])
     return replace(scores, log_p=jnp.where(beyond, -jnp.inf, scores.log_p))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import SpecialIds
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.limits import source_limits
-from transformer.decoding.scores import NEVER, SearchResult, in_order, token_scores
+from transformer.decoding.scores import NEVER, SearchResult, in_order, score_tokens
 from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.search import length_penalty
 from transformer.errors import UserError
@@ -119,7 +119,7 @@ def _search(
             tokens, chosen = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
         if (n > 1 and fertilities is not None) or options.iterations > 1:  # another draft, or other tokens
             logits = apply(rows, likeliest, method="logits")
-            log_p = token_scores(logits, tokens, c.special.pad).log_p
+            log_p = score_tokens(logits, tokens, c.special.pad).log_p
         padded = jnp.pad(tokens, ((0, 0), (0, longest - size)), constant_values=c.special.pad)
         return padded, *((values * positions).sum(axis=1) for values in (chosen, log_p))
 
