@@ -303,7 +303,7 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
         (["tiny-recurrent-dot"], "use transformer train tiny-recurrent --variant dot"),
         (["A-heads-4"], "use transformer train PRESET --variant A-heads-4"),
         (["tiny", "--variant=rdorp"], "no variant 'rdorp': did you mean rdrop?"),
-        (["--variant"], "no variant '--data.built-in-size'; see --list-presets"),
+        (["--variant"], "--variant needs a name, such as --variant rdrop; see --list-presets"),
         (
             ["tiny-recurrent", "--variant", "additive"],
             "variant additive: it changes --model.cross-mechanism, which system recurrent does not have",
