@@ -50,7 +50,8 @@ def _variants() -> str:
 
 
 def _commands() -> str:
-    from transformer.commands import COMMANDS, command_for
+    from transformer.cli.main import COMMANDS
+    from transformer.runtime.commands import command_for
 
     parts = []
     for name, (_, _, what) in COMMANDS.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformer.cli.guard import run_command
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 EXTRA = "pip install '.[bench]'"
 

@@ -9,7 +9,7 @@ from benchmarks.measure import save
 from transformer import Run, Translator
 from transformer.config import text_data
 from transformer.data.sources.corpora import open_corpus
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 def test_set(path: Path) -> list[tuple[str, str]]:

@@ -19,8 +19,8 @@ from toy_batches import WORDS, a_batch, state_of
 
 from transformer.config import Config, MeshConfig, TransformerConfig
 from transformer.model.parameters import declarations
+from transformer.model.sharding import Layout, Shards, layout_of
 from transformer.model.transformer import Transformer
-from transformer.runtime.sharding import Layout, Shards, layout_of
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Loss, translation_objective
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step

@@ -14,7 +14,7 @@ from untrained_teacher import untrained_teacher
 
 from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
 from transformer.config import MeshConfig
-from transformer.runtime.sharding import layout_of
+from transformer.model.sharding import layout_of
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import REGISTRY, find_system, options_of
 

@@ -14,7 +14,6 @@ from small_run import WORDS, changed, quiet
 from transformer import BeamConfig, Config, Run, Translator, UserError
 from transformer.config import DataConfig
 from transformer.data.features.tokenizers import load_tokenizer
-from transformer.files import parse_json
 from transformer.runs import log
 from transformer.runs.config_json import from_json
 from transformer.runs.exhibits import read_exhibits, write_exhibits
@@ -22,7 +21,8 @@ from transformer.runs.media import png_of
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.logged import Logged
 from transformer.runs.sealed import MANIFEST
-from transformer.trainer.train import train
+from transformer.runtime.files import parse_json
+from transformer.training.loop.train import train
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ from transformer.cli.guard import run_command
 from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
-from transformer.files import read_bytes
 from transformer.interop.folders import import_marian
 from transformer.runs import bounds
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
+from transformer.runtime.files import read_bytes
 from transformer.systems.parameters import model_shapes
-from transformer.trainer import loop
-from transformer.trainer.train import train
+from transformer.training.loop import loop
+from transformer.training.loop.train import train
 
 MARIAN = Path(__file__).parent / "data" / "marian"
 

@@ -14,7 +14,7 @@ from transformer.cli.train import _continued
 from transformer.config import DataConfig
 from transformer.data.sources.corpora import open_corpus
 from transformer.runs.config_json import to_json
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 
 EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"
 

@@ -11,7 +11,7 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
 from transformer.runs.report import write_report
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 
 LINKED = ["lock", "metrics.jsonl", "checkpoints", "tensorboard", "average", "damaged", "results.json"]
 

@@ -15,8 +15,8 @@ from transformer.config import Config
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty
-from transformer.errors import UserError
 from transformer.model.encoder_decoder import shift_right
+from transformer.runtime.errors import UserError
 from transformer.systems.checks import check_system
 from transformer.systems.convolutional.model import Convolutional
 from transformer.systems.convolutional.options import ConvolutionalConfig

@@ -26,7 +26,7 @@ from transformer.data.batching import Batcher, fixed_batches
 from transformer.data.corpus import Corpus
 from transformer.data.plans import Batching, PackedPlan, plan_of
 from transformer.data.sequences import side_lengths, sides
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of

@@ -18,7 +18,7 @@ from benchmarks.speed.decoding import enlarged
 from benchmarks.speed.gpu import time_limit
 from benchmarks.speed.training import batch_of, case_of, network
 from transformer import PRESETS
-from transformer.plan.jobs import global_batch, prepared
+from transformer.training.plan.jobs import global_batch, prepared
 
 CARD = "NVIDIA H100 80GB HBM3"
 CASES = [(preset, batch) for preset in gpu.PRESETS for batch in gpu.BATCHES]

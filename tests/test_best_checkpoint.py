@@ -8,12 +8,12 @@ import pytest
 from small_run import changed, quiet
 
 from transformer import Run
-from transformer.evaluation.scores import Score
 from transformer.runs.log import standing
 from transformer.runs.report.logged import Logged
+from transformer.tasks.metrics.scores import Score
 from transformer.tasks.translation import BLEU, Translation
-from transformer.trainer.evaluator import Evaluator
-from transformer.trainer.train import train
+from transformer.training.loop.evaluator import Evaluator
+from transformer.training.loop.train import train
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from transformer.data.sources.built_in import inflection, lexicon, pairs, sentence_pair, sentences, split_of
 from transformer.data.sources.built_in.inflection import number
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.copying.search import copying_scores, named, pointers
 from transformer.systems.presets import PRESETS, variant
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 from transformer.training.objective import Context
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3

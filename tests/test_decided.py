@@ -14,12 +14,12 @@ from tiers import mostly_slow
 from transformer import Config, Run, TransformerConfig, UserError, train
 from transformer.config import as_decided
 from transformer.config.methods import RewardConfig
-from transformer.plan.jobs import prepared
 from transformer.systems.checks import check_system, decided_for
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.presets import PRESETS
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
+from transformer.training.plan.jobs import prepared
 
 FLOAT32_ONLY, PACKS = {"recurrent", "fast-autoregressive"}, {"transformer"}
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, mon
     config = small_config(tmp_path)
 
     def train_on(platform, given, name):
-        monkeypatch.setattr("transformer.trainer.train.platform", lambda: platform)
+        monkeypatch.setattr("transformer.training.loop.train.platform", lambda: platform)
         train(given, tmp_path / name, watch=quiet())
 
     train_on("gpu", changed(config, steps=4), "moved")

@@ -11,7 +11,7 @@ from transformer.data.sources import built_in
 from transformer.systems.parameters import model_shapes
 from transformer.systems.presets import PRESETS
 from transformer.tasks.translation import Translation
-from transformer.trainer.evaluator import _of_various_lengths
+from transformer.training.loop.evaluator import _of_various_lengths
 
 ROOT = Path(__file__).parent.parent
 CONFIG = PRESETS["quickstart"]

@@ -12,10 +12,10 @@ from configs import CONFIGS
 
 from transformer import UserError
 from transformer.cli.train import train_main
-from transformer.extras import EXTRAS, check_libraries, library
+from transformer.runtime.extras import EXTRAS, check_libraries, library
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.trainer import train as training
+from transformer.training.loop import train as training
 
 ROOT = Path(__file__).parent.parent
 

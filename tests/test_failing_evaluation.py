@@ -13,11 +13,11 @@ from small_run import changed, quiet, same
 from transformer import Run, UserError
 from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _continued
-from transformer.commands import command
 from transformer.runtime import hosts
-from transformer.trainer.evaluator import Evaluator
-from transformer.trainer.resuming import resume_command
-from transformer.trainer.train import train
+from transformer.runtime.commands import command
+from transformer.training.loop.evaluator import Evaluator
+from transformer.training.loop.resuming import resume_command
+from transformer.training.loop.train import train
 
 
 @pytest.mark.parametrize("error", [UserError("this needs jiwer"), MemoryError("out of memory")])

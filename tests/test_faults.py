@@ -26,11 +26,11 @@ from small_run import changed, quiet, same, small_config
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli import guard
 from transformer.config.locations import as_options, locations
-from transformer.errors import UserError
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError
 from transformer.systems.parameters import model_shapes
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 
 
 def cut_short(file: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
 FULL_DISK = """
 import resource, signal, sys
 from transformer.runs.config_json import from_json
-from transformer.errors import UserError
-from transformer.trainer import loop
-from transformer.trainer.train import train
+from transformer.runtime.errors import UserError
+from transformer.training.loop import loop
+from transformer.training.loop.train import train
 from transformer.runtime.console import ProgressReporter
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -152,8 +152,10 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
 
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
-        "import sys; from transformer.cli.train import train_main; import transformer.trainer.loop as l\n"
-        "import time; l.Loop._checkpoint = lambda self, stop: time.sleep(600)\nsys.exit(train_main())"
+        "import sys, time; from transformer.cli.train import train_main\n"
+        "from transformer.training.loop.loop import Loop\n"
+        "Loop._checkpoint = lambda self, stop: time.sleep(600)\n"
+        "sys.exit(train_main())"
     )
     (tmp_path / "config.json").write_text(to_json(config))
     options = ["--data.tokenizer", "whitespace", "--data.cache-dir", str(config.data.cache_dir)]
@@ -238,7 +240,7 @@ KILLS = 50
 TRAIN = """
 import sys
 from transformer.runs.config_json import from_json
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

@@ -38,7 +38,7 @@ from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
 from transformer.tasks.translation import Translation
-from transformer.trainer import train as training
+from transformer.training.loop import train as training
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 

@@ -12,9 +12,9 @@ from transformer import PRESETS, Generator, UserError, train
 from transformer.cli.decode import decode_main
 from transformer.cli.train import train_main
 from transformer.config.streams import StreamConfig
-from transformer.inspection import search_tree
 from transformer.systems.language_model.api import texts_of
 from transformer.systems.language_model.page import attention_of_text
+from transformer.translator.explorer import search_tree
 
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 

@@ -17,12 +17,13 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.distill import DistillArguments
 from transformer.cli.guard import wrapped
 from transformer.cli.help import preset_table, train_help
+from transformer.cli.main import COMMANDS, main
 from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
 from transformer.cli.train_arguments import TrainArguments
-from transformer.commands import COMMANDS, command_for, main
 from transformer.config import HostsConfig, flatten
-from transformer.errors import nearest
+from transformer.runtime.commands import command_for
+from transformer.runtime.errors import nearest
 from transformer.systems.common_options import COMMON
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS
 
@@ -203,7 +204,7 @@ SLOW = {"jax", "numpy", "flax", "importlib.metadata", "google.protobuf"}
 )
 def test_a_help_imports_nothing_slow(words, unneeded):
     program = (
-        "import atexit, sys; from transformer.commands import main\n"
+        "import atexit, sys; from transformer.cli.main import main\n"
         "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr)); main()"
     )
     done = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, text=True)
@@ -235,7 +236,7 @@ def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert command_for("train") == "transformer train"
     scripts = (ROOT / "pyproject.toml").read_text()
-    assert 'transformer = "transformer.commands:main"' in scripts
+    assert 'transformer = "transformer.runtime.commands:main"' in scripts
 
 
 def test_printed_commands_run_outside_the_repository(tmp_path):

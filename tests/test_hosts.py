@@ -26,7 +26,7 @@ from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST, lost_processes
 from transformer.systems.parameters import model_shapes
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """
@@ -35,10 +35,10 @@ from transformer.config import HostsConfig, MeshConfig
 from transformer.runs.config_json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import run_command
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 config, run_dir, port, count, index = sys.argv[1:]
 def command(_):
-    join(HostsConfig(f"localhost:{port}", int(count), int(index), heartbeat=10))
+    join(f"localhost:{port}", int(count), int(index), heartbeat=10)
     print("joined", flush=True)
     train(from_json(open(config).read()), run_dir)
 raise SystemExit(run_command("train.py", command))

@@ -15,7 +15,7 @@ from transformer.config.languages import language_of
 from transformer.interop.folders import import_marian
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
-from transformer.trainer.train import _existing
+from transformer.training.loop.train import _existing
 from transformer.translator.distill import suffixes
 
 MARIAN = Path(__file__).parent / "data" / "marian"

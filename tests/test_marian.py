@@ -19,10 +19,10 @@ from safetensors.numpy import load_file, save_file
 from transformer.cli.interop import export_command, import_command
 from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.errors import UserError
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
 from transformer.tasks.translation import Translation
 from transformer.translator.translator import Translator
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from transformer.config import BeamConfig, MbrConfig, SampleConfig
-from transformer.errors import UserError
 from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
+from transformer.runtime.errors import UserError
 
 SEARCHES = {
     "power": BeamConfig(penalty="power", length_penalty=0.7, stop="full", max_length=30),

@@ -13,10 +13,6 @@ from tiers import combinations
 
 from transformer import PRESETS, Config, Context, TransformerConfig, UserError, train
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
-from transformer.methods import rdrop, scheduled
-from transformer.methods.guidance import off_diagonal
-from transformer.methods.registry import check_methods, objective_of
-from transformer.methods.scheduled import share_of_target
 from transformer.model.transformer import cross_attention
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
@@ -25,6 +21,10 @@ from transformer.systems.nonautoregressive.options import NonAutoregressiveConfi
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.translation import Translation
+from transformer.training.methods import rdrop, scheduled
+from transformer.training.methods.guidance import off_diagonal
+from transformer.training.methods.registry import check_methods, objective_of
+from transformer.training.methods.scheduled import share_of_target
 from transformer.training.objective import TranslationObjective
 from transformer.training.slices import SLICE
 

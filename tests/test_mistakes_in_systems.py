@@ -24,20 +24,20 @@ from transformer.data.sequences import Field
 from transformer.data.sources.memory import in_memory
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch, limits_of_source
-from transformer.evaluation.scores import Metric
+from transformer.model.sharding import layout_of
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.sharding import layout_of
 from transformer.systems.presets import PRESETS, VARIANTS
 from transformer.systems.registry import REGISTRY, Options, Preset
 from transformer.systems.variants import Variant
 from transformer.tasks.exhibit import Axis, Picture
+from transformer.tasks.metrics.scores import Metric
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
-from transformer.trainer.checks import check_task
-from transformer.trainer.evaluator import Evaluator
-from transformer.trainer.signals import StopRequest
-from transformer.trainer.train import open_corpus_shown
+from transformer.training.loop.checks import check_task
+from transformer.training.loop.evaluator import Evaluator
+from transformer.training.loop.signals import StopRequest
+from transformer.training.loop.train import open_corpus_shown
 from transformer.training.objective import translation_objective
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 

@@ -12,7 +12,7 @@ from compiled import apply
 from reference_search import random_variables
 
 from transformer.config import Config, changed_search
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.systems.nonautoregressive.objective import (

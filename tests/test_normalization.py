@@ -12,13 +12,13 @@ from toy_batches import WORDS, a_batch
 
 from transformer import Config, Transformer, TransformerConfig, UserError
 from transformer.config.methods import RewardConfig, ScheduledConfig
-from transformer.methods.registry import objective_of
 from transformer.model import normalization
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.normalization import BatchNorm, PowerNorm
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
 from transformer.systems.checks import check_system
 from transformer.tasks.translation import Translation
+from transformer.training.methods.registry import objective_of
 from transformer.training.objective import translation_objective
 from transformer.training.step import init_state, make_train_step
 

@@ -15,10 +15,10 @@ from untrained_teacher import untrained_teacher
 from transformer import Config, Context, TrainState, make_train_step
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.model import StackConfig
-from transformer.methods.registry import objective_of
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.systems.parameters import model_shapes
 from transformer.systems.registry import REGISTRY, find_system
+from transformer.training.methods.registry import objective_of
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""

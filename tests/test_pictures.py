@@ -9,8 +9,8 @@ import pytest
 
 from transformer import Hypothesis, UserError
 from transformer.config import OptimizerConfig
-from transformer.inspection import Attention, Candidate, SearchTree
-from transformer.inspection import pictures as p
+from transformer.translator.explorer import Attention, Candidate, SearchTree
+from transformer.translator.explorer import pictures as p
 
 SOURCE, TARGET = ("red", "cat", "</s>"), ("Katze", "</s>")
 RANDOM = np.random.default_rng(0)
@@ -172,7 +172,7 @@ import transformer, transformer.cli.decode, transformer.cli.train
 from transformer.systems.registry import REGISTRY, find_system
 for name in REGISTRY:
     find_system(name)
-print([name for name in sys.modules if name.startswith(("transformer.inspection", "matplotlib"))])
+print([name for name in sys.modules if name.startswith(("transformer.translator.explorer", "matplotlib"))])
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

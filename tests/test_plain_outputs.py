@@ -9,13 +9,13 @@ import pytest
 from small_translator import small_translator
 
 from transformer import Hypothesis
-from transformer.inspection import Attention
 from transformer.systems.language_model.api import ScoredText
 from transformer.systems.language_model.task import Generated
 from transformer.systems.speech.api import Transcript
 from transformer.systems.synthesis.task import Utterance
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word
+from transformer.translator.explorer import Attention
 
 
 def test_of_a_search() -> None:

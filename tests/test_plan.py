@@ -14,17 +14,17 @@ from tiers import mostly_slow
 from transformer.cli.plan import rows
 from transformer.cli.train import train_main
 from transformer.config import MeshConfig
-from transformer.errors import UserError
-from transformer.plan.costs import estimate, flops_of
-from transformer.plan.feed import input_rate
-from transformer.plan.jobs import products, training_flops
-from transformer.plan.machines import CHIPS, machine
-from transformer.plan.plan import Limits, compiled
-from transformer.plan.plan import plan as planned
-from transformer.plan.program import Collective, Program
+from transformer.runtime.errors import UserError
 from transformer.systems.parameters import model_shapes
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
+from transformer.training.plan.costs import estimate, flops_of
+from transformer.training.plan.feed import input_rate
+from transformer.training.plan.jobs import products, training_flops
+from transformer.training.plan.machines import CHIPS, machine
+from transformer.training.plan.plan import Limits, compiled
+from transformer.training.plan.plan import plan as planned
+from transformer.training.plan.program import Collective, Program
 
 PROGRAM = """HloModule jit_f, num_partitions=16
 
@@ -247,8 +247,8 @@ def test_options_that_make_a_job_faster_are_named_with_their_gain(options, answe
         key = {"data": "batch", "mesh": "mesh", "model": "dtype"}[changed[0]] if changed else None
         return a_step(answers[key] if key else (1.0, 1.0))
 
-    monkeypatch.setattr("transformer.plan.plan.compiled", answer)
-    monkeypatch.setattr("transformer.plan.feed.input_rate", lambda config: 12_345_678.9)
+    monkeypatch.setattr("transformer.training.plan.plan.compiled", answer)
+    monkeypatch.setattr("transformer.training.plan.feed.input_rate", lambda config: 12_345_678.9)
     place = machine("v5e:2x4")
     found = planned(config, place, Limits(), lambda what: contextlib.nullcontext())
     assert {each["option"]: each["times"] for each in found["faster"]} == pytest.approx(expected)
@@ -316,7 +316,7 @@ def test_what_is_refused(arguments, message, monkeypatch, capsys):
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setattr("transformer.plan.machines._installed", lambda name: False)
+    monkeypatch.setattr("transformer.training.plan.machines._installed", lambda name: False)
     monkeypatch.setattr(
         "jax.experimental.topologies.get_topology_desc", lambda **_: (_ for _ in ()).throw(RuntimeError)
     )

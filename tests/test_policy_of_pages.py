@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from transformer.inspection.explorer import SCRIPTS, UNIT, page_of
 from transformer.runs.report.markup import document, table
+from transformer.translator.explorer.explorer import SCRIPTS, UNIT, page_of
 
 SOUNDS = {"unit": UNIT, "origin": "x", "stride": 0.04, "records": []}
 PAGES = {

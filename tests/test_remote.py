@@ -14,11 +14,11 @@ from small_run import changed, parameters, quiet, same, small_config
 
 from transformer import Config, Run, Translator
 from transformer.data import remote
-from transformer.errors import UserError
-from transformer.files import MiB, address, display_path
 from transformer.runs import mirror
 from transformer.runs.report import write_report
-from transformer.trainer.train import train
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, address, display_path
+from transformer.training.loop.train import train
 
 RUN = "memory://bucket/run"
 Machine = Callable[[str], None]

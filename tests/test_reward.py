@@ -16,9 +16,9 @@ from tiers import mostly_slow
 
 from transformer import PRESETS, Context, SpecialIds, UserError
 from transformer.config.methods import RewardConfig
-from transformer.methods.registry import objective_of
-from transformer.methods.rewards import reward_of
 from transformer.systems.registry import find_system
+from transformer.training.methods.registry import objective_of
+from transformer.training.methods.rewards import reward_of
 
 EOS = 2
 SOURCE = jnp.asarray([[4, EOS]])

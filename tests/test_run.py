@@ -24,12 +24,12 @@ from transformer import (
     Translator,
 )
 from transformer.config import differences
-from transformer.errors import Stopped, UserError
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.ranking import scores_of
+from transformer.runtime.errors import Stopped, UserError
 from transformer.systems.parameters import model_shapes
-from transformer.trainer import evaluator, loop, signals
-from transformer.trainer.train import train
+from transformer.training.loop import evaluator, loop, signals
+from transformer.training.loop.train import train
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:

@@ -15,7 +15,7 @@ from transformer.config import DataConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import side_lengths
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 def test_subword_samples_belong_to_seed_epoch_and_pair():

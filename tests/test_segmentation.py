@@ -15,9 +15,12 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sources.memory import in_memory
 from transformer.data.sources.recordings import Recording
-from transformer.evaluation import segmentation
-from transformer.evaluation.scores import bleu, bleu_metric
-from transformer.evaluation.segmentation import (
+from transformer.runs.config_json import from_json, to_json
+from transformer.systems.presets import PRESETS
+from transformer.systems.speech.task import SpeechToText
+from transformer.tasks.metrics import segmentation
+from transformer.tasks.metrics.scores import bleu, bleu_metric
+from transformer.tasks.metrics.segmentation import (
     BY_LANGUAGE,
     LIBRARIES,
     bleu_tokenizer,
@@ -25,11 +28,8 @@ from transformer.evaluation.segmentation import (
     is_unspaced,
     warning_of,
 )
-from transformer.methods.rewards import reward_of
-from transformer.runs.config_json import from_json, to_json
-from transformer.systems.presets import PRESETS
-from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.translation import Translation
+from transformer.training.methods.rewards import reward_of
 
 CHINESE = ["我喜欢苹果和梨、也喜欢茶。", "他昨天去了北京的图书馆。"]
 THAI = ["ฉันชอบกินข้าวผัดกับไข่ดาวทุกวัน", "เขาไปห้องสมุดเมื่อวานนี้"]
@@ -194,7 +194,7 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
         config = json.loads((run / "config.json").read_text())
         config["training"]["bleu_tokenize"] = "ko-mecab"
         (run / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("transformer.evaluation.scores.bleu_metric", missing)
+    monkeypatch.setattr("transformer.tasks.metrics.scores.bleu_metric", missing)
     (tmp_path / "in").write_text("red cat\n")
     words = [run, "--input", tmp_path / "in", "--reference", tmp_path / "in", "--output", tmp_path / "out"]
     words += [] if is_of_the_run else ["--bleu-tokenize", "ko-mecab"]

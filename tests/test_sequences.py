@@ -12,7 +12,7 @@ from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sequences import Field, arrays_of, gathered, stacked
 from transformer.data.sources.memory import InMemory
 from transformer.data.sources.recordings import Recording
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of

@@ -27,8 +27,8 @@ from small_run import small_config
 
 from transformer import Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig, TrainingConfig
+from transformer.model.sharding import AXES, Shards, check_rows, layout_of
 from transformer.runs.config_json import to_json
-from transformer.runtime.sharding import AXES, Shards, check_rows, layout_of
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import REGISTRY
 
@@ -141,7 +141,7 @@ def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str], Found]) -> N
 TRAIN = """
 import sys
 from transformer.runs.config_json import from_json
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

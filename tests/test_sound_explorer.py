@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_explorer import BROWSER, DRIVER, HOSTILE, driver, webdriver  # noqa: F401
 
-from transformer.inspection.explorer import UNIT, page_of
 from transformer.runs.media import png_of, wav_of
+from transformer.translator.explorer.explorer import UNIT, page_of
 
 pytestmark = pytest.mark.skipif(
     not BROWSER or not DRIVER,

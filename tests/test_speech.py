@@ -11,9 +11,9 @@ from compiled import apply, init
 
 from transformer import PRESETS, UserError
 from transformer.config.recordings import RecordingsConfig
-from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
 from transformer.systems.speech.options import SpeechConfig
+from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
 from transformer.tasks.timing import Word, spans, timed
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

@@ -17,7 +17,7 @@ from transformer.data.features.subword_sampling import choose_candidate, merge_w
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sampled_examples import with_method
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from compiled import apply, init
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
 from transformer.decoding.forced import sown_attention
-from transformer.methods.guidance import guided, off_diagonal
 from transformer.model.transformer import cross_attention
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
 from transformer.systems.synthesis.search import synthesis_search
+from transformer.training.methods.guidance import guided, off_diagonal
 from transformer.training.objective import Context
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

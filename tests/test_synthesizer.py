@@ -21,17 +21,17 @@ from transformer import PRESETS, Run, Synthesizer, UserError, train
 from transformer.cli.decode import decode_main
 from transformer.data.features import audio
 from transformer.data.sources.recordings import Recording
-from transformer.inspection import explore_sounds
+from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import read_exhibits
 from transformer.runs.report import write_report
-from transformer.runtime.sharding import layout_of
 from transformer.systems.registry import find_system
 from transformer.systems.synthesis.objective import synthesis_objective
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.systems.synthesis.writer import Utterances
-from transformer.trainer.evaluator import Evaluator
-from transformer.trainer.signals import StopRequest
+from transformer.training.loop.evaluator import Evaluator
+from transformer.training.loop.signals import StopRequest
 from transformer.translator.attention import forced_attention
+from transformer.translator.explorer import explore_sounds
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 

@@ -35,7 +35,7 @@ from transformer.systems.nonautoregressive.options import (
 from transformer.systems.parameters import model_shapes
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
-from transformer.trainer.train import train
+from transformer.training.loop.train import train
 from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis

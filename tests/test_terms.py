@@ -31,8 +31,8 @@ from transformer.cli.request_parser import RequestParser
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms
+from transformer.runtime.text import without_formatting
 from transformer.tasks.requests import make_requests
-from transformer.text import without_formatting
 
 SPECIAL = MODEL.config.special
 LETTERS = (9, 10)  # of the small vocabulary: they go on a word

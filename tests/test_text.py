@@ -22,7 +22,7 @@ from transformer.data.sequences import side_lengths
 from transformer.data.sources.corpora import open_corpus, tfds_folder
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
-from transformer.inspection import explore
+from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.language_model.task import LanguageModelling
 from transformer.systems.registry import find_system
@@ -30,8 +30,8 @@ from transformer.systems.synthesis.task import TextToSpeech
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.preparation import examples_of
 from transformer.tasks.translation import Translation
-from transformer.text import has_text
-from transformer.trainer.checks import check_filled
+from transformer.training.loop.checks import check_filled
+from transformer.translator.explorer import explore
 from transformer.translator.rescoring import rescored
 
 INVISIBLE = ("\u200b", "\u2060", "\ufeff", "\u00ad", "\0", "\u200b \u200d\ufe0f", "\u3164", "\U000e0001")

@@ -25,10 +25,10 @@ from transformer.runs.report.logged import Logged, time_spent
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
-from transformer.trainer import clock as clocks
-from transformer.trainer import journal as journals
-from transformer.trainer.clock import EVALUATION, TRAINING, WAITING, Clock
-from transformer.trainer.train import train
+from transformer.training.loop import clock as clocks
+from transformer.training.loop import journal as journals
+from transformer.training.loop.clock import EVALUATION, TRAINING, WAITING, Clock
+from transformer.training.loop.train import train
 
 
 def test_every_second_belongs_to_one_phase(monkeypatch):

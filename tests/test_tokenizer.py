@@ -18,7 +18,7 @@ from invented_text import LINES, UNSEEN
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
 LITERALS = ["<s>", "</s>", "<pad>", "<unk>", "<0x41>", "<s></s>", "a<s>b", " </s> ", "<0xFF>"]

@@ -17,9 +17,9 @@ from toy_batches import BOS, EOS, a_batch, state_of
 
 from transformer.config import Config, OptimizerConfig, SpecialIds
 from transformer.model.encoder_decoder import decoder_input, shift_right
+from transformer.model.sharding import Replicas
 from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer
-from transformer.runtime.sharding import Replicas
 from transformer.tasks.translation import Translation
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import Context, Loss, translation_objective

@@ -18,9 +18,9 @@ from reference_search import log_p_of, next_log_p, random_variables
 from transformer.config import BeamConfig, Config, TransformerConfig
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.errors import UserError
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis, Translator
 

@@ -12,7 +12,7 @@ from invented_text import LINES
 
 from transformer.data.features import vocabulary
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
 

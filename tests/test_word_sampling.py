@@ -18,7 +18,7 @@ from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.features.unigram_sampling import UnigramSampler
 from transformer.data.features.word_sampling import WordSampler
 from transformer.data.sequences import Field, Sequences
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 PIECES = ["▁", *"ban", "an", "na", "ana", "ban", "▁b", "▁ban", "anan", "nana", "▁banana"]
 SCORES = {piece: -0.7 * index for index, piece in enumerate(PIECES, start=1)}

@@ -22,7 +22,7 @@ from transformer.config import MeshConfig, changed_search
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
 from transformer.systems.parameters import model_shapes
-from transformer.trainer.loop import Loop
+from transformer.training.loop.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""

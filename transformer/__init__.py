@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
     from transformer.decoding.scores import SearchResult as SearchResult
-    from transformer.errors import UserError as UserError
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
+    from transformer.runtime.errors import UserError as UserError
     from transformer.systems.language_model.api import Generator as Generator
     from transformer.systems.presets import PRESETS as PRESETS
     from transformer.systems.presets import VARIANTS as VARIANTS
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from transformer.tasks.task import Task as Task
     from transformer.tasks.text import TextTask as TextTask
     from transformer.tasks.translation import Translation as Translation
-    from transformer.trainer.train import train as train
+    from transformer.training.loop.train import train as train
     from transformer.training.objective import Context as Context
     from transformer.training.objective import Loss as Loss
     from transformer.training.objective import translation_objective as translation_objective
@@ -89,7 +89,7 @@ _HOMES = {
     "tasks.hypotheses": ("Hypothesis",),
     "tasks.translation": ("Translation",),
     "data.features.tokenizers": ("train_tokenizer",),
-    "errors": ("UserError",),
+    "runtime.errors": ("UserError",),
     "model.transformer": ("Transformer",),
     "systems.presets": ("PRESETS", "VARIANTS", "variant"),
     "runs.run": ("Run",),
@@ -97,7 +97,7 @@ _HOMES = {
     "systems.registry": ("Options", "Preset"),
     "systems.system": ("System",),
     "systems.variants": ("Variant",),
-    "trainer.train": ("train",),
+    "training.loop.train": ("train",),
     "training.objective": ("Context", "Loss", "translation_objective"),
     "training.schedule": ("make_optimizer",),
     "training.step": ("TrainState", "init_state", "make_eval_step", "make_train_step"),

@@ -1,6 +1,6 @@
 """`python -m transformer COMMAND`, the same as `transformer COMMAND`."""
 
-from transformer.commands import main
+from transformer.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -30,10 +30,10 @@ from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import read_manifest
 from transformer.data.sources.spoken import DIGITS
-from transformer.errors import UserError
-from transformer.evaluation.words import sentence_errors, word_errors
-from transformer.extras import library
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import library
+from transformer.runtime.files import Json
+from transformer.tasks.metrics.words import sentence_errors, word_errors
 
 FEWEST, MOST = 3, 7  # digits of a string
 TEST, VALIDATION = range(5), range(5, 10)  # numbers of the recordings of each digit and speaker

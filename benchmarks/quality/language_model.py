@@ -23,8 +23,8 @@ from benchmarks.measure import keep, machine
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Generator, Run, train
 from transformer.config.streams import StreamConfig
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.language_model.model import Past
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.parameters import model_shapes

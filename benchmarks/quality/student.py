@@ -20,7 +20,7 @@ from benchmarks.measure import Contestant, Measurement, machine, save, side_by_s
 from benchmarks.speed.rows import exported
 from transformer import Translator, UserError
 from transformer.data.sources.corpora import read_lines
-from transformer.evaluation.scores import bleu_metric
+from transformer.tasks.metrics.scores import bleu_metric
 
 TOGETHER = 32  # sentences of a batch of CTranslate2
 LONGEST = 100  # tokens of its translations

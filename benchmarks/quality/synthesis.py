@@ -38,8 +38,8 @@ from transformer.data.features.audio import features_of, sound_of, stretched
 from transformer.data.features.waveforms import read_audio, write_audio
 from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
 from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
-from transformer.evaluation.words import word_errors
-from transformer.files import Json, write_whole
+from transformer.runtime.files import Json, write_whole
+from transformer.tasks.metrics.words import word_errors
 
 MOST = 6  # digits of an utterance
 TEST = 2  # number of the test split

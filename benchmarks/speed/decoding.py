@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.command import positive, run
 from benchmarks.measure import Contestant, script, side_by_side
 from benchmarks.speed.peers import Row, Section, compare, processes, rows_of
-from transformer.files import write_whole
+from transformer.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from transformer import Config

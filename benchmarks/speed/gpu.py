@@ -42,8 +42,8 @@ from benchmarks.command import needs, new_file, positive, run, work_folder
 from benchmarks.measure import Contestant, Measurement, gpu, machine, side_by_side
 from benchmarks.speed import decoding
 from benchmarks.speed.gpu_table import CARDS, markdown, place_of
-from transformer.errors import UserError
-from transformer.files import write_whole
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from transformer import Config
@@ -90,8 +90,8 @@ def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
 
 def planned(preset: str, batch: str, given: Namespace) -> Result:
     """The compiler's estimate of an update: its seconds, if nothing overlaps, and its bytes."""
-    from transformer.plan.machines import machine
-    from transformer.plan.plan import Limits, compiled
+    from transformer.training.plan.machines import machine
+    from transformer.training.plan.plan import Limits, compiled
 
     place = machine(given.place)
     config = config_of(preset, batch, given.quick)
@@ -103,7 +103,7 @@ def planned(preset: str, batch: str, given: Namespace) -> Result:
 def trained(preset: str, batch: str, given: Namespace) -> Result:
     """Updates, timed; first the networks must agree on the loss of the batch."""
     from benchmarks.speed.training import case_of, check_losses, packed_contestants
-    from transformer.plan.jobs import training_flops
+    from transformer.training.plan.jobs import training_flops
 
     config = config_of(preset, batch, given.quick)
     where = {"device": "cpu" if given.quick else "gpu", "updates": 2 if given.quick else UPDATES}

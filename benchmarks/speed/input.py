@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import positive, run
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.presets import preset
 
 READ = 20_000  # records of which the reading and the encoding is timed
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     from benchmarks.measure import machine
     from transformer.data.batching import Batcher
     from transformer.data.sequences import sides
-    from transformer.runtime.sharding import Replicas
+    from transformer.model.sharding import Replicas
     from transformer.systems.registry import find_system
     from transformer.tasks.preparation import prepare
 

@@ -18,7 +18,7 @@ from transformer.decoding.lanes import Lane, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.translator.translator import Translator
 
 

@@ -64,11 +64,11 @@ def started(name: str, folder: Path) -> None:
     begun = 0.0, time.time() - time.process_time()  # when the process began, about
     import jax
 
-    from transformer.errors import Stopped
+    from transformer.runtime.errors import Stopped
     from transformer.systems.registry import find_system
     from transformer.tasks import preparation
-    from transformer.trainer.loop import Loop
-    from transformer.trainer.train import train
+    from transformer.training.loop.loop import Loop
+    from transformer.training.loop.train import train
 
     config = preset(name)
     task: Any = find_system(config.system).task

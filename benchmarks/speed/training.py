@@ -79,7 +79,7 @@ def case_of(name: str, config: "Config", length: int = 32, **more: Any) -> Case:
       config: with precision and batching decided.
       length: of a sentence in a packed row. It must divide the longest bucket.
     """
-    from transformer.plan.jobs import prepared
+    from transformer.training.plan.jobs import prepared
 
     config, task = prepared(config)
     batching, m = task.batching(), config.model
@@ -174,8 +174,8 @@ def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
 
 def jax_step(case: Case) -> Callable[[], float]:
     """Updates as `train.py` runs them; returns the loss per token of the last."""
+    from transformer.model.sharding import Replicas
     from transformer.runtime.compilation import keep_programs
-    from transformer.runtime.sharding import Replicas
 
     keep_programs()
     step, state = jax_update(case)

@@ -29,8 +29,8 @@ from benchmarks.studies.bootstrap import Comparison, compare
 from benchmarks.studies.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config import text_data
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.fast_autoregressive.options import OPTIONS as FAST
 from transformer.systems.transformer.variants import METHODS as OF_TRANSFORMERS
 from transformer.systems.variants import Variant

@@ -23,8 +23,8 @@ from benchmarks.runs import once, test_set, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from transformer import Config, Run, Translator, train
 from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
-from transformer.errors import UserError
-from transformer.methods.rewards import reward_of
+from transformer.runtime.errors import UserError
+from transformer.training.methods.rewards import reward_of
 
 METHODS = {
     "cross-entropy": RewardConfig(),

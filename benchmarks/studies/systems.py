@@ -27,8 +27,8 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from benchmarks.runs import once, test_set, text_files
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train, variant
-from transformer.evaluation.scores import bleu
 from transformer.systems.parameters import model_shapes
+from transformer.tasks.metrics.scores import bleu
 from transformer.translator.distill import distill
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import translation_of

@@ -25,10 +25,10 @@ from benchmarks.runs import once, test_set
 from transformer import PRESETS, Config, Run, Translator, train, variant
 from transformer.config import text_data
 from transformer.data.sources.spelling import spelled
-from transformer.errors import UserError
-from transformer.files import Json
-from transformer.methods.guidance import off_diagonal
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.parameters import model_shapes
+from transformer.training.methods.guidance import off_diagonal
 
 SOLVED = 99.0  # BLEU of validation lines
 REPEATS = range(1, 7)

@@ -12,11 +12,11 @@ from transformer.data.sequences import Field
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.limits import Limits
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.evaluation.scores import Metric, Score
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.transformer import cross_attention
+from transformer.tasks.metrics.scores import Metric, Score
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import apply_training
 

@@ -11,8 +11,8 @@ from toys.task import ToyTask
 from transformer import Context, DecodingTask, Lines, Loss, System
 from transformer.config import ModelConfig
 from transformer.data.sequences import Field
-from transformer.evaluation.scores import Metric, Score
 from transformer.model.parameters import Module
+from transformer.tasks.metrics.scores import Metric, Score
 
 SIZE = 3
 LABELS = 2 * SIZE

@@ -12,8 +12,8 @@ from transformer import Context, DecodingTask, Lines, Loss, System
 from transformer.config import ModelConfig
 from transformer.data.plans import Plan, Rows
 from transformer.data.sequences import Field, stacked
-from transformer.evaluation.scores import PERPLEXITY, Score
 from transformer.model.parameters import Module
+from transformer.tasks.metrics.scores import PERPLEXITY, Score
 from transformer.training.cross_entropy import cross_entropy
 
 

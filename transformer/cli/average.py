@@ -7,8 +7,8 @@ import tyro
 
 from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
-from transformer.commands import command, program
-from transformer.errors import UserError, counted
+from transformer.runtime.commands import command, program
+from transformer.runtime.errors import UserError, counted
 
 
 @dataclass(frozen=True)

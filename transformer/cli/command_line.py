@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformer.config import DecodingConfig, changed_search
 from transformer.config.decoding import METHODS, check_option, methods_of, names_of
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, options_of
 
 FIRST = "quickstart"

@@ -2,7 +2,7 @@
 
 from transformer.cli.decode_arguments import parse_decode, short_options
 from transformer.cli.guard import run_command
-from transformer.commands import program
+from transformer.runtime.commands import program
 
 
 def decode_main() -> int:
@@ -16,7 +16,7 @@ def _decode(command_line: list[str]) -> None:
 
         from transformer.runtime.hosts import join
 
-        join(arguments.hosts)
+        join(**vars(arguments.hosts))
         if arguments.explore:
             from transformer.cli.page import write_page
 

@@ -14,14 +14,14 @@ import tyro
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.output_file import is_device
 from transformer.cli.parser import parse
-from transformer.commands import command_for
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
 from transformer.config.recordings import AUDIO, SOUND
 from transformer.data.remote import has
-from transformer.errors import UserError, counted
-from transformer.files import address, brief, display_path, open_regular
+from transformer.runtime.commands import command_for
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import address, brief, display_path, open_regular
 from transformer.systems.registry import REGISTRY, options_of
 
 log = logging.getLogger("transformer")

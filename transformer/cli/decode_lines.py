@@ -15,10 +15,10 @@ from transformer.cli.input import standard_input
 from transformer.cli.output_file import LongOutput, Output, is_device
 from transformer.cli.writer import Numbered, Writer, Written, writer_of
 from transformer.data.remote import fetched
-from transformer.errors import UserError, counted
-from transformer.files import open_regular
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import open_regular
 from transformer.runtime.hosts import gathered, is_main_process
 
 SHARE = 256  # consecutive lines that one process decodes

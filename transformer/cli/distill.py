@@ -10,11 +10,11 @@ from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
-from transformer.commands import program
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import without_locations
 from transformer.config.names import SEARCH
-from transformer.files import check_local
+from transformer.runtime.commands import program
+from transformer.runtime.files import check_local
 from transformer.translator.distill import distill
 
 

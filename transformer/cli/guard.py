@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TextIO, cast
 
-from transformer.commands import version
-from transformer.errors import Stopped, UserError, shortened
-from transformer.files import discard_further
+from transformer.runtime.commands import version
+from transformer.runtime.errors import Stopped, UserError, shortened
+from transformer.runtime.files import discard_further
 
 USAGE = 2
 OUT_OF_MEMORY = (

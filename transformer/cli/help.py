@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Mapping
 
-from transformer.commands import command_for
 from transformer.config import Config
+from transformer.runtime.commands import command_for
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import options_of
 from transformer.systems.variants import as_option

@@ -5,7 +5,7 @@ import select
 import sys
 from collections.abc import Iterator
 
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 PAUSE = 0.02  # seconds without a new line after which those that are decoded are written
 

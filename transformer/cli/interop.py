@@ -8,8 +8,8 @@ import tyro
 
 from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
-from transformer.commands import command, program
-from transformer.files import check_local
+from transformer.runtime.commands import command, program
+from transformer.runtime.files import check_local
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from transformer.errors import UserError
-from transformer.files import append_flags, temp_sibling
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import append_flags, temp_sibling
 
 
 def is_device(path: Path) -> bool:

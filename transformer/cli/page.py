@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.output_file import Output
 from transformer.cli.writer import OF_JSON, input_lines, writer_of
-from transformer.errors import UserError
-from transformer.text import has_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.text import has_text
 
 if TYPE_CHECKING:
-    from transformer.inspection.explorer import Explorer
+    from transformer.translator.explorer.explorer import Explorer
 
 FOR_LINES = (
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
@@ -20,7 +20,7 @@ FOR_LINES = (
 
 
 def write_page(arguments: DecodeArguments) -> None:
-    """Writes the page of `transformer.inspection.explorer`."""
+    """Writes the page of `transformer.translator.explorer.explorer`."""
     assert arguments.explore
     for option in FOR_LINES:
         if getattr(arguments, option):
@@ -42,10 +42,10 @@ def write_page(arguments: DecodeArguments) -> None:
 
 def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
     """The page of a task whose records are recordings, and what is on it."""
-    from transformer.inspection.explorer import SENTENCES
-    from transformer.inspection.sounds import explore_sounds
     from transformer.tasks.recordings import Recordings
     from transformer.translator.decoder import Decoder
+    from transformer.translator.explorer.explorer import SENTENCES
+    from transformer.translator.explorer.sounds import explore_sounds
 
     decoder: Decoder[Recordings] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     manifest = arguments.input or Path("standard input")

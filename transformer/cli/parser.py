@@ -15,10 +15,10 @@ import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from transformer.cli.guard import printable_help
-from transformer.commands import program
 from transformer.config.names import Here, hint
 from transformer.config.ranges import LONGEST, ranges_of
-from transformer.errors import UserError
+from transformer.runtime.commands import program
+from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

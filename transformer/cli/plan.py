@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.config import Config, MeshConfig
-from transformer.errors import UserError
-from transformer.files import Json, write_whole
-from transformer.plan.machines import machine
-from transformer.plan.plan import Limits, described, plan
 from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, write_whole
+from transformer.training.plan.machines import machine
+from transformer.training.plan.plan import Limits, described, plan
 
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
 

@@ -8,9 +8,9 @@ import tyro
 
 from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
-from transformer.commands import program
-from transformer.errors import UserError
-from transformer.files import check_local, display_path
+from transformer.runtime.commands import program
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import check_local, display_path
 
 
 @dataclass(frozen=True)

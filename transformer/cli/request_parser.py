@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from transformer.cli.decode_arguments import DecodeArguments, columns_of
 from transformer.config import BeamConfig
 from transformer.decoding.terms import SIZES
-from transformer.errors import UserError
-from transformer.files import brief
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text, without_formatting
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.requests import TranslationRequest
-from transformer.text import has_text, without_formatting
 from transformer.translator.search_inputs import room_of
 from transformer.translator.translator import Translator
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from transformer.cli.writer import OF_JSON, Numbered, Writer, Written
 from transformer.data.corpus import Record
-from transformer.files import Json
+from transformer.runtime.files import Json
 from transformer.translator.search_outputs import Extras
 
 

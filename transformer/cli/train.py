@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.command_line import FINE_TUNE, TrainLine
 from transformer.cli.guard import printable, run_command
-from transformer.commands import program
 from transformer.config import Config, CorpusConfig, DataConfig, changed, flatten
 from transformer.config.locations import completed, without_locations
-from transformer.errors import UserError
-from transformer.files import display_path
+from transformer.runtime.commands import program
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import display_path
 from transformer.systems.presets import VARIANTS, preset, variant
 from transformer.systems.variants import as_option, as_words
 
@@ -40,7 +40,7 @@ def _train(command_line: list[str]) -> None:
 
     if arguments.plan is not None:
         from transformer.cli.plan import PlanArguments, print_plan
-        from transformer.plan.plan import Limits
+        from transformer.training.plan.plan import Limits
 
         limits = Limits(arguments.plan_minutes, arguments.plan_gigabytes)
         print_plan(arguments.config, PlanArguments(arguments.plan, arguments.plan_json, limits), about)
@@ -49,11 +49,11 @@ def _train(command_line: list[str]) -> None:
     from transformer.runs.config_json import to_json
     from transformer.runtime.hosts import join
 
-    join(arguments.hosts)
+    join(**vars(arguments.hosts))
     if arguments.verbose:
         about += "\n" + printable(to_json(arguments.config))
 
-    from transformer.trainer.train import train
+    from transformer.training.loop.train import train
 
     train(arguments.config, arguments.run_dir, about=about, profile=arguments.profile)
 

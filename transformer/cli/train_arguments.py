@@ -11,7 +11,7 @@ from transformer.cli.command_line import TrainLine, with_method
 from transformer.cli.parser import parse
 from transformer.config import Config, HostsConfig
 from transformer.config.names import TRAINING
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from transformer.cli.request_parser import RequestParser
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_SOME_TASKS, Numbered, Written, input_lines
 from transformer.data.sources.corpora import read_lines
-from transformer.errors import UserError, counted
-from transformer.files import Json
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import Json
+from transformer.runtime.text import has_text, without_invisible
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.translation import Hypothesis
-from transformer.text import has_text, without_invisible
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
-    from transformer.inspection.explorer import Explorer
+    from transformer.translator.explorer.explorer import Explorer
 
 TOKENIZE = "--bleu-tokenize"
 log = logging.getLogger("transformer")
@@ -51,7 +51,7 @@ class Translations(Texts):
         self.translator.settings(self.n_best, self.options)
         tokenize = arguments.bleu_tokenize or self.translator.config.training.bleu_tokenize
         if self.is_scored and tokenize:
-            from transformer.evaluation.scores import bleu_metric
+            from transformer.tasks.metrics.scores import bleu_metric
 
             bleu_metric(tokenize)  # refuses one that cannot be used before anything is translated
         self.request_parser = RequestParser(arguments, self.translator)
@@ -72,7 +72,7 @@ class Translations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.inspection.explorer import SENTENCES, explore
+        from transformer.translator.explorer.explorer import SENTENCES, explore
 
         translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
         request_parser = RequestParser(arguments, translator)
@@ -161,8 +161,8 @@ class Translations(Texts):
         return self.translator.tokenizers[0].for_source(source).pieces(tokens)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
-        from transformer.evaluation.scores import bleu, chrf, exact_match
-        from transformer.evaluation.segmentation import OPTION, warning_of
+        from transformer.tasks.metrics.scores import bleu, chrf, exact_match
+        from transformer.tasks.metrics.segmentation import OPTION, warning_of
 
         arguments = self.arguments
         task = self.translator.task

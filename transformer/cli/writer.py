@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments, lines_of
 from transformer.cli.input import standard_input
 from transformer.data.corpus import Record
-from transformer.errors import UserError
-from transformer.files import Json, parse_object
 from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, parse_object
 from transformer.systems.registry import find_system
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 
 if TYPE_CHECKING:
-    from transformer.inspection.explorer import Explorer
+    from transformer.translator.explorer.explorer import Explorer
 
 OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 """Options that add to JSON only."""

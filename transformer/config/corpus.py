@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from transformer.config.languages import CODE, language_of
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, Range, check_ranges
-from transformer.errors import UserError
-from transformer.files import check_local
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import check_local
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
 from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, Option, Range, check_ranges, check_types
-from transformer.errors import UserError, nearest
-from transformer.text import has_text, without_formatting
+from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.text import has_text, without_formatting
 
 PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwords are forbidden
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from transformer.config.ranges import Range, check_ranges
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from transformer.config import Config, DataConfig, flatten
-from transformer.errors import UserError
-from transformer.files import display_path
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import display_path
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

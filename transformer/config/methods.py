@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Range, check_ranges
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 HEAVIEST = 1000  # weights of losses that are added
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, check_ranges, check_types
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 Norm = Literal["post", "pre"]
 Activation = Literal["relu", "gelu", "swish"]

@@ -14,7 +14,7 @@ from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig
 from transformer.config.model import ModelConfig, TransformerConfig
 from transformer.config.ranges import Option
 from transformer.config.training import OptimizerConfig, TrainingConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

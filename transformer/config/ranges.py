@@ -8,8 +8,8 @@ import reprlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from transformer.errors import UserError
-from transformer.files import brief
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced

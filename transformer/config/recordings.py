@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
 from transformer.config.ranges import COUNTS, LARGEST, LONGEST, Range
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 """Names of recordings end so."""

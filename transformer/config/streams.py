@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from transformer.config.corpus import CorpusConfig
 from transformer.config.ranges import COUNTS, LARGEST, Range
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

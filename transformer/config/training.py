@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, check_ranges
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 ErrorRate = Literal["words", "characters"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.data.plans import Plan, bucket_of
 from transformer.data.sequences import Arrays, Example, Fields, arrays_of, gathered, side_lengths
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from transformer.data.sequences import Arrays, Example, Fields, Sequences, arrays_of, sides
-from transformer.errors import UserError
-from transformer.files import folder_whole
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import folder_whole
 
 
 def stored(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Arrays:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from transformer.data.store import cache_root
-from transformer.errors import UserError, first_line
-from transformer.files import MiB, address, atomic_open
+from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.files import MiB, address, atomic_open, cache_root
 
 log = logging.getLogger("transformer")
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs"}

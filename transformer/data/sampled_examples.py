@@ -13,7 +13,7 @@ from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.word_sampling import WordSampler
 from transformer.data.sampled_plan import Draw
 from transformer.data.sequences import Arrays, Sequences
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 def with_method(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> DataConfig:

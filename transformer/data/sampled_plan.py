@@ -12,7 +12,7 @@ from jaxtyping import Int
 from transformer.data.corpus import Progress, silent
 from transformer.data.plans import Batching, Lengths, Plan, Rows, eligible_examples, plan_of
 from transformer.data.sequences import Arrays, Sequences, concatenated, side_lengths
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 class Draw(Protocol):

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeVar
 from google.protobuf.message import DecodeError
 
 from transformer.data.corpus import Progress, silent
-from transformer.errors import UserError
-from transformer.files import folder_whole
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import folder_whole
 
 Pair = tuple[str, str]
 """A sentence and its translation."""
@@ -25,22 +25,6 @@ Pair = tuple[str, str]
 SOURCE, TARGET = "source", "target"
 _DAMAGED = RuntimeError, ValueError, IndexError, DecodeError
 """What reading a damaged record raises."""
-
-
-def cache_root(folder: Path | None) -> Path:
-    """The folder of prepared corpora: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
-
-    Raises:
-      UserError: none is given, and this user has no home directory.
-    """
-    default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
-    try:
-        return Path(folder or default).expanduser()
-    except RuntimeError as error:  # a user id that the system has no entry for, as in some containers
-        raise UserError(
-            f"{folder or default}: this user has no home directory; set TRANSFORMER_CACHE to a folder for "
-            "prepared text and compiled programs"
-        ) from error
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 HookState = Any
 """A pytree of arrays with rows first."""

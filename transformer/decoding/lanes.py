@@ -22,8 +22,8 @@ from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import RowOptions, unchanged
 from transformer.decoding.slots import Slots
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 
 SHORT = 24  # the shortest inputs that have a lane of their own
 STEPS = 16  # after which the host checks whether requests have come or were cancelled

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.config import DecodingConfig
 from transformer.data.sequences import Example
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 log = logging.getLogger("transformer")
 OVERTAKING = 2048  # requests that may be taken before the one that has waited longest

@@ -22,9 +22,9 @@ from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
 from transformer.decoding.steps import Strategy, search_all
 from transformer.decoding.terms import ConstrainedBeam, Terms
-from transformer.errors import UserError
 from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 
 
 def length_penalty(options: DecodingConfig) -> LengthPenalty:

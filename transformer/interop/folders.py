@@ -15,8 +15,6 @@ from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, T
 from transformer.config.languages import CODE
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
-from transformer.errors import UserError
-from transformer.files import Json, folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.interop.marian import (
     NEVER_GENERATED,
     config_from_marian,
@@ -26,6 +24,8 @@ from transformer.interop.marian import (
 )
 from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
 from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, folder_whole, open_regular, parse_object, read_bytes, read_text
 from transformer.tasks.translation import Translation
 
 POSITIONS = 1024  # maximum sentence length of an exported model

@@ -20,10 +20,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, SpecialIds, TransformerConfig
-from transformer.errors import UserError
-from transformer.files import Json
 from transformer.model.parameters import Declared, Params
 from transformer.model.positions import sinusoids
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.parameters import declared_parameters
 
 Tensors = dict[str, np.ndarray]

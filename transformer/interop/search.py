@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
 _TOP_K = 50  # of transformers, if it is not given

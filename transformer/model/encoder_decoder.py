@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, SpecialIds
-from transformer.errors import UserError
 from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
 from transformer.model.noise import NOISE, OF_INPUTS
 from transformer.model.parameters import Module, param
 from transformer.model.products import logits
+from transformer.runtime.errors import UserError
 
 Memory = Any
 """What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""

@@ -36,7 +36,7 @@ def platform() -> str:
 @contextlib.contextmanager
 def tracing_for(platform: str) -> Iterator[None]:
     """Programs traced in this context are compiled for another machine than this one
-    (`transformer.plan`)."""
+    (`transformer.training.plan`)."""
     token = _PLATFORM.set(platform)
     try:
         yield

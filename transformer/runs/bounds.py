@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import tensorstore
 
-from transformer.files import MiB, parse_object, read_text
 from transformer.model.parameters import Variables
+from transformer.runtime.files import MiB, parse_object, read_text
 
 LARGEST_HEADER = 64 * MiB  # largest file without arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")

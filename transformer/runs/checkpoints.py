@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from transformer.errors import UserError, first_line
-from transformer.files import forbid_links, temp_sibling
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import allowed
 from transformer.runs.items import items_of, state_of
@@ -24,6 +22,8 @@ from transformer.runs.ranking import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, read, seal
 from transformer.runs.stores import RunStore
 from transformer.runtime.arrays import as_global_arrays, on_host
+from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.files import forbid_links, temp_sibling
 from transformer.runtime.hosts import barrier, is_main_process
 from transformer.training.step import TrainState
 

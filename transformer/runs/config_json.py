@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
-from transformer.errors import UserError
-from transformer.files import display_path, parse_object
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import display_path, parse_object
 from transformer.systems.registry import options_of
 
 if TYPE_CHECKING:

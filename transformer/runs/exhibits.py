@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.files import Json, MiB, parse_object, read_text, write_whole
 from transformer.runs.media import png_of, wav_of
+from transformer.runtime.files import Json, MiB, parse_object, read_text, write_whole
 from transformer.tasks.exhibit import ReportSample
 
 EXHIBITS = "exhibits.json"

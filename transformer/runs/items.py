@@ -2,8 +2,8 @@
 
 import jax
 
-from transformer.files import Json
 from transformer.model.parameters import Variables
+from transformer.runtime.files import Json
 from transformer.training.step import TrainState
 
 

@@ -5,7 +5,7 @@ import fcntl
 import os
 import socket
 
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 LONGEST = 200  # bytes of a name that are shown
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import COUNTS
-from transformer.errors import UserError
-from transformer.evaluation.scores import Metric
-from transformer.files import Json, append_flags, read_log
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, append_flags, read_log
+from transformer.tasks.metrics.scores import Metric
 
 LOSSES = ("nll", "loss")
 """The validation loss in an evaluation: the negative log-likelihood, or the objective's loss without one."""

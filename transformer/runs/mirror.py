@@ -36,12 +36,19 @@ from transformer.data.remote import (
     reaching,
     version,
 )
-from transformer.data.store import cache_root
-from transformer.errors import UserError
-from transformer.files import LARGEST_FILE, MiB, address, append_flags, atomic_open, write_whole
 from transformer.runs.contents import checkpoint_of, is_light, whole
 from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import (
+    LARGEST_FILE,
+    MiB,
+    address,
+    append_flags,
+    atomic_open,
+    cache_root,
+    write_whole,
+)
 from transformer.runtime.hosts import barrier, is_main_process
 
 MOST = 4 * LARGEST_FILE  # of what is copied at once, in bytes

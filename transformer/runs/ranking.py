@@ -9,8 +9,8 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.log import LOSSES, Log, standing
+from transformer.runtime.files import Json, MiB, parse_object, read_text
 
 
 def scores_of(checkpoint: Path) -> Json:

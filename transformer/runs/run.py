@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer.config import Config
-from transformer.errors import UserError
-from transformer.files import MiB, check_name, forbid_links, read_text, write_whole
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, check_name, forbid_links, read_text, write_whole
 from transformer.systems.registry import find_system
 from transformer.tasks.task import Task
 

@@ -12,10 +12,10 @@ import jax
 import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
-from transformer.errors import UserError, first_line
-from transformer.files import forbid_links, parse_object, read_text, write_whole
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import check_arrays, check_sizes
+from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.files import forbid_links, parse_object, read_text, write_whole
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 

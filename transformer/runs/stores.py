@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from transformer.errors import UserError
-from transformer.files import address, append_flags, folder_whole
 from transformer.runs.lock import lock
 from transformer.runs.mirror import RemoteStore
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import address, append_flags, folder_whole
 from transformer.runtime.hosts import barrier, is_main_process
 
 

@@ -1,1 +1,1 @@
-"""Devices, processes, and the compilation cache."""
+"""What surrounds the work: errors, files, text, processes, the compilation cache. Knows no model."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import jax
 
-from transformer.data.store import cache_root
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import cache_root
 
 log = logging.getLogger("transformer")
 WORTH_KEEPING = 0.2  # minimum compile time in seconds

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from transformer.files import Json, discard_further
+from transformer.runtime.files import Json, discard_further
 
 COLUMNS = 80
 NARROW = 80  # columns of a terminal below which the bar is short and the speed is omitted

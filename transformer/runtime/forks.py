@@ -7,7 +7,7 @@ Python 3.14), so waiting for them never ends.
 import os
 import sys
 
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 _forked = False
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from transformer.config import HostsConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.runtime.supervision import end_with_parent, is_child, supervise
 
 T = TypeVar("T")
@@ -38,33 +37,34 @@ def cluster(environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def join(config: HostsConfig) -> None:
+def join(coordinator: str | None, processes: int | None, process: int | None, heartbeat: int) -> None:
     """Joins this process to the job. Call it before JAX is used for anything else. The work then continues
     in a child process, which this one supervises (see `transformer.runtime.supervision`).
+
+    Args:
+      coordinator: HOST:PORT of the main process. None asks the launcher, if there is one.
+      processes: how many there are. None asks the launcher.
+      process: the index of this one, from 0. None asks the launcher.
+      heartbeat: seconds without a sign of life after which a process counts as lost.
 
     Raises:
       UserError: the other processes cannot be reached.
     """
-    if config.coordinator is None and cluster(os.environ) is None:
+    if coordinator is None and cluster(os.environ) is None:
         return
-    if config.processes == 1:
+    if processes == 1:
         return
     if not is_child():
-        raise SystemExit(supervise(config.heartbeat))
+        raise SystemExit(supervise(heartbeat))
     end_with_parent()
-    print(f"Waiting for the other processes at {config.coordinator or 'the coordinator'}", file=sys.stderr)
+    print(f"Waiting for the other processes at {coordinator or 'the coordinator'}", file=sys.stderr)
     try:
         with _ended_by_signals():
-            jax.distributed.initialize(
-                config.coordinator,
-                config.processes,
-                config.process,
-                heartbeat_timeout_seconds=config.heartbeat,
-            )
+            jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=heartbeat)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"cannot join the other processes ({str(error).splitlines()[0]}): can all of them reach "
-            f"{config.coordinator or 'each other'}?"
+            f"{coordinator or 'each other'}?"
         ) from error
 
 

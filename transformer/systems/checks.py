@@ -8,7 +8,7 @@ import numpy as np
 from transformer.config import Config, DataConfig, DecodingConfig, check_beam
 from transformer.config.decoding import methods_of
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import find_system, options_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask

@@ -4,9 +4,9 @@ import contextlib
 import itertools
 from collections.abc import Mapping
 
-from transformer.commands import command_for
 from transformer.config import Config
-from transformer.errors import UserError, nearest
+from transformer.runtime.commands import command_for
+from transformer.runtime.errors import UserError, nearest
 from transformer.systems.registry import REGISTRY, Options, load_entry_points, options_of, unknown
 from transformer.systems.variants import Variant
 

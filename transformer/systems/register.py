@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from transformer.config import Config
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered
 from transformer.systems.system import System

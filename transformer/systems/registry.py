@@ -20,7 +20,7 @@ from transformer.config import (
     ModelConfig,
     TransformerConfig,
 )
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.common_options import COMMON
 from transformer.systems.variants import Variant
 

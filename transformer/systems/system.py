@@ -9,7 +9,7 @@ import flax.linen as nn
 
 from transformer.config import Config
 from transformer.decoding.forced import Attentions
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from transformer.config import Config, ModelConfig, Option
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

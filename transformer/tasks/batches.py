@@ -11,8 +11,8 @@ from transformer.data.batching import fixed_batches
 from transformer.data.corpus import Progress, Record, Records, silent
 from transformer.data.plans import Batching, Plan, plan_of
 from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides
-from transformer.errors import UserError
 from transformer.model.parameters import Arguments
+from transformer.runtime.errors import UserError
 
 
 class Batches(ABC):

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.data.corpus import Record, Records
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import Output
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import regex
 
 from transformer.data.sources.corpora import read_lines
-from transformer.errors import UserError
-from transformer.files import brief, display_path
-from transformer.text import has_text, without_formatting
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief, display_path
+from transformer.runtime.text import has_text, without_formatting
 
 LONGEST = 100  # words and signs of a term, and of its translation
 SECONDS = 1.0  # for the regular expression, in each line

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
-from transformer.evaluation.consensus import expected_chrf
+from transformer.tasks.metrics.consensus import expected_chrf
 from transformer.tasks.plain import Plain
 
 

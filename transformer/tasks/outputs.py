@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.tasks.task import Task
 
 Output = Any

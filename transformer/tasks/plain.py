@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer.files import Json
+from transformer.runtime.files import Json
 
 
 class Plain:

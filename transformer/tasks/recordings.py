@@ -22,12 +22,12 @@ from transformer.data.features.trained import trained
 from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
-from transformer.errors import UserError
-from transformer.files import parse_object, read_text, write_whole
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import parse_object, read_text, write_whole
+from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Axis, Exhibits, Picture, Sound
 from transformer.tasks.lines import Lines
 from transformer.tasks.outputs import DecodingTask
-from transformer.text import has_text
 
 SILENCE = float("-inf")
 """What pads frames."""

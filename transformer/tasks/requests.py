@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import NamedTuple
 
-from transformer.errors import UserError, counted
-from transformer.text import without_formatting
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.text import without_formatting
 
 
 class TranslationRequest(NamedTuple):

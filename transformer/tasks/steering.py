@@ -15,10 +15,10 @@ from transformer.decoding import prefix
 from transformer.decoding.prefix import LETTERS, Prefix
 from transformer.decoding.rules import segmentations
 from transformer.decoding.terms import LONGEST, SIZES, Terms
-from transformer.errors import UserError
-from transformer.files import brief
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text
 from transformer.tasks.text import Steering
-from transformer.text import has_text
 
 
 class TextSteering:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, Record, silent
-from transformer.evaluation.scores import Metric, Score
 from transformer.tasks.batches import Batches
+from transformer.tasks.metrics.scores import Metric, Score
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Task(Batches):
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
         """The libraries that preparing, training or evaluating needs and that are not always installed
-        (`transformer.extras`)."""
+        (`transformer.runtime.extras`)."""
         return ()
 
     @classmethod

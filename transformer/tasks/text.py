@@ -9,7 +9,7 @@ from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.decoding.hooks import SearchHook
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.tasks.hypotheses import by_consensus
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.tasks.task import Task

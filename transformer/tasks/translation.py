@@ -25,8 +25,13 @@ from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype,
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
-from transformer.errors import UserError
-from transformer.evaluation.scores import (
+from transformer.model.parameters import Arguments
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text
+from transformer.tasks.hypotheses import Hypothesis, hypotheses
+from transformer.tasks.lines import Lines
+from transformer.tasks.metrics.scores import (
     BLEU,
     CHRF,
     EXACT,
@@ -37,16 +42,11 @@ from transformer.evaluation.scores import (
     chrf,
     exact_match,
 )
-from transformer.evaluation.segmentation import bleu_tokenizer, warning_of
-from transformer.files import brief
-from transformer.model.parameters import Arguments
-from transformer.tasks.hypotheses import Hypothesis, hypotheses
-from transformer.tasks.lines import Lines
+from transformer.tasks.metrics.segmentation import bleu_tokenizer, warning_of
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering, TextTask
-from transformer.text import has_text
 
 log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each, if they were changed

@@ -1,1 +1,1 @@
-"""Training: objectives, optimizer, loop and evaluation."""
+"""Training: objectives, the step, the optimizer. On top of them: methods, the loop, plans of jobs."""

@@ -14,9 +14,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
 from transformer.config import TrainingConfig
-from transformer.errors import UserError
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
+from transformer.runtime.errors import UserError
 from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
 
 Means = dict[str, Float[Array, ""]]
@@ -122,7 +122,7 @@ def make_train_step(
     The metrics are `loss` and those of the objective, as means over the whole batch, `gradient_norm`, and
     `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`; gradients
     are sent as `reduce_dtype`. Random numbers depend only on (seed, step, replica, slice). `gather` is that
-    of the layout (`transformer.runtime.sharding`).
+    of the layout (`transformer.model.sharding`).
     """
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:

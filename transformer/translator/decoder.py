@@ -28,13 +28,13 @@ from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
 from transformer.decoding.service import SearchService
-from transformer.errors import UserError
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
+from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.checks import check_search
 from transformer.systems.parameters import declared_parameters, model_shapes

@@ -20,11 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer.commands import command
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
-from transformer.errors import UserError
-from transformer.files import Json, MiB, append_flags, atomic_open, open_regular, parse_object, write_whole
+from transformer.runtime.commands import command
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import (
+    Json,
+    MiB,
+    append_flags,
+    atomic_open,
+    open_regular,
+    parse_object,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from transformer.data.corpus import Corpus

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from transformer.decoding.calls import Inputs
 from transformer.decoding.ensemble import Ensemble, alike, by_members, ensemble_scores, together
 from transformer.decoding.search import autoregressive_search
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.translation import Translation
 from transformer.translator.decoder import Decoder

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.decoding.search import length_penalty
-from transformer.text import has_text
+from transformer.runtime.text import has_text
 from transformer.translator.ensemble import shares_of
 from transformer.translator.translator import Hypothesis, Translator
 

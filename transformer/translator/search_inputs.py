@@ -15,7 +15,7 @@ from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
 from transformer.decoding.lanes import batch
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task

@@ -16,9 +16,9 @@ from transformer.decoding.diverse import distinct
 from transformer.decoding.lanes import batch
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runtime.arrays import shard_rows
+from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.outputs import Output

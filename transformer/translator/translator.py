@@ -14,10 +14,10 @@ from transformer.config import LONGEST, Config, Option
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.corpora import one_line
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
+from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
 from transformer.tasks.requests import make_requests, sentence
 from transformer.tasks.translation import Hypothesis, Translation

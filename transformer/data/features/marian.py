@@ -12,8 +12,8 @@ import sentencepiece
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE, to_utf8
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 
 _LANGUAGE = re.compile(r">>[^<]*<<")  # target language, a separate piece
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Field, Sequences
-from transformer.errors import UserError
-from transformer.files import module_path
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import module_path
 
 CHUNK = 512  # records that a process gets at a time
 MOST = 16  # processes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 
 def check_strength(strength: float, kind: str) -> None:

@@ -26,7 +26,7 @@ from transformer.data.features.subword_sampling import (
 )
 from transformer.data.features.subwords import Subwords
 from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
-from transformer.files import write_whole
+from transformer.runtime.files import write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64

@@ -11,8 +11,8 @@ from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenize
 from transformer.data.features.vocabulary import train_sentencepiece
 from transformer.data.features.words import read_vocabulary
 from transformer.data.remote import fetched
-from transformer.errors import UserError
-from transformer.files import LARGEST_FILE, parse_object, read_bytes
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import LARGEST_FILE, parse_object, read_bytes
 
 _STANDARD_IDS = SpecialIds()
 

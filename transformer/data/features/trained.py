@@ -7,8 +7,8 @@ from transformer.config import DataConfig, SpecialIds
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
-from transformer.errors import UserError
-from transformer.text import is_invisible
+from transformer.runtime.errors import UserError
+from transformer.runtime.text import is_invisible
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 """Of source and target, the same object if the vocabulary is joint."""

@@ -13,8 +13,8 @@ from io import BytesIO
 import sentencepiece
 
 from transformer.config import SpecialIds
-from transformer.errors import UserError
-from transformer.text import has_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.text import has_text
 
 SPACE = "\u2581"
 """What SentencePiece writes for a space."""

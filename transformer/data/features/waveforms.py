@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformer.data.features.audio import RATE
-from transformer.errors import UserError
-from transformer.extras import library
-from transformer.files import atomic_open, open_regular
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import library
+from transformer.runtime.files import atomic_open, open_regular
 
 LONGEST = 3600
 """The most seconds of a file."""

@@ -18,8 +18,8 @@ import numpy as np
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import to_utf8
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 _CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

@@ -18,9 +18,9 @@ from transformer.data.sources import built_in, dialogue, pointing, pronunciation
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
-from transformer.errors import UserError
-from transformer.files import MiB, open_regular, read_text, write_whole
-from transformer.text import is_invisible, without_invisible
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, cache_root, open_regular, read_text, write_whole
+from transformer.runtime.text import is_invisible, without_invisible
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
@@ -88,9 +88,14 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
 
 
 def corpus_folder(cache_dir: Path | None, kind: str, *parts: object) -> Path:
-    """The folder of a prepared corpus, named after what it is made from."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
-    return store.cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
+    """The folder of a prepared corpus, named after what it is made from. Code is bytes: the modules that it
+    imports count by the names that they had when runs began to store this one."""
+    made_from = tuple(
+        part.replace(b"from transformer.runtime.", b"from transformer.") if isinstance(part, bytes) else part
+        for part in parts
+    )
+    digest = hashlib.blake2b(repr(made_from).encode(), digest_size=8).hexdigest()
+    return cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
 
 
 def tfds_folder(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer.data.corpus import Corpus, Record
-from transformer.data.store import cache_root
+from transformer.runtime.files import cache_root
 
 
 class InMemory(list[Record]):

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from transformer.data.sources.dialogue import SHARES, split_of
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 Pair = tuple[str, str]
 Point = tuple[int, int]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.dialogue import SHARES, split_of
 from transformer.data.sources.spoken import phonemes
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 Pair = tuple[str, str]
 LARGEST = 9_999

@@ -21,9 +21,9 @@ from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
 from transformer.data.sources.tfds_sets import tfds_speech
-from transformer.errors import UserError
-from transformer.files import open_regular, readable
-from transformer.text import has_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import open_regular, readable
+from transformer.runtime.text import has_text
 
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from transformer.data.sources.dialogue import SHARES, split_of
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 Pair = tuple[str, str]
 LENGTHS = range(1, 9)  # digits of a line

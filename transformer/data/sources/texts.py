@@ -15,9 +15,9 @@ from transformer.data.remote import fetched
 from transformer.data.sources import built_in
 from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
 from transformer.data.sources.tfds_sets import tfds_texts
-from transformer.errors import UserError
-from transformer.files import open_regular
-from transformer.text import has_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import open_regular
+from transformer.runtime.text import has_text
 
 PARAGRAPH = 8  # sentences of a built-in document
 HELD_OUT = 0.1  # of a text, if there is no validation text

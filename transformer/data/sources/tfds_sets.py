@@ -18,8 +18,8 @@ from transformer.config.streams import StreamConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.store import PairSource, TextSource
-from transformer.errors import UserError, first_line
-from transformer.files import MiB, parse_object, read_text
+from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.files import MiB, parse_object, read_text
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer.config import flatten
-from transformer.errors import UserError
-from transformer.files import address, write_whole
 from transformer.runs.report.charts import key, line_chart
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, table
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import address, write_whole
 
 
 def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:

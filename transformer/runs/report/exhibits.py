@@ -5,11 +5,11 @@ import struct
 from base64 import b64decode
 from pathlib import Path
 
-from transformer.files import Json
 from transformer.runs.exhibits import read_exhibits
 from transformer.runs.media import OWN_COLOURS
 from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
 from transformer.runs.report.markup import table
+from transformer.runtime.files import Json
 
 LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
 TALL = 140  # the height of a picture without labels of its rows

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from transformer.config import DataConfig, Option, as_decided, changed
-from transformer.evaluation.scores import LONGEST_NAME, Metric
-from transformer.files import Json, MiB, parse_object, read_text
 from transformer.runs.log import spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
+from transformer.runtime.files import Json, MiB, parse_object, read_text
+from transformer.tasks.metrics.scores import LONGEST_NAME, Metric
 
 SPEEDS = 4  # charts of them, at most
 

@@ -6,12 +6,12 @@ from itertools import islice
 from pathlib import Path
 
 from transformer.config import flatten
-from transformer.errors import UserError
-from transformer.files import Json, write_whole
 from transformer.runs.report.charts import bar_chart, line_chart
 from transformer.runs.report.exhibits import exhibits_of
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, facts, folded, table
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, write_whole
 
 REPORT = "report.html"
 CHANGES = 100  # samples of an input over time

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import Config, text_data
-from transformer.errors import UserError
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture, counted
 from transformer.systems.copying.options import CopyingConfig
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training

@@ -13,7 +13,7 @@ from transformer.config import (
     text_data,
 )
 from transformer.config.ranges import NOT_NEGATIVE
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import COPYING
 from transformer.systems.variants import Variant, of_system

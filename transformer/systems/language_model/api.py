@@ -16,8 +16,8 @@ from transformer.decoding.calls import as_variables
 from transformer.decoding.sampling import Randomness
 from transformer.decoding.scores import score_tokens
 from transformer.decoding.streaming import Draw, streamed
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig

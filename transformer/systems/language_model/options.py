@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from transformer.config import Config, OptimizerConfig, SampleConfig, StackConfig, TrainingConfig
 from transformer.config.ranges import LONGEST, Range
 from transformer.config.streams import StreamConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
 

@@ -9,16 +9,24 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from transformer.config import BeamConfig, Option
-from transformer.errors import UserError
-from transformer.files import Json
-from transformer.inspection.attention import Attention, Weights
-from transformer.inspection.explorer import SCRIPTS, UNIT, Explorer, levels_of, origin_of, page_of, whole
-from transformer.inspection.tree import search_tree
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator
 from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.language_model.task import Generated
+from transformer.translator.explorer.attention import Attention, Weights
+from transformer.translator.explorer.explorer import (
+    SCRIPTS,
+    UNIT,
+    Explorer,
+    levels_of,
+    origin_of,
+    page_of,
+    whole,
+)
+from transformer.translator.explorer.tree import search_tree
 
 
 def explore_texts(

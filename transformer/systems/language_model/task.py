@@ -31,17 +31,17 @@ from transformer.data.sequences import (
 from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.decoding.scores import SearchResult
-from transformer.errors import UserError
-from transformer.evaluation.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
-from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.lines import Lines
+from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
 from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
-from transformer.text import has_text
 
 log = logging.getLogger("transformer")
 

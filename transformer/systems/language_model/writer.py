@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.texts import Texts
 from transformer.cli.writer import Numbered, Written, input_lines, refuse
-from transformer.errors import UserError
-from transformer.files import Json
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
 
 if TYPE_CHECKING:
-    from transformer.inspection.explorer import Explorer
+    from transformer.translator.explorer.explorer import Explorer
 
 
 class Generations(Texts):
@@ -29,8 +29,8 @@ class Generations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.inspection.explorer import SENTENCES
         from transformer.systems.language_model.page import explore_texts
+        from transformer.translator.explorer.explorer import SENTENCES
 
         generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
         prompts = list(itertools.islice(map(generator.task.record, input_lines(arguments)), SENTENCES))

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from transformer.config import Config
-from transformer.errors import UserError
 from transformer.model.parameters import Variables
+from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy

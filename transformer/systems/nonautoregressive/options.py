@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from transformer.config import LONGEST, Config, DecodingConfig, Option, TransformerConfig
 from transformer.config.decoding import names_of
 from transformer.config.ranges import NOT_NEGATIVE, Range
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options
 from transformer.systems.variants import Variant, of_system
 

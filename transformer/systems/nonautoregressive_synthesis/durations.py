@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import Config
 from transformer.decoding.forced import sown_attention
-from transformer.errors import UserError
 from transformer.model.transformer import cross_attention
+from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive_synthesis.options import NonAutoregressiveSynthesisConfig
 from transformer.systems.synthesis.model import Synthesiser
 

@@ -8,7 +8,7 @@ from transformer.config import Config
 from transformer.config.methods import GuidanceConfig
 from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.config.recordings import RecordingsConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import SPEECH
 from transformer.systems.synthesis.options import OPTIONS as AUTOREGRESSIVE

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.errors import UserError
 from transformer.model.cache import Cache, States
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
+from transformer.runtime.errors import UserError
 from transformer.systems.recurrent.options import RecurrentConfig
 
 Carry = Any

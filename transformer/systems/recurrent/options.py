@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from transformer.config import ModelConfig
 from transformer.config.ranges import NOT_NEGATIVE
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.transformer.options import BASELINES, baseline
 from transformer.systems.variants import Variant

@@ -16,7 +16,7 @@ from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.timing import Word, timed

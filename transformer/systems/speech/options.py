@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig, TransformerConfig
 from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
 

@@ -18,13 +18,13 @@ from transformer.data.sequences import Example
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
-from transformer.errors import UserError
-from transformer.evaluation.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
-from transformer.evaluation.segmentation import is_unspaced
-from transformer.evaluation.words import character_errors, sentence_errors, word_errors
 from transformer.model.parameters import Arguments
+from transformer.runtime.errors import UserError
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
+from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
+from transformer.tasks.metrics.segmentation import is_unspaced
+from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask

@@ -9,11 +9,11 @@ from transformer.cli.page import page_of_sounds
 from transformer.cli.texts import Texts
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
-from transformer.errors import UserError
-from transformer.extras import check_libraries
-from transformer.files import Json, readable
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import check_libraries
+from transformer.runtime.files import Json, readable
+from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber, Transcript
-from transformer.text import has_text, without_invisible
 
 log = logging.getLogger("transformer")
 

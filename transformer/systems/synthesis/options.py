@@ -13,7 +13,7 @@ from transformer.config import (
 from transformer.config.methods import GuidanceConfig
 from transformer.config.ranges import LARGEST, POSITIVE, RATE, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import COMMON_TO_SOUND, SPEECH
 

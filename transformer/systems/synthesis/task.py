@@ -17,16 +17,16 @@ from transformer.data.features.audio import HOP, RATE, sound_of
 from transformer.data.sequences import Example
 from transformer.data.sources.corpora import one_line
 from transformer.data.sources.recordings import Recording
-from transformer.errors import UserError
-from transformer.evaluation.scores import MEL, Metric, Score
-from transformer.files import brief
 from transformer.model.parameters import Arguments
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text
 from transformer.systems.synthesis.options import VoiceConfig
 from transformer.tasks.exhibit import ReportSample, Sound
+from transformer.tasks.metrics.scores import MEL, Metric, Score
 from transformer.tasks.plain import Plain
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
-from transformer.text import has_text
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from transformer.cli.page import page_of_sounds
 from transformer.cli.writer import Numbered, Writer, Written
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
-from transformer.errors import UserError
-from transformer.extras import check_libraries
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import check_libraries
 from transformer.systems.synthesis.api import Synthesizer
 from transformer.systems.synthesis.task import Utterance
 from transformer.translator.translator import Translator

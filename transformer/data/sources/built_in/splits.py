@@ -7,7 +7,7 @@ from typing import Literal
 
 from transformer.data.sources.built_in.inflection import Pair
 from transformer.data.sources.built_in.sentences import sentence_pair
-from transformer.errors import UserError
+from transformer.runtime.errors import UserError
 
 HELD_OUT_PERCENT = 4
 

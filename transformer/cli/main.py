@@ -1,0 +1,48 @@
+"""`transformer COMMAND ...`: the commands, and a list of them."""
+
+import importlib
+import sys
+
+from transformer.cli.guard import run_command
+from transformer.runtime.errors import UserError, nearest
+
+COMMANDS = {
+    "train": ("transformer.cli.train", "train_main", "train a model, resume a run, fine-tune"),
+    "decode": (
+        "transformer.cli.decode",
+        "decode_main",
+        "translate lines, list n-best, explore attention",
+    ),
+    "average": ("transformer.cli.average", "average_main", "average the last checkpoints of a run"),
+    "distill": (
+        "transformer.cli.distill",
+        "distill_main",
+        "translate a model's training text for distillation",
+    ),
+    "import": ("transformer.cli.interop", "import_main", "import a Marian (OPUS-MT) model as a run"),
+    "export": ("transformer.cli.interop", "export_main", "export to transformers and CTranslate2"),
+    "report": ("transformer.cli.report", "report_main", "write the page of a run, compare several runs"),
+}
+"""Name: module, function, what it does."""
+
+
+def main() -> int:
+    """`transformer COMMAND ...`."""
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name not in COMMANDS:
+        return run_command("transformer", _list)
+    module, function, _ = COMMANDS[name]
+    sys.argv = [f"{sys.argv[0]} {name}", *rest]
+    status: int = getattr(importlib.import_module(module), function)()
+    return status
+
+
+def _list(arguments: list[str]) -> None:
+    """`transformer --help`, and what is no command."""
+    name = arguments[0] if arguments else "--help"
+    if name not in ("--help", "-h"):
+        raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
+    print("usage: transformer COMMAND [options]\n")
+    for command, (_, _, what) in COMMANDS.items():
+        print(f"  {command:9} {what}")
+    print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

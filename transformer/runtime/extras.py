@@ -1,0 +1,51 @@
+"""Libraries that are not always installed, and what installs them."""
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from transformer.runtime.errors import UserError
+
+EXTRAS = {
+    **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
+    **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
+    "matplotlib": "'.[notebooks]'",
+    "tensorflow": "'.[tfds-prepare]'",
+}
+"""The argument of `pip install` that brings each library."""
+
+
+def library(name: str) -> Any:
+    """A library, or a module of it. Raises UserError if it is not installed."""
+    try:
+        importlib.import_module(
+            name.partition(".")[0]
+        )  # the package may be missing though its module is loaded
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:  # OSError: what it loads is missing
+        raise _missing("this", [name]) from error
+
+
+def check_libraries(names: Iterable[str], what: str) -> None:
+    """Checks that libraries are installed, so that work is not lost when the first of them is used.
+
+    Args:
+      names: of the libraries.
+      what: needs them, such as "hearing with RUN".
+
+    Raises:
+      UserError: some are missing (the message says what installs them).
+    """
+    missing = []
+    for name in names:
+        try:
+            library(name)
+        except UserError:
+            missing.append(name)
+    if missing:
+        raise _missing(what, missing)
+
+
+def _missing(what: str, names: list[str]) -> UserError:
+    remedies = dict.fromkeys(EXTRAS.get(name.partition(".")[0], name) for name in names)
+    return UserError(f"{what} needs {', '.join(names)}: pip install {' '.join(remedies)}")

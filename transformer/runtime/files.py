@@ -1,0 +1,277 @@
+"""Reads untrusted files within bounds, and writes files atomically.
+
+A run directory, a model to import or a corpus may come from a stranger, or be in a folder that others can
+write to. So only regular files of bounded size are read, never a pipe or a device, and nothing is written
+through a link.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import math
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from transformer.runtime.errors import UserError
+
+MiB = 2**20
+Json = dict[str, Any]
+"""A JSON object."""
+LARGEST_FILE = 256 * MiB  # limit for files that are read at once
+LONGEST_LINE = 4 * MiB  # in a log
+DEEPEST = 32  # nested folders
+_ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?:/+(.*))?")  # pathlib drops slashes
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # part of a surrogate pair, or a lone surrogate
+
+
+class NotRegular(OSError):
+    """The path is a pipe, a device or a folder, or the file is too large."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason, os.fspath(path))
+
+
+# Names
+
+
+def address(path: Path | str) -> str | None:
+    """The address that a path was before it was a `Path`; None for a path of this machine."""
+    match = _ADDRESS.fullmatch(os.fspath(path))
+    if not match:
+        return None
+    scheme, rest = match[1].lower(), (match[2] or "").rstrip("/")
+    return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
+
+
+def brief(text: str, most: int = 60) -> str:
+    """A text in quotes for messages, shortened if it is long."""
+    return repr(text if len(text) <= most else f"{text[:most]}...")
+
+
+def display_path(path: Path | str) -> str:
+    """A path or an address as text."""
+    return address(path) or os.fspath(path)
+
+
+def readable(name: str) -> str:
+    """A file name as text that can be written: what is not UTF-8 is replaced."""
+    return name.encode(errors="replace").decode()
+
+
+def cache_root(folder: Path | None) -> Path:
+    """The folder of prepared corpora: as given, or $TRANSFORMER_CACHE, or ~/.cache/transformer-jax.
+
+    Raises:
+      UserError: none is given, and this user has no home directory.
+    """
+    default = os.environ.get("TRANSFORMER_CACHE") or Path("~/.cache/transformer-jax")
+    try:
+        return Path(folder or default).expanduser()
+    except RuntimeError as error:  # a user id that the system has no entry for, as in some containers
+        raise UserError(
+            f"{folder or default}: this user has no home directory; set TRANSFORMER_CACHE to a folder for "
+            "prepared text and compiled programs"
+        ) from error
+
+
+def module_path() -> str:
+    """PYTHONPATH for another process, so that it finds the modules that this one has."""
+    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+
+
+def check_local(path: Path | str, option: str) -> None:
+    """Raises UserError if a path is a remote address."""
+    if where := address(path):
+        raise UserError(f"{option} {where}: must be on this machine, not at a remote address")
+
+
+# Reading
+
+
+@contextlib.contextmanager
+def open_regular(path: Path, largest: int | None = None) -> Iterator[io.BufferedReader]:
+    """Opens a regular file (or a link to one) for reading.
+
+    Args:
+      path: the file.
+      largest: maximum size in bytes. None: no limit.
+
+    Raises:
+      OSError: it cannot be opened; `NotRegular` for a pipe, a device, a folder, or a larger file.
+    """
+    # without O_NONBLOCK, opening a pipe would wait for a writer
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise NotRegular(path, "not a regular file")
+        if largest is not None and about.st_size > largest:
+            raise NotRegular(path, f"larger than {largest // MiB:,} MiB")
+        yield file
+
+
+def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
+    """The content of a file. Raises OSError as `open_regular`."""
+    with open_regular(path, largest) as file:
+        return file.read(largest)  # no more, even if it grows meanwhile
+
+
+def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
+    """The content of a UTF-8 file. Raises OSError as `open_regular`, and UnicodeDecodeError."""
+    return read_bytes(path, largest).decode()
+
+
+def read_log(path: Path) -> Iterator[Json]:
+    """Yields the JSON objects of a log, one per line. Other lines, such as one that a kill truncated, are
+    skipped. Raises OSError as `open_regular`."""
+    with open_regular(path, LARGEST_FILE) as file:
+        while line := file.readline(LONGEST_LINE):
+            with contextlib.suppress(ValueError):
+                yield parse_object(line.decode(errors="replace"))
+
+
+def parse_json(text: str) -> Any:
+    """Parses JSON without NaN, infinities and integers beyond 64 bits.
+
+    Raises:
+      ValueError: it is not JSON, is nested too deeply, or has such numbers or a lone surrogate.
+    """
+    try:
+        value = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("a lone surrogate (half of a character)") from error
+    return value
+
+
+def parse_object(text: str) -> Json:
+    """`parse_json` for a JSON object."""
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 19 or abs(int(digits)) >= 2**63:
+        _no_number(digits)
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        _no_number(digits)
+    return number
+
+
+def _no_number(digits: str) -> NoReturn:
+    raise ValueError(f"a number of {len(digits)} digits" if len(digits) > 19 else f"{digits} as a number")
+
+
+# Writing
+
+
+def temp_sibling(path: Path) -> Path:
+    """A hidden, unpredictable name in the same folder."""
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+
+
+@contextlib.contextmanager
+def atomic_open(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for writing that appears under its name only when it is complete.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    partial = temp_sibling(path)
+    try:
+        with open(partial, "xb") as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file atomically. Raises OSError if it cannot be written."""
+    with atomic_open(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def folder_whole(path: Path) -> Iterator[Path]:
+    """Creates a folder that appears under its name only when it is complete.
+
+    Raises:
+      OSError: it cannot be created, or exists and is not empty.
+    """
+    partial = temp_sibling(path)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        import shutil  # slow to import, and rarely needed
+
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_name(path: Path) -> None:
+    """Raises UserError if a path is not UTF-8, as TensorStore requires."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; choose another") from error
+
+
+def append_flags(name: str, flags: int) -> int:
+    """An opener for appending to a regular file, never through a link."""
+    number = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise NotRegular(Path(name), "not a regular file")
+    return number
+
+
+def discard_further(stream: IO[Any]) -> None:
+    """Redirects a stream, and what is left in its buffer, to the null device: its reader has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def forbid_links(folder: Path, what: str) -> None:
+    """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
+
+    Args:
+      folder: not a link itself, unless the user has named it.
+      what: the subject of the message and "may contain", such as "a checkpoint may contain".
+    """
+    _check_plain(folder, what, DEEPEST)
+
+
+def _check_plain(folder: Path, what: str, depth: int) -> None:
+    if not depth:
+        raise UserError(f"{folder}: more than {DEEPEST} nested folders; remove what is not part of a run")
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _check_plain(Path(entry.path), what, depth - 1)
+                elif not entry.is_file(follow_symlinks=False):
+                    kind = "a link" if entry.is_symlink() else "a pipe or a device"
+                    raise UserError(
+                        f"{entry.path} is {kind}: {what} only regular files and folders, since it could lead "
+                        "to files outside. Put the file itself in its place"
+                    )
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}") from error

@@ -1,0 +1,144 @@
+"""BLEU, chrF and exact match, each with a signature of how it was computed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+
+if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
+    from sacrebleu.metrics.base import Metric as SacreBleuMetric
+
+LONGEST_NAME = 100
+MOST_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A kind of score."""
+
+    name: str
+    """In files."""
+    title: str
+    """For people."""
+    higher_is_better: bool = True
+    digits: int = 2
+    """After the point, for people."""
+
+    def __post_init__(self) -> None:
+        texts = (self.name, self.title)
+        if not all(isinstance(text, str) and 0 < len(text) <= LONGEST_NAME for text in texts):
+            raise ValueError(f"a score's name and title are texts of at most {LONGEST_NAME} characters")
+        if type(self.higher_is_better) is not bool:
+            raise ValueError(f"higher_is_better is True or False, not {self.higher_is_better!r}")
+        if type(self.digits) is not int or not 0 <= self.digits <= MOST_DIGITS:
+            raise ValueError(f"a score has 0 to {MOST_DIGITS} digits after the point")
+
+    @classmethod
+    def of(cls, record: Json) -> "Metric":
+        """The measure that a record of an evaluation names; in runs of version 0.1 that is BLEU.
+
+        Raises:
+          ValueError: it names none that could be shown: a record may come from a stranger.
+        """
+        if "measure" not in record:
+            return BLEU
+        try:
+            return cls(**record["measure"])
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    def value(self, record: Json) -> float:
+        """The score in a record. Raises ValueError if it is missing or no number."""
+        value = record.get(self.name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{self.name} must be a number")
+        return float(value)
+
+    def shown(self, value: float) -> str:
+        """A score for people."""
+        return f"{value:.{self.digits}f}"
+
+    def merit(self, value: float) -> float:
+        """A number that is higher for a better score."""
+        return value if self.higher_is_better else -value
+
+
+BLEU, CHRF = Metric("bleu", "BLEU"), Metric("chrf", "chrF")
+EXACT = Metric("exact", "exact match")
+PERPLEXITY = Metric("perplexity", "perplexity", higher_is_better=False)
+BITS = Metric("bits_per_character", "bits per character", higher_is_better=False, digits=3)
+WORDS = Metric("word_error_rate", "word error rate", higher_is_better=False)
+CHARACTERS = Metric("character_error_rate", "character error rate", higher_is_better=False)
+SENTENCES = Metric("sentence_error_rate", "sentence error rate", higher_is_better=False)
+MEL = Metric("mel_error", "mel error", higher_is_better=False, digits=4)
+WORD_PERPLEXITY = Metric("word_perplexity", "perplexity per word", higher_is_better=False)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a corpus, and how it was computed. Those of text are out of 100."""
+
+    value: float
+    signature: str
+    detail: str
+    """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
+
+    def line(self, digits: int = 2) -> str:
+        """For a table."""
+        return f"{self.value:.{digits}f}   {self.signature}"
+
+    def as_dict(self) -> dict[str, float | str]:
+        """For a JSON file."""
+        return asdict(self)
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
+    """Corpus BLEU (Papineni et al. 2002; Post 2018).
+
+    Args:
+      hypotheses: one translation per sentence.
+      references: one reference each.
+      tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is already
+        tokenised, which gives the tokenised BLEU of older papers.
+
+    Raises:
+      UserError: the tokenizer is not installed, or cannot be downloaded.
+    """
+    return _scored(bleu_metric(tokenize), hypotheses, references)
+
+
+def bleu_metric(tokenize: str, **options: Any) -> "SacreBleuMetric":
+    """sacreBLEU's BLEU. Raises UserError as `bleu`."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    try:  # without `force`, sacreBLEU warns about text that looks tokenised
+        return BLEU(tokenize=tokenize, force=tokenize == "none", **options)
+    except (RuntimeError, ImportError, OSError, AssertionError, SystemExit) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: {reason}") from error
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Character n-gram F-score (Popovic 2015). Arguments as `bleu`."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return _scored(CHRF(), hypotheses, references)
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Percentage of translations that are equal to their references."""
+    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    share = 100 * right / max(len(references), 1)
+    return Score(
+        share,
+        f"{right} of {len(references)} equal",
+        f"exact match = {share:.2f} ({right} of {len(references)})",
+    )
+
+
+def _scored(metric: "SacreBleuMetric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.score, str(metric.get_signature()), str(result))

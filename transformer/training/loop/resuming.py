@@ -1,0 +1,71 @@
+"""What a run may be resumed with, and the command that resumes it."""
+
+import dataclasses
+from pathlib import Path
+
+from transformer.config import Config, ModelConfig, as_decided, changed, differences
+from transformer.config.locations import NOT_OPENED, as_options, locations
+from transformer.runs.run import Run
+from transformer.runtime.commands import command
+from transformer.runtime.errors import UserError
+
+CHANGEABLE = (
+    "training.steps",
+    "training.patience",
+    "training.keep_last",
+    "training.samples",
+    "data.cache_dir",
+    "mesh.fsdp",
+    "mesh.tensor",
+)
+"""Options that may change on resume, since they affect no earlier result."""
+
+
+def resume_command(run: Run, config: Config | None = None) -> str:
+    """The command that resumes a run, wherever it is printed. It names the paths of the run's text again,
+    since those stored in a run directory are not opened.
+
+    Args:
+      run: the run.
+      config: to resume with. None: the run's own.
+    """
+    config = config or run.config
+    options = {name: now for name, _, now in changed(run.config, config) if name in CHANGEABLE}
+    words = [
+        word
+        for name, value in options.items()
+        if not isinstance(value, Path)
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return command("train", "--run-dir", run.name, *words) + as_options(locations(config))
+
+
+def check_unchanged(run: Run, config: Config) -> None:
+    """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
+    config = as_decided(config, run.config)
+    training = config.training
+    if training.epochs is not None:  # their updates are compared when they are known
+        training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
+    requested = dataclasses.replace(config, model=sized_like(config, run.config), training=training)
+    # every learning rate of a cosine depends on its last step
+    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
+    texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
+    # another path to the same text: its content is compared when it is opened
+    free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
+    wrong = [line for line in differences(run.config, requested) if line.split(":")[0] not in free]
+    if wrong:
+        raise UserError(
+            f"{run.name} was made with another config: {'; '.join(wrong)}. To resume it, leave the preset "
+            f"and these options out: {resume_command(run)}; or name another directory"
+        )
+
+
+def sized_like(config: Config, other: Config) -> ModelConfig:
+    """The model config, with the other config's sizes that the data decides, if it has none."""
+    model = config.model
+    if model.vocab_size:
+        return model
+    common = set(model.FROM_DATA) & set(other.model.FROM_DATA)
+    return dataclasses.replace(
+        model, **{name: getattr(model, name) or getattr(other.model, name) for name in common}
+    )

@@ -1,0 +1,152 @@
+"""A job for devices that are not here: its real training step and its real search, lowered."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer.config import Config
+from transformer.data.sequences import stacked
+from transformer.decoding.lane_programs import ProgramKey, advance, init_lane
+from transformer.decoding.lanes import STEPS, LaneShape, batch, sizes
+from transformer.decoding.search import AutoregressiveSearch, RowOptions
+from transformer.model.placement import tracing_for
+from transformer.model.sharding import layout_of
+from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.registry import find_system
+from transformer.tasks.outputs import DecodingTask
+from transformer.tasks.task import Task
+from transformer.tasks.text import spelling
+from transformer.training.methods.registry import objective_of
+from transformer.training.objective import Context
+from transformer.training.schedule import make_optimizer
+from transformer.training.step import configured_step, init_state
+
+
+def prepared(config: Config) -> tuple[Config, Task]:
+    """The config with the sizes of its model, and its task without a corpus."""
+    task = find_system(config.system).task.without_corpus(config)
+    return task.config, task
+
+
+def global_batch(task: Task) -> dict[str, np.ndarray]:
+    """The arrays of a training batch in the longest bucket."""
+    batching = task.batching()
+    bucket = batching.buckets[-1]
+    return stacked([], task.fields, bucket, batching.rows(bucket), segments=batching.packed)
+
+
+def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher: Callable[..., Any]) -> Any:
+    """The training step on these devices, as a `jax.stages.Lowered`.
+
+    Raises:
+      UserError: the devices do not fit the mesh.
+    """
+    config, task = prepared(config)
+    system = find_system(config.system)
+    t = config.training
+    model = system.model(config.model)
+    optimizer = make_optimizer(config)
+    layout = layout_of(config.mesh, declared_parameters(config), devices)
+    objective = objective_of(config, teacher, spelling(task))
+    state = jax.eval_shape(
+        lambda: init_state(
+            model,
+            optimizer,
+            t.seed,
+            system.task.example(config),
+            average=t.ema > 0,
+            carry=system.carry(config, False),
+        )
+    )
+    step = configured_step(t, model, objective, optimizer, layout.gather)
+    inputs = layout.abstract_inputs(state, global_batch(task), t.accumulate)
+    with tracing_for(platform):
+        spread: Any = layout.compile_step(step, donate_state=True)
+        return spread.lower(*inputs)
+
+
+def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, LaneShape | None]:
+    """The search of one device, as a `jax.stages.Lowered`, and the size of its longest lane: `None` for a
+    system that searches without lanes, in one program for a whole batch."""
+    config, task = prepared(config)
+    system = find_system(config.system)
+    options = config.decoding
+    model = system.model(config.model)
+    system_search = system.required("search")
+    assert isinstance(task, DecodingTask)
+    fields = {name: task.fields[name] for name in task.inputs}
+    sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
+
+    def there(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), tree)
+
+    variables = there(model_shapes(config))
+    with tracing_for(platform):
+        if not isinstance(system_search, AutoregressiveSearch):
+            inputs = there(batch([], fields, options.buckets[-1], options.rows))
+            lines = there(np.zeros(options.rows, np.int32))
+            search = functools.partial(system_search, model, options=options)
+            return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
+        job = ProgramKey(system_search, model, options.static(), tuple(fields.items()))
+        size = sizes(job, options.rows)[0]
+        rows = size.slots[-1]
+        inputs = batch([], fields, size.inputs, rows)
+        conditions = RowOptions.of([options], [0], rows)
+        slots = jax.eval_shape(
+            lambda v, i, a: init_lane(job, size.inputs, size.columns, v, i, a), variables, inputs, conditions
+        )
+        numbers = there((np.int32(0), np.int32(STEPS)))
+        return advance.lower(job, variables, there(slots), *numbers), size
+
+
+def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
+    """The FLOPs of an update's matrix products: those of the objective, three times (the gradients need twice
+    as many). Neither recomputation nor element-wise work counts; masked products do."""
+    config, task = prepared(config)
+    system = find_system(config.system)
+    model = system.model(config.model)
+    objective = objective_of(config, teacher, spelling(task))
+    carry = system.carry(config, False)
+
+    def total(variables: Any, batch: Mapping[str, Any]) -> Any:
+        return objective(model, variables, batch, Context(carry=carry)).total
+
+    with tracing_for("cpu"):
+        return 3 * products(jax.make_jaxpr(total)(model_shapes(config), global_batch(task)).jaxpr)
+
+
+def products(jaxpr: Any) -> float:
+    """The FLOPs of all matrix products and convolutions of a jaxpr. The body of a loop whose length depends
+    on data counts once, and so does the costliest branch of a conditional."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        result = math.prod(equation.outvars[0].aval.shape) if equation.outvars else 0
+        if equation.primitive.name == "dot_general":
+            (summed, _), _ = equation.params["dimension_numbers"]
+            total += 2 * result * math.prod(equation.invars[0].aval.shape[axis] for axis in summed)
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            numbers = equation.params["dimension_numbers"]
+            total += 2 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        inner = [products(body) for body in _inside(equation.params)]
+        if inner:
+            times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+            total += times * (max(inner) if equation.primitive.name == "cond" else sum(inner))
+    return total
+
+
+def _inside(parameters: Mapping[str, Any]) -> list[Any]:
+    """The jaxprs of an equation."""
+    jaxprs = []
+    for value in parameters.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            item = getattr(item, "jaxpr", item)
+            if hasattr(item, "eqns"):
+                jaxprs.append(item)
+    return jaxprs
