@@ -44,13 +44,16 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
-EXPLORER = "transformer.translator.explorer"
+UNCHECKED = tuple(
+    f"transformer.{part}" for part in ("translator.explorer", "training.methods", "training.plan")
+)
+"""Packages that check what users give them, or read what other programs write."""
 
 
 def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     """Checks arguments and results, but not those of `__init__`: JAX rebuilds pytree dataclasses with mapped
-    leaves, and shapes, shardings and None are not arrays. The explorer checks what users give it itself."""
-    is_exempt = function.__name__ == "__init__" or function.__module__.startswith(EXPLORER)
+    leaves, and shapes, shardings and None are not arrays."""
+    is_exempt = function.__name__ == "__init__" or function.__module__.startswith(UNCHECKED)
     return function if is_exempt else beartype(function)
 
 

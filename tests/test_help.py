@@ -236,7 +236,7 @@ def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert command_for("train") == "transformer train"
     scripts = (ROOT / "pyproject.toml").read_text()
-    assert 'transformer = "transformer.runtime.commands:main"' in scripts
+    assert 'transformer = "transformer.cli.main:main"' in scripts
 
 
 def test_printed_commands_run_outside_the_repository(tmp_path):

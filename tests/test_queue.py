@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transformer.config import BeamConfig
@@ -65,6 +65,17 @@ steps = st.one_of(
 
 @settings(max_examples=50)
 @given(st.lists(steps, max_size=40))
+@example(  # the oldest is cancelled between two
+    [
+        ("put", [1, 1]),
+        ("take", 2),
+        ("put", [1] * 7 + [2] * 5),
+        ("take", 4),
+        ("put", [1]),
+        ("cancel", 2),
+        ("take", 1),
+    ]
+)
 def test_the_order_is_that_of_looking_at_all_that_wait(todo: list[tuple[str, Any]]) -> None:
     queue, slow, everyone = Queue(1), Slow(), list[Request]()
     for what, arg in todo:

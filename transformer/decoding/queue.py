@@ -156,7 +156,7 @@ class Waiting:
         self._numbers = itertools.count()
         self._by_arrival = OrderedDict[int, Request]()
         self._by_length: list[tuple[int, int]] = []  # a heap of (-length, number), some of them gone
-        self._overtaken = 0  # how often the oldest was
+        self._overtaken: tuple[int | None, int] = None, 0  # the oldest at the last take, and how often it was
 
     def __len__(self) -> int:
         return len(self._by_arrival)
@@ -170,15 +170,17 @@ class Waiting:
     def take(self, most: int) -> list[Request]:
         """As `Queue.take`."""
         oldest = self._oldest()
+        known, times = self._overtaken
+        times = times if known == oldest else 0
         taken = list[Request]()
-        if oldest is not None and most and self._overtaken >= OVERTAKING:
+        if oldest is not None and most and times >= OVERTAKING:
             taken.append(self._by_arrival.pop(oldest))
         while self._by_length and len(taken) < most:
             _, number = heapq.heappop(self._by_length)
             request = self._by_arrival.pop(number, None)
             if request and not request.future.cancelled():
                 taken.append(request)
-        self._overtaken = self._overtaken + len(taken) if self._oldest() == oldest else 0
+        self._overtaken = oldest, times + len(taken)
         return taken
 
     def _oldest(self) -> int | None:

@@ -1,8 +1,8 @@
 """Compiles one program for a machine that is not here, in its own process, and describes the result.
 
-`python -m transformer.plan.compiler` reads what to compile from standard input and writes one line of JSON. A
-process of its own, because the compilers read their environment when they start, and so that one that takes
-too long or too much memory can be ended.
+`python -m transformer.training.plan.compiler` reads what to compile from standard input and writes one line
+of JSON. A process of its own, because the compilers read their environment when they start, and so that one
+that takes too long or too much memory can be ended.
 """
 
 import json

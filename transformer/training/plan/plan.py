@@ -1,6 +1,7 @@
 """Plans a job: compiles its step and its search for a machine that is not here, and reports what it needs.
 
-Each program is compiled in its own process (`transformer.plan.compiler`), with limits of time and memory.
+Each program is compiled in its own process (`transformer.training.plan.compiler`), with limits of time
+and memory.
 """
 
 import contextlib
@@ -171,7 +172,7 @@ def described(mesh: MeshConfig) -> str:
 
 
 def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more: Any) -> Json:
-    """One program, compiled in its own process, as `transformer.plan.compiler.described` describes it.
+    """One program, compiled in its own process, as `described` in `compiler.py` describes it.
 
     Args:
       what: "step" or "search".
@@ -204,7 +205,7 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
 def _process(request: str, output: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
     """The compiler's process, which ends with this context."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "transformer.plan.compiler"],
+        [sys.executable, "-m", "transformer.training.plan.compiler"],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=errors,
