@@ -122,5 +122,5 @@ def test_a_run_of_an_earlier_version_resumes_with_its_command(config, finished, 
         {"data": dataclasses.replace(config.data, target_language="fr")},
         {"training": dataclasses.replace(config.training, bleu_tokenize="zh")},
     ):
-        with pytest.raises(UserError, match="was made with another config: .*(-> fr|-> zh)"):
+        with pytest.raises(UserError, match="was made with other options: .*(-> fr|-> zh)"):
             _existing(run, dataclasses.replace(config, **change))

@@ -23,6 +23,7 @@ from transformer import (
     Run,
     Translator,
 )
+from transformer.cli.guard import run_command
 from transformer.config import differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.ranking import scores_of
@@ -179,6 +180,20 @@ def test_a_signal_while_the_last_checkpoint_is_written(config, finished, tmp_pat
     assert (tmp_path / "run" / "results.json").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_test_names_the_command_that_resumes(
+    config, finished, tmp_path, monkeypatch, capsys, number
+):
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.setattr(evaluator.Evaluator, "test", lambda *_: signal.raise_signal(number))
+    before = signal.getsignal(signal.SIGINT)
+    status = run_command("train.py", lambda _: train(config, tmp_path / "run", watch=quiet()))
+    signal.signal(signal.SIGINT, before)  # a command leaves it ignored
+    assert status == 128 + number
+    command = f"train.py: interrupted. Resume with: python train.py --run-dir {tmp_path / 'run'} "
+    assert capsys.readouterr().err.startswith(command)
+
+
 def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stopping_at(5, patch)
@@ -208,9 +223,10 @@ def test_a_changed_config_is_refused_by_its_fields(config, finished):
     other = dataclasses.replace(
         changed(config, seed=7), optimizer=dataclasses.replace(config.optimizer, peak=0.5)
     )
-    with pytest.raises(UserError, match="optimizer.peak: 0.01 -> 0.5; training.seed: 0 -> 7") as refused:
+    with pytest.raises(UserError, match="--optimizer.peak: 0.01 -> 0.5; --training.seed: 0 -> 7") as refused:
         train(other, finished, watch=quiet())
-    assert "model" not in str(refused.value)
+    assert "--model" not in str(refused.value)
+    assert "leave out the preset, variants and these options: python train.py --run-dir" in str(refused.value)
 
 
 def test_changed_text_is_refused(config, finished, tmp_path):
@@ -356,7 +372,7 @@ def test_configs_that_are_not(text, message):
 
 def test_configs_survive_json(config):
     assert from_json(to_json(config)) == config
-    assert differences(config, changed(config, seed=5)) == ["training.seed: 0 -> 5"]
+    assert differences(config, changed(config, seed=5)) == ["--training.seed: 0 -> 5"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -389,7 +405,5 @@ def test_truncated_sources_are_counted_once_a_split(config, tmp_path, caplog):
     train(dataclasses.replace(config, decoding=short), tmp_path / "run", watch=quiet())
     messages = [record.getMessage() for record in caplog.records if record.name == "transformer"]
     (validation, test) = (text for text in messages if "truncated" in text)
-    assert re.fullmatch(
-        r"\d+ of \d+ sources of the validation text are truncated to 1 subwords: .*", validation
-    )
+    assert re.fullmatch(r"\d+ of \d+ sources of the validation text truncated to 1 subword: .*", validation)
     assert "of the test text" in test

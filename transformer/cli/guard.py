@@ -63,7 +63,7 @@ def _importing(frame: FrameType | None) -> bool:
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM and SIGINT raise `_Asked`, repeatedly in case it is lost."""
-    asked: list[int] = []
+    asked: list[_Asked] = []
     tell = sys.unraisablehook
 
     def tell_others(lost: "sys.UnraisableHookArgs") -> None:
@@ -71,11 +71,11 @@ def _terminable() -> Iterator[None]:
             tell(lost)
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        asked.append(_Asked(number))
         importing = _importing(frame)
         signal.setitimer(signal.ITIMER_REAL, SOON if importing else AGAIN)
         if not importing:
-            raise _Asked(asked[0])
+            raise asked[0]  # the same one, with its notes
 
     before = {}
     try:
@@ -204,7 +204,7 @@ def run_command(program: str, command: Callable[[list[str]], None]) -> int:
     except KeyboardInterrupt as asked:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, lambda *_: None)  # impatience must not disturb what ends the program
-        _tell(program, "interrupted")
+        _tell(program, ". ".join(("interrupted", *getattr(asked, "__notes__", ()))))
         return 128 + (asked.number if isinstance(asked, _Asked) else signal.SIGINT)
     except BrokenPipeError:  # the reader of our output has gone
         _discard_output()

@@ -4,6 +4,7 @@ directory stores them, and presets are named instances (see `transformer.systems
 
 import dataclasses
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ class Config:
     """Complete configuration of a run. Equal configs give equal results."""
 
     system: str = "transformer"
-    """Name of the system (transformer/systems/registry.py). It sets the types of model and decoding."""
+    """System, such as transformer, recurrent or speech. A preset sets it, with the options of its model,
+    corpus and search: see --list-presets."""
     model: ModelConfig = field(default_factory=TransformerConfig)
     """The network. Its type depends on the system."""
     data: CorpusConfig = field(default_factory=DataConfig)
@@ -70,7 +72,7 @@ class Config:
             if longest is not None and longest < self.data.max_length:
                 raise UserError(
                     f"{option} {longest} is less than --data.max-length {self.data.max_length}: the table of "
-                    "learned positions is too short"
+                    f"learned positions is too short; give --data.max-length {longest}"
                 )
 
 
@@ -97,9 +99,19 @@ def flatten(config: "DataclassInstance", prefix: str = "") -> dict[str, Option]:
     return leaves
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """The fields in which two configs differ, one line each, including fields that only one of them has."""
-    return [f"{name}: {before} -> {after}" for name, before, after in changed(old, new)]
+def differences(old: Config, new: Config, besides: Container[str] = ()) -> list[str]:
+    """The options in which two configs differ, one line each, including options that only one of them has.
+
+    Args:
+      old: a config.
+      new: another one.
+      besides: fields that may differ.
+    """
+    return [
+        f"--{name.replace('_', '-')}: {before} -> {after}"
+        for name, before, after in changed(old, new)
+        if name not in besides
+    ]
 
 
 DECIDED = {

@@ -1,6 +1,8 @@
 """What a run may be resumed with, and the command that resumes it."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformer.config import Config, ModelConfig, as_decided, changed, differences
@@ -40,6 +42,17 @@ def resume_command(run: Run, config: Config | None = None) -> str:
     return command("train", "--run-dir", run.name, *words) + as_options(locations(config))
 
 
+@contextlib.contextmanager
+def resumable(run: Run, config: Config) -> Iterator[None]:
+    """Adds the command that resumes a run to an interrupt that the loop does not handle, such as one during
+    the test."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"Resume with: {resume_command(run, config)}")
+        raise
+
+
 def check_unchanged(run: Run, config: Config) -> None:
     """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
     config = as_decided(config, run.config)
@@ -52,11 +65,10 @@ def check_unchanged(run: Run, config: Config) -> None:
     texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
     # another path to the same text: its content is compared when it is opened
     free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
-    wrong = [line for line in differences(run.config, requested) if line.split(":")[0] not in free]
-    if wrong:
+    if wrong := differences(run.config, requested, besides=free):
         raise UserError(
-            f"{run.name} was made with another config: {'; '.join(wrong)}. To resume it, leave the preset "
-            f"and these options out: {resume_command(run)}; or name another directory"
+            f"{run.name} was made with other options: {'; '.join(wrong)}. To resume it, leave out the "
+            f"preset, variants and these options: {resume_command(run)}; or name another directory"
         )
 
 

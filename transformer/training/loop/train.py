@@ -15,7 +15,7 @@ from transformer.model.sharding import check_rows, layout_of
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.hosts import barrier, gathered, is_main_process
@@ -30,7 +30,7 @@ from transformer.training.loop.checks import check_task
 from transformer.training.loop.clock import Clock
 from transformer.training.loop.journal import Track, untracked
 from transformer.training.loop.loop import Loop
-from transformer.training.loop.resuming import check_unchanged, sized_like
+from transformer.training.loop.resuming import check_unchanged, resumable, sized_like
 from transformer.training.loop.teacher import check_teacher, load_teacher
 from transformer.training.methods.registry import check_methods, objective_of
 
@@ -101,7 +101,7 @@ def train(
     if (epochs := config.training.epochs) is not None:
         training = config.training.in_steps(data.batcher.plan.steps_per_epoch)
         config = dataclasses.replace(config, training=training)
-        watch.message(f"  {epochs:g} epochs are {training.steps:,} updates")
+        watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
         if run:
             check_unchanged(run, config)
     if isinstance(task, DecodingTask):
@@ -113,7 +113,7 @@ def train(
             Run.create(path, config, task, corpus.folder.name)
         barrier("run directory")
         run = Run(path, writes=True)
-    with run.claimed():
+    with run.claimed(), resumable(run, config):
         loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()
@@ -164,8 +164,7 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
     common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
     expected = dataclasses.replace(parent.config, model=kind(**common))
     free = {f"model.{name}" for name in kind.PARAMETER_FREE}
-    changed = [line for line in differences(parent.config, expected) if line.split(":")[0] not in free]
-    if changed:
+    if changed := differences(parent.config, expected, besides=free):
         raise UserError(
             f"--init-from {parent.name} holds another network: {'; '.join(changed)}. Leave out these "
             "options, or the preset"
