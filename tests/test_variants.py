@@ -16,6 +16,7 @@ from transformer.config import changed, differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report.logged import Logged
 from transformer.systems import presets
+from transformer.systems.checks import check_system, decided_for
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.transformer.variants import TABLE_3
 
@@ -86,6 +87,7 @@ def test_a_variant_fits_a_preset_or_says_why_not(name: str) -> None:
             assert options <= set(VARIANTS[name].options)
     assert all(text.startswith(f"variant {name}: ") and "\n" not in text for text in refusals)
     assert fitting
+    assert all(text.endswith(f". It fits {', '.join(fitting)}") for text in refusals)
 
 
 def given(*words: str) -> Config:
@@ -101,10 +103,29 @@ def test_the_preset_may_come_after_its_variant() -> None:
             TrainLine.of(wrong)
 
 
+def test_variants_that_change_the_same_option_are_refused() -> None:
+    for names, message in (
+        (("rdrop", "rdrop"), "--variant rdrop is given twice"),
+        (
+            ("A-heads-4", "A-heads-1"),
+            "--variant A-heads-1 and --variant A-heads-4 change --model.num-heads",
+        ),
+        (("scheduled", "scheduled-parallel"), "change --scheduled.share"),
+    ):
+        with pytest.raises(UserError, match=f"{message}: leave one of them out"):
+            variant(PRESETS["base"], *names)
+
+
+def test_a_variant_of_another_system_need_not_pack() -> None:
+    assert PRESETS["quickstart"].data.batching == "packed"
+    for name in ("at", "fat", "masked"):
+        check_system(decided_for(variant(PRESETS["quickstart"], name), "cpu"))
+
+
 def test_the_command_line_changes_a_variant() -> None:
     config = given("tiny", "--variant", "rdrop", "--training.seed", "3", "--variant=batch-norm")
     library = variant(PRESETS["tiny"], "rdrop", "batch-norm")
-    assert differences(library, config) == ["training.seed: 0 -> 3"]
+    assert differences(library, config) == ["--training.seed: 0 -> 3"]
     assert given("tiny", "--rdrop.weight", "5", "--variant", "rdrop").rdrop.weight == 5
     assert given("--variant", "fat") == variant(PRESETS["quickstart"], "fat")
     assert given("base", "--variant", "C-inner-4096").model == dataclasses.replace(

@@ -60,7 +60,9 @@ def check_system(config: Config) -> None:
         )
     if config.data.batching == "packed" and (config.model.packing_conflict or not system.packs):
         what = config.model.packing_conflict or config.system
-        raise UserError(f"--data.batching packed: {what} reads one sentence per row; use buckets")
+        raise UserError(
+            f"--data.batching packed: {what} reads one sentence per row; use --data.batching buckets"
+        )
     if config.training.accumulate > 1 and config.model.needs_whole_batch:
         raise UserError(
             f"--training.accumulate {config.training.accumulate}: {config.model.needs_whole_batch} needs the "

@@ -2,13 +2,13 @@
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from transformer.config import Config
 from transformer.runtime.commands import command_for
 from transformer.runtime.errors import UserError, nearest
 from transformer.systems.registry import REGISTRY, Options, load_entry_points, options_of, unknown
-from transformer.systems.variants import Variant
+from transformer.systems.variants import Variant, as_option
 
 PRESETS: dict[str, Config] = {}
 """By name."""
@@ -52,13 +52,37 @@ def variant(config: Config, *names: str) -> Config:
     Raises:
       UserError: there is no such variant; it does not fit the system or the other options.
     """
+    _check_disjoint(names)
     for name in names:
-        change = VARIANTS[_known(name, VARIANTS, "variant")]
+        change = VARIANTS[name]
         try:
             config = change.of(config)
         except UserError as error:
-            raise UserError(f"variant {name}: {error}") from error
+            raise UserError(f"variant {name}: {error}{_fitting(change)}") from error
     return config
+
+
+def _check_disjoint(names: Sequence[str]) -> None:
+    """Raises UserError if there is no variant of such a name, or two change the same option."""
+    owners: dict[str, str] = {}
+    for name in names:
+        for option in VARIANTS[_known(name, VARIANTS, "variant")].options:
+            if owner := owners.get(option):
+                twice = (
+                    "is given twice" if owner == name else f"and --variant {owner} change {as_option(option)}"
+                )
+                raise UserError(f"--variant {name} {twice}: leave one of them out")
+            owners[option] = name
+
+
+def _fitting(change: Variant) -> str:
+    """A sentence about the presets that a variant fits."""
+    names = []
+    for name, config in PRESETS.items():
+        with contextlib.suppress(UserError):
+            change.of(config)
+            names.append(name)
+    return f". It fits {', '.join(names)}" if names else ""
 
 
 def every_system() -> Mapping[str, Config]:

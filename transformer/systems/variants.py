@@ -71,7 +71,9 @@ def as_words(name: str, value: Option) -> str:
 
 
 def of_system(config: Config, system: str, model: type[ModelConfig]) -> Config:
-    """The config with a model of another system. Options that both types have keep their values."""
+    """The config with a model of another system, which may not support packed batches. Options that both
+    types have keep their values."""
     shared = {item.name for item in fields(model)} & {item.name for item in fields(config.model)}
     values = {name: getattr(config.model, name) for name in shared}
-    return replace(config, system=system, model=model(**values))
+    data = replace(config.data, batching="auto") if config.data.batching == "packed" else config.data
+    return replace(config, system=system, model=model(**values), data=data)
