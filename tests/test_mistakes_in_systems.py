@@ -26,8 +26,9 @@ from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch, limits_of_source
 from transformer.model.sharding import layout_of
 from transformer.runtime.console import ProgressReporter
+from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.presets import PRESETS, VARIANTS
-from transformer.systems.registry import REGISTRY, Options, Preset
+from transformer.systems.registry import REGISTRY, Options, Preset, Registered, load_entry_points
 from transformer.systems.variants import Variant
 from transformer.tasks.exhibit import Axis, Picture
 from transformer.tasks.metrics.scores import Metric
@@ -304,3 +305,45 @@ def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) 
     with pytest.raises(UserError, match=message):
         inspect.unwrap(register)(name, **{"options": Options(), "system": system, **given})
     assert before == (REGISTRY, PRESETS, VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"task": type("Flat", (Waves,), {"example": staticmethod(lambda _: (np.zeros(2, np.int32),))})},
+            r"system toy: IndexError: .*waves.py, line \d+\). Its model must accept what its task's example",
+        ),
+        (
+            {
+                "task": Translation,
+                "model": type("Old", (Transformer,), {"encode": lambda self, source, deterministic: source}),
+            },
+            "system toy: TypeError: .*unexpected keyword argument 'segments'",
+        ),
+    ],
+)
+def test_mistakes_that_a_model_shows(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    system = dataclasses.replace(SYSTEM, **changes)
+    config = replace(CONFIG, system="toy")
+    monkeypatch.setitem(REGISTRY, "toy", Registered(Options(), system))
+    for shapes in (declared_parameters, model_shapes):
+        with pytest.raises(UserError, match=message):
+            shapes(config)
+    monkeypatch.setattr("transformer.systems.mistakes.is_from_outside", lambda name: False)
+    with pytest.raises((TypeError, IndexError)):  # a fault of this package has its traceback
+        model_shapes(config)
+
+
+def test_an_entry_point_that_registers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forgetful.py").write_text("")
+    info = tmp_path / "forgetful-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forgetful\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[transformer.systems]\nforgetful = forgetful\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_entry_points.__wrapped__() == (
+        "package forgetful registers no system: forgetful must call transformer.register",
+    )

@@ -113,6 +113,11 @@ def find_system(name: str) -> "System":
     return system
 
 
+def is_from_outside(name: str) -> bool:
+    """Whether a system comes from another package."""
+    return isinstance(_entry(name), Registered)
+
+
 def _entry(name: str) -> str | Registered:
     if name not in REGISTRY:
         load_entry_points()
@@ -127,16 +132,23 @@ def _entry(name: str) -> str | Registered:
 @functools.cache
 def load_entry_points() -> tuple[str, ...]:
     """Imports the modules of other packages that register systems. Returns a sentence about each that cannot
-    be imported."""
+    be imported or registers none."""
+    import sys
     from importlib import metadata
 
     failed = []
     for point in metadata.entry_points(group=GROUP):
+        package = point.dist.name if point.dist else point.value
+        is_new, before = point.module not in sys.modules, len(REGISTRY)
         try:
             point.load()
         except Exception as error:
-            package = point.dist.name if point.dist else point.value
             failed.append(f"the systems of package {package} cannot be imported: {error}")
+        else:
+            if is_new and len(REGISTRY) == before:
+                failed.append(
+                    f"package {package} registers no system: {point.value} must call transformer.register"
+                )
     return tuple(failed)
 
 

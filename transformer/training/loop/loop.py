@@ -17,9 +17,10 @@ from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
 from transformer.runtime.commands import command
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import Stopped, UserError
+from transformer.runtime.errors import Stopped, UserError, counted
 from transformer.runtime.files import Json, write_whole
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.systems.mistakes import mistakes_named
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.system import System
 from transformer.tasks.lines import Lines
@@ -63,7 +64,7 @@ class Loop:
         optimizer = make_optimizer(config)
         self.layout = layout_of(config.mesh, declared_parameters(config))
         step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
-        self.train_step = self.layout.compile_step(step, donate_state=True)
+        self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
         self.evaluator = Evaluator(config, system, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
         first = first_state(config, system, model, optimizer, run, parent, watch.message)
@@ -83,9 +84,9 @@ class Loop:
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
             f"{self.num_parameters:,} parameters, vocabulary {self.config.model.vocab_size:,}, "
-            f"{plan.steps_per_epoch:,} steps an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
+            f"{counted(plan.steps_per_epoch, 'step')} an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
             f"{unit} dropped ({self.data.task.drops}){outgrown}; "
-            f"{jax.device_count()} {jax.default_backend()} device(s)"
+            + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
             self.watch.message(
