@@ -11,13 +11,29 @@ import jax
 import numpy as np
 import pytest
 from small_run import small_config
+from toys.task import SIZES, ToyData
+from toys.waves import SYSTEM
 
-from transformer import PRESETS, GreedyConfig, Run, UserError, train
-from transformer.cli.train import train_main
+from transformer import (
+    PRESETS,
+    Config,
+    DataConfig,
+    GreedyConfig,
+    Options,
+    Run,
+    TransformerConfig,
+    UserError,
+    train,
+)
+from transformer.cli.command_line import TrainLine
+from transformer.cli.train import _initial_arguments, train_main
+from transformer.config import EncoderConfig
 from transformer.interop.folders import import_marian
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.parameters import model_shapes
+from transformer.systems.registry import REGISTRY, Registered
+from transformer.systems.variants import as_option
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +98,7 @@ def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
 def test_another_network_is_refused(config, parent, tmp_path):
     for changes in ({"d_ff": 99}, {"norm": "pre"}, {"vocab_size": 7}):
         other = replace(config, model=replace(config.model, **changes))
-        with pytest.raises(UserError, match=f"(?s){next(iter(changes))}.*Leave out"):
+        with pytest.raises(UserError, match=f"(?s){as_option(next(iter(changes)))[2:]}.*Leave out"):
             train(other, tmp_path / "run", watch=quiet())
     other = replace(PRESETS["tiny-recurrent"], training=config.training)
     with pytest.raises(UserError, match="not a recurrent one"):
@@ -121,7 +137,7 @@ def test_the_command_takes_the_parents_network(parent, monkeypatch):
         (["fine-tune"], "needs --init-from"),
         (["--init-from", "PARENT"], "needs a training text"),
         (["--init-from", "PARENT", "--data.train-tsv", "a", "--data.vocab-size", "9"], "leave it out"),
-        (["tiny", "--init-from", "PARENT"], "num_layers: 2 -> 4"),
+        (["tiny", "--init-from", "PARENT"], "--model.num-layers: 2 -> 4"),
         (["--init-from", "nowhere"], "nowhere: no such run directory"),
         (["tiny", "--init-from=nowhere"], "nowhere: no such run directory"),
     ],
@@ -131,6 +147,29 @@ def test_bad_commands(parent, arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     assert train_main() == 2
     assert message in capsys.readouterr().err
+
+
+LEARNED = {"positions": "learned", "max_positions": 48}
+
+
+@pytest.mark.parametrize("learned", [LEARNED, {"encoder_stack": EncoderConfig(**LEARNED)}])
+def test_the_text_is_as_long_as_the_parents_table_of_positions(learned, tmp_path):
+    model = TransformerConfig(vocab_size=300, **learned)
+    parent = Config(model=model, data=DataConfig(max_length=40, batch_tokens=400))
+    (tmp_path / "config.json").write_text(to_json(parent))
+    words = ["--init-from", str(tmp_path), "--data.train-tsv", "a"]
+    assert _initial_arguments(TrainLine.of(words))[0].config.data.max_length == 48
+    with pytest.raises(UserError, match="max-positions 48 is less than .* 49: .*; give --data.max-length 48"):
+        _initial_arguments(TrainLine.of([*words, "--data.max-length", "49"]))
+
+
+def test_a_corpus_without_a_vocabulary(tmp_path, monkeypatch):
+    monkeypatch.setitem(REGISTRY, "toy", Registered(Options(data=ToyData), SYSTEM))
+    (tmp_path / "config.json").write_text(
+        to_json(Config(system="toy", model=TransformerConfig(**SIZES), data=ToyData()))
+    )
+    with pytest.raises(UserError, match="the corpus of system toy has none of the options of a vocabulary"):
+        _initial_arguments(TrainLine.of(["--init-from", str(tmp_path)]))
 
 
 def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):

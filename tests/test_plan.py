@@ -303,7 +303,7 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsy
         (["--plan-minutes", "1"], "--plan-minutes needs --plan, such as --plan v5e:2x4"),
         (["--plan-json", "plan.json"], "--plan-json needs --plan"),
         (["--plan", "cpu:2", "--plan-json", "/no/where"], "--plan-json /no/where: cannot be written"),
-        (["--plan", "cpu:8", "--mesh.fsdp", "3"], "does not divide the 8 device(s)"),
+        (["--plan", "cpu:8", "--mesh.fsdp", "3"], "does not divide the 8 devices"),
         (["--plan", "cpu:2", "--plan-minutes", "0.01"], "takes more than 0.01 minutes: raise --plan-minutes"),
         (["--plan", "cpu:2", "--plan-gigabytes", "0.1"], "takes more than 0.1 GB of memory here: raise"),
     ],
@@ -323,3 +323,8 @@ def test_a_missing_compiler_is_named(monkeypatch):
     with pytest.raises(UserError, match="compiler is missing: pip install '..plan.', or 'jax.tpu.'"):
         machine("v5e:2x4").devices()
     assert math.isnan(CHIPS["cpu"].peak)
+
+
+def test_a_run_that_is_not_there(monkeypatch, capsys):
+    assert plan(monkeypatch, "--run-dir", "runs/mistyped", "--plan", "cpu:2") == 2
+    assert "--run-dir runs/mistyped: there is no run to plan; name a preset" in capsys.readouterr().err

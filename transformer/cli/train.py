@@ -82,6 +82,10 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
     """Parses the command line of a new run, with a preset's options as defaults; and the message about it."""
     from transformer.cli.train_arguments import parse_train
 
+    if line.resumes and "--plan" in line.options:
+        raise UserError(
+            f"--run-dir {display_path(line.resumes)}: there is no run to plan; name a preset for a new one"
+        )
     default = _default(line)
     arguments = parse_train(line, default)
     if line.parent:
@@ -141,7 +145,9 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
     vocabulary = {name: getattr(parent.data, name) for name in VOCABULARY if hasattr(parent.data, name)}
     if not vocabulary:
         raise UserError(
-            f"--init-from {run_dir}: system {parent.system} has no text, so it cannot be initialised"
+            f"--init-from {run_dir}: the corpus of system {parent.system} has none of the options of a "
+            "vocabulary (such as --data.tokenizer) that are taken from that run: from Python, set "
+            "training.init_from in its config"
         )
     if type(parent.data) is not type(default.data):
         if not network:
@@ -151,7 +157,11 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
     if not network:
         return default
     model = dataclasses.replace(without_locations(parent).model, dtype="auto")  # of this machine
-    return dataclasses.replace(default, system=parent.system, model=model, decoding=parent.decoding)
+    limits = (default.data.max_length, model.longest, model.longest_source)
+    data = dataclasses.replace(default.data, max_length=min(filter(None, limits)))
+    return dataclasses.replace(
+        default, system=parent.system, model=model, data=data, decoding=parent.decoding
+    )
 
 
 def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
