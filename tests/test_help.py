@@ -22,6 +22,7 @@ from transformer.cli.parser import texts
 from transformer.cli.report import ReportArguments
 from transformer.cli.train_arguments import TrainArguments
 from transformer.config import HostsConfig, flatten
+from transformer.runs.config_json import to_json
 from transformer.runtime.commands import command_for
 from transformer.runtime.errors import nearest
 from transformer.systems.common_options import COMMON
@@ -289,3 +290,26 @@ def test_what_a_command_does_fits_in_the_terminal(columns, monkeypatch):
     assert max(map(len, lines)) <= min(columns, 80)
     assert "  a command with --an-option" in lines
     assert " ".join(wrapped(text).split()) == " ".join(text.split())
+
+
+def test_no_default_is_shown_as_nothing(monkeypatch, capfd):
+    for name in COMMANDS:
+        option = "--help-all" if name in ("train", "decode") else "--help"
+        _, out, _ = run(monkeypatch, capfd, name, option)
+        assert "(default: )" not in " ".join(out.replace("│", " ").split())
+
+
+def test_the_help_of_a_run_has_the_options_that_it_has_a_use_for(monkeypatch, capfd, tmp_path):
+    only_some = {
+        "--until": "shakespeare",
+        "--times": "speech",
+        "--pronunciation": "synthesis",
+        "--tsv": "tiny",
+    }
+    for preset in only_some.values():
+        config = PRESETS[preset]
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
+        (tmp_path / "config.json").write_text(to_json(config))
+        status, out, _ = run(monkeypatch, capfd, "decode", str(tmp_path), "--help")
+        assert status == 0
+        assert [only_some[option] for option in only_some if f"│ {option}" in out] == [preset]

@@ -11,7 +11,7 @@ from transformer.cli.decode_arguments import DecodeArguments, parse_decode
 from transformer.cli.train_arguments import TrainArguments, parse_train
 from transformer.config import BeamConfig, changed_search, flatten
 from transformer.config.decoding import methods_of, names_of
-from transformer.config.names import DECODING, SEARCH, TRAINING
+from transformer.config.names import DECODING, SEARCH, TRAINING, hint
 from transformer.systems.registry import REGISTRY, options_of
 
 
@@ -50,6 +50,8 @@ def test_hints_name_options_that_exist_for_names_that_do_not(table, options):
         ("--gpus 2", "--gpus: there is no such option; every device is used"),
         ("--num_beams 5", "here it is --decoding.beam-size"),
         ("--decoding.num-beams 5", "here it is --decoding.beam-size"),
+        ("--optimizer.lr 1", "--optimizer.lr: there is no such option; here it is --optimizer.peak"),
+        ("--training.batch-size 64", "here it is --data.batch-tokens"),
     ],
 )
 def test_train_hints(words, message):
@@ -71,6 +73,18 @@ def test_train_hints(words, message):
 def test_decode_hints(words, message):
     with says(message):
         parse_decode(["run", *words.split()])
+
+
+def test_an_option_whose_last_part_is_a_name_elsewhere_is_an_option():
+    for config in CONFIGS.values():
+        assert not [name for name in flatten(config) if hint(f"--{name}", TRAINING, flatten(config))]
+    words = ["--scheduled.updates", "7", "--training.steps", "9"]
+    config = parse_train(TrainLine.of(words), CONFIGS["quickstart"]).config
+    assert (config.scheduled.updates, config.training.steps) == (7, 9)
+
+
+def test_search_options_may_have_the_names_of_training():
+    assert parse_decode(["run", "--decoding.beam-size", "7"]) == parse_decode(["run", "--beam-size=7"])
 
 
 @pytest.mark.parametrize(

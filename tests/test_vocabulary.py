@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from invented_text import LINES
 
+from transformer.cli.parser import texts
+from transformer.config import DataConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features import vocabulary
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.runtime.errors import UserError
@@ -80,13 +83,15 @@ def test_sizes_that_are_upper_bounds() -> None:
         assert train_tokenizer(LINES[:20], kind, 50_000).vocab_size < 1000
         with pytest.raises(UserError, match=f"--data.vocab-size 4 .* at least {smallest}"):
             train_tokenizer(LINES, kind, 4)
+        for data in (DataConfig, RecordingsConfig):  # --help says so
+            assert f"at least {smallest}" in texts(data)["vocab_size"].lower()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "whitespace"])
 def test_an_empty_corpus(kind: str) -> None:
-    for texts in ([], [""], ["", "  ", "\t"]):
+    for lines in ([], [""], ["", "  ", "\t"]):
         with pytest.raises(UserError, match="training text is empty"):
-            train_tokenizer(texts, kind, 300)
+            train_tokenizer(lines, kind, 300)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "whitespace"])

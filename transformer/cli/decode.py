@@ -1,7 +1,11 @@
 """`decode.py`: lines in, translations or a page out."""
 
-from transformer.cli.decode_arguments import parse_decode, short_options
+from collections.abc import Collection
+from pathlib import Path
+
+from transformer.cli.decode_arguments import HELP, parse_decode, positional, short_options
 from transformer.cli.guard import run_command
+from transformer.data.remote import has
 from transformer.runtime.commands import program
 
 
@@ -12,7 +16,7 @@ def decode_main() -> int:
 
 def _decode(command_line: list[str]) -> None:
     with short_options():
-        arguments = parse_decode(command_line)
+        arguments = parse_decode(command_line, _unused(command_line))
 
         from transformer.runtime.hosts import join
 
@@ -25,3 +29,13 @@ def _decode(command_line: list[str]) -> None:
             from transformer.cli.decode_lines import decode_lines
 
             decode_lines(arguments)
+
+
+def _unused(command_line: list[str]) -> Collection[str]:
+    """The options that the help of a run leaves out, since it has no use for them."""
+    run_dir = next(positional(command_line), None)
+    if HELP.isdisjoint(command_line) or run_dir is None or not has(run_dir, "config.json"):
+        return ()
+    from transformer.cli.writer import unused  # imports the models
+
+    return unused(Path(run_dir))

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
@@ -43,9 +43,9 @@ class DecodeArguments:
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     tsv: bool = False
-    """After each sentence of the input follow a tab and what its translation must begin with, and another and
-    the terms that must occur in it, with | between them. Both may be empty or left out. The last word of
-    the beginning may be a part of one; a space after it completes it."""
+    """Read lines of up to three columns, with tabs between them: a sentence, the beginning of its
+    translation, and terms that must occur in its translation, with | between them. The last two may be empty
+    or left out. The last word of a beginning may be incomplete; a space after it completes it."""
     glossary: Path | None = None
     """Glossary file: a term, a tab and its translation on each line. Where a sentence has the term, its
     translation has that translation."""
@@ -124,8 +124,12 @@ def short_options() -> Iterator[None]:
         log.removeFilter(shortened)
 
 
-def parse_decode(command_line: list[str]) -> DecodeArguments:
-    """Parses the command line, with the run's options as defaults."""
+def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> DecodeArguments:
+    """Parses the command line, with the run's options as defaults. Its help leaves `hidden` options out."""
+    command_line = [
+        word.replace("--decoding.", "--", 1) if word.startswith("--decoding.") else word  # as in train.py
+        for word in command_line
+    ]
     defaults = run_defaults(command_line)
     arguments = parse(
         DecodeArguments,
@@ -136,6 +140,7 @@ def parse_decode(command_line: list[str]) -> DecodeArguments:
         ),
         about=_about(defaults),
         names=DECODING,
+        hidden=hidden,
     )
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
@@ -190,7 +195,8 @@ def positional(arguments: Sequence[str]) -> Iterator[str]:
 
 
 LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
-_FLAGS = ("-h", "--help", "--help-all", "-v")
+HELP = {"-h", "--help", "--help-all"}
+_FLAGS = (*HELP, "-v")
 
 
 @functools.cache

@@ -31,7 +31,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
     total = check_files(arguments)
-    writer = writer_of(arguments)(arguments)
+    writer = writer_of(arguments.run_dir)(arguments)
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
     )

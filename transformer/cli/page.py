@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transformer.cli.decode_arguments import DecodeArguments, check_files
 from transformer.cli.output_file import Output
 from transformer.cli.writer import OF_JSON, input_lines, writer_of
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import has_text
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def write_page(arguments: DecodeArguments) -> None:
     if arguments.ensemble:
         raise UserError("--explore shows one model: leave out the other runs")
     check_files(arguments)
-    writer_of(arguments).refuse_unused(arguments)
+    writer_of(arguments.run_dir).refuse_unused(arguments)
 
-    page, what = writer_of(arguments).page(arguments)
+    page, what = writer_of(arguments.run_dir).page(arguments)
     with Output(arguments.explore, "--explore") as output:
         output.write(page.html)
     print(f"{what}, {len(page.html) / 1e6:.1f} MB, written to {arguments.explore}: open it in a browser")
@@ -56,4 +56,7 @@ def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
     if not records:
         raise UserError("nothing to explore: the input has no line")
     page = explore_sounds(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
-    return page, f"{page.hypotheses} outputs of {page.sentences} lines (at most {SENTENCES})"
+    return (
+        page,
+        f"{counted(page.hypotheses, 'output')} of {counted(page.sentences, 'line')} (at most {SENTENCES})",
+    )

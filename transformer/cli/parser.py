@@ -7,14 +7,15 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from transformer.cli.guard import printable_help
+from transformer.config import flatten
 from transformer.config.names import Here, hint
 from transformer.config.ranges import LONGEST, ranges_of
 from transformer.runtime.commands import program
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
-REGISTRY = ConstructorRegistry()
 
 
 def parse(
@@ -35,6 +35,7 @@ def parse(
     default: T | None = None,
     about: str = "",
     names: Mapping[str, Here] = MappingProxyType({}),
+    hidden: Container[str] = (),
 ) -> T:
     """The arguments of a command.
 
@@ -45,12 +46,14 @@ def parse(
       default: the values of arguments that are not given. None: those of the dataclass.
       about: what the command does. Empty: the docstring of the dataclass.
       names: of options in other toolkits, which get a hint.
+      hidden: fields of `kind` that the help leaves out.
 
     Raises:
       UserError: an option has a name of another toolkit.
     """
+    options = {name.removeprefix("config.") for name in flatten(cast(Any, default))} if default else set()
     for word in arguments:
-        if here := hint(word, names):
+        if here := hint(word, names, options):
             raise UserError(f"{word.partition('=')[0]}: there is no such option; {here}")
     name, _, rest = command.partition(" ")
     with printable_help():
@@ -60,27 +63,35 @@ def parse(
             default=default,
             prog=" ".join(filter(None, (program(name), rest))),
             description=about or paragraphs(kind.__doc__ or ""),
-            registry=REGISTRY,
+            registry=_registry(hidden),
         )
     return cast(T, parsed)
 
 
-@REGISTRY.struct_rule
-def _options(info: StructTypeInfo) -> StructConstructorSpec | None:
+def _registry(hidden: Container[str]) -> ConstructorRegistry:
+    registry = ConstructorRegistry()
+    registry.struct_rule(functools.partial(_options, hidden=hidden))
+    return registry
+
+
+def _options(info: StructTypeInfo, hidden: Container[str]) -> StructConstructorSpec | None:
     """The fields of a dataclass with their values. (tyro alone joins a line to the one before only if it
     begins with a letter, and keeps the indentation of the others.)"""
     if not dataclasses.is_dataclass(info.type):
         return None
     hints = get_type_hints(info.type, include_extras=True)
-    fields = (
-        StructFieldSpec(
-            name=item.name,
-            type=hints[item.name],
-            default=(value := _value(info, item)),
-            helptext=functools.partial(_help, info.type, item.name, value),
+    fields = []
+    for item in dataclasses.fields(info.type):
+        name, value = item.name, _value(info, item)
+        shown = [tyro.conf.Suppress] if name in hidden else _shown(info.type, name, value)
+        fields.append(
+            StructFieldSpec(
+                name=name,
+                type=cast(Any, Annotated[(hints[name], *shown)]) if shown else hints[name],
+                default=value,
+                helptext=functools.partial(_help, info.type, name, value),
+            )
         )
-        for item in dataclasses.fields(info.type)
-    )
     return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
 
 
@@ -93,6 +104,13 @@ def _value(info: StructTypeInfo, item: "dataclasses.Field[Any]") -> Any:
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory()
     return tyro.MISSING_NONPROP if item.default is dataclasses.MISSING else item.default
+
+
+def _shown(kind: "type[DataclassInstance]", name: str, value: Any) -> list[Any]:
+    """How the help shows the value of a field, where it is not "(default: VALUE)"."""
+    if "Default: " in texts(kind).get(name, "") and value in (None, ()):
+        return [tyro.conf.arg(help_behavior_hint="")]
+    return [tyro.conf.arg(help_behavior_hint="(default: none)")] if value in ("", ()) else []
 
 
 def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:

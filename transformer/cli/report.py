@@ -17,7 +17,10 @@ from transformer.runtime.files import check_local, display_path
 class ReportArguments:
     """Write the page of a run anew (RUN/report.html), or compare several runs on one page."""
 
-    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    run_dirs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+    ]
     """Run directories."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None
     """The page that compares several. Default: comparison.html."""

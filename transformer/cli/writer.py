@@ -154,18 +154,31 @@ class Writer:
         return []
 
 
-def writer_of(arguments: DecodeArguments) -> type[Writer]:
-    """The writer of the run's task.
+def writer_of(run_dir: Path) -> type[Writer]:
+    """The writer of the task of a run.
 
     Raises:
       UserError: it is not for the command line.
     """
-    system = Run(arguments.run_dir).config.system
+    system = Run(run_dir).config.system
     task = find_system(system).task
     if not issubclass(task, Lines):
-        raise UserError(f"{arguments.run_dir}: system {system} does not read lines of text")
+        raise UserError(f"{run_dir}: system {system} does not read lines of text")
     writer: type[Writer] = importlib.import_module(task.writer).WRITER
     return writer
+
+
+def unused(run_dir: Path) -> set[str]:
+    """The options of decode.py that a run has no use for.
+
+    Raises:
+      UserError: it is not for the command line.
+    """
+    writer = writer_of(run_dir)
+    options = {option for option in OF_SOME_TASKS if option not in writer.uses}
+    if "ensemble" in options:
+        options |= {"weights", "mean"}
+    return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 
 def input_lines(arguments: DecodeArguments) -> Iterator[str]:

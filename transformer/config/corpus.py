@@ -113,7 +113,8 @@ class DataConfig(CorpusConfig):
     output. word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
     out-of-vocabulary words can be copied (pointer models only)."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
-    """Size of the vocabulary to train (for char and word: an upper bound)."""
+    """Size of the vocabulary to train; for char and word an upper bound. At least 261, with 256 bytes that
+    spell rare characters; for whitespace and words at least 5."""
     joint_vocabulary: bool = True
     """Use one vocabulary for both languages. False requires --model.share-embeddings target or none."""
     source_tokenizer: Path | None = None
@@ -124,9 +125,10 @@ class DataConfig(CorpusConfig):
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
     segmentations (unigram, e.g. 0.2 to 0.5). 0: always the best segmentation."""
     sampling_by: Literal["word", "sentence"] | None = None
-    """What subword sampling draws independently. word: each word, with unigram among all its segmentations;
-    sentence: whole sentences, with unigram among their 64 best segmentations (slow; if pieces of the
-    vocabulary cross spaces, and for runs of earlier versions). None: decided when a run begins."""
+    """Unit of which --data.subword-sampling draws a segmentation. word: each word, with unigram among all its
+    segmentations; sentence: the whole sentence, with unigram among its 64 best segmentations, which is slow
+    and needed only if pieces of the vocabulary cross spaces. None: word if possible, decided when a run
+    begins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

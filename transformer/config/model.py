@@ -48,8 +48,9 @@ class ModelConfig:
     dropout: Annotated[float, RATE] = 0.1
     """P_drop: dropout on the output of every sublayer and on embedding + position (section 5.4)."""
     share_embeddings: Literal["all", "target", "none"] = "all"
-    """Tied embeddings. all: source, target and pre-softmax (section 3.4); target: target and
-    pre-softmax only; none: three matrices."""
+    """Tied embeddings. all: source, target and pre-softmax (section 3.4), which needs one vocabulary for both
+    languages and an encoder as wide as the decoder; target: target and pre-softmax only; none: three
+    matrices."""
     target_vocab_size: Annotated[int, Range(1, LARGEST)] | None = None
     """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
     output_bias: bool = False
@@ -231,10 +232,11 @@ class StackConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """What the encoder of a `TransformerConfig` has otherwise than the decoder. None: the same."""
+    """Options in which the encoder of a `TransformerConfig` differs from its decoder. None: it does not."""
 
     d_model: Annotated[int, Range(1, LARGEST)] | None = None
-    """Width of the encoder. A linear layer leads from it to that of the decoder."""
+    """Width of the encoder. A linear layer leads from it to that of the decoder. Another width than the
+    decoder's needs --model.share-embeddings target or none."""
     d_ff: Annotated[int, Range(1, LARGEST)] | None = None
     """Inner width of the encoder's feed-forward networks."""
     num_heads: Annotated[int, Range(1, LARGEST)] | None = None
@@ -276,7 +278,8 @@ class TransformerConfig(StackConfig):
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: num_layers."""
     encoder_stack: EncoderConfig = SAME
-    """What the encoder has otherwise than the decoder."""
+    """Options of the encoder where it differs from the decoder. One that is left out (None) has the value of
+    the option of that name in model options, such as --model.d-ff."""
     cross_mechanism: Literal["dot-product", "additive", "location", "monotonic"] = "dot-product"
     """Mechanism of the attention to the source. location: additive, and depends on where the last step
     attended (Chorowski et al. 2015); monotonic: continues from where the last step stopped, and never back

@@ -1,6 +1,6 @@
 """Names of options in other toolkits, and what they are called here."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 
@@ -126,10 +126,20 @@ DECODING = SEARCH | _table(
 """Those of decode.py: of searches, and of the command."""
 
 
-def hint(word: str, table: Mapping[str, Here]) -> str:
-    """What a word of a command line, such as `--num-beams=5`, is called here; empty if it is not known."""
-    here = table.get(word.partition("=")[0].removeprefix("--").replace("_", "-").lower())
-    return here.option() if here and word.startswith("--") else ""
+def hint(word: str, table: Mapping[str, Here], options: Container[str] = ()) -> str:
+    """What a word of a command line, such as `--num-beams=5` or `--optimizer.lr`, is called here; empty if it
+    is an option, or not known.
+
+    Args:
+      word: of a command line.
+      table: names elsewhere.
+      options: the dotted names of options.
+    """
+    name = word.partition("=")[0].removeprefix("--").replace("_", "-").lower()
+    if not word.startswith("--") or name.replace("-", "_") in options:
+        return ""
+    here = table.get(name) or table.get(name.rpartition(".")[2])
+    return here.option() if here else ""
 
 
 def keyword_hint(name: str) -> str:

@@ -69,7 +69,8 @@ class RecordingsConfig(CorpusConfig):
     tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
     """Tokenizer of the texts."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 1_000
-    """Size of the vocabulary to train (for word and char: an upper bound)."""
+    """Size of the vocabulary to train; for word and char an upper bound. At least 261, with 256 bytes that
+    spell rare characters; for words at least 5."""
 
     counted: ClassVar[str] = "frames"
 
