@@ -144,8 +144,8 @@ def test_an_empty_text_is_silence(tmp_path):
     manifest.write_text("\n".join(lines))
     data = RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache", bands=8)
     heard, spoken = open_recordings(data), open_recordings(data, silence=False)
-    assert heard.note.startswith("3 recordings have no text: silence; no validation manifest")
-    assert spoken.note.startswith("3 recordings have no text: silence, which is dropped; no")
+    assert heard.note.startswith("3 recordings without text: silence; no validation manifest")
+    assert spoken.note.startswith("3 recordings without text: silence, which is dropped; no")
     records = [each for split in heard.splits.values() for each in split]
     assert len(records) == 12
     assert {each.name for each in records if not each.text} == silent
@@ -288,3 +288,11 @@ def test_a_bucket_has_room_for_text_in_proportion():
     task = SpeechToText.without_corpus(config)
     assert task.batching().buckets == ((100, 8), (180, 16), (270, 24), (400, 32))
     assert [field.shape for field in task.fields.values()] == [(80,), ()]
+
+
+def test_options_of_tfds_have_no_effect_on_other_recordings(tmp_path, caplog):
+    data = RecordingsConfig(train=write(tmp_path), cache_dir=tmp_path / "cache", bands=8)
+    open_recordings(data)
+    assert "no effect" not in caplog.text
+    open_recordings(dataclasses.replace(data, sample_rate=8000))
+    assert "--data.sample-rate has no effect: it is for TFDS datasets" in caplog.text

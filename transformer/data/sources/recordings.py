@@ -1,6 +1,7 @@
 """Recordings with their texts: spoken digits that a synthesiser makes, and files that a manifest lists."""
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,11 @@ from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
 from transformer.data.sources.tfds_sets import tfds_speech
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
 from transformer.runtime.text import has_text
 
+log = logging.getLogger("transformer")
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
 
@@ -101,9 +103,13 @@ def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, sile
     Raises:
       UserError: a manifest or a recording is missing or damaged (the message names its line).
     """
-    if any(getattr(data, split) for split in SPLITS):
-        return _manifests(data, progress, silence)
-    return _built_in(data, progress) if data.dataset in BUILT_IN else _tfds(data, progress)
+    has_manifests = any(getattr(data, split) for split in SPLITS)
+    if not has_manifests and data.dataset not in BUILT_IN:
+        return _tfds(data, progress)
+    for name in "audio_feature", "text_feature", "sample_rate":
+        if getattr(data, name) != getattr(RecordingsConfig, name):
+            log.warning("--data.%s has no effect: it is for TFDS datasets", name.replace("_", "-"))
+    return _manifests(data, progress, silence) if has_manifests else _built_in(data, progress)
 
 
 def recording(path: Path, bands: int, text: str = "") -> Recording:
@@ -294,7 +300,9 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     notes = []
     count = sum(not line.text for some in manifests.values() for line in some)
     if count:
-        notes.append(f"{count:,} recordings have no text: silence{'' if silence else ', which is dropped'}")
+        notes.append(
+            f"{counted(count, 'recording')} without text: silence{'' if silence else ', which is dropped'}"
+        )
     if "validation" not in lists:
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"], digests)
