@@ -384,7 +384,7 @@ def test_empty_files_and_torn_tsv(tmp_path):
     with pytest.raises(UserError, match="empty is empty"):
         open_corpus(text_config(tmp_path, train_source=empty, train_target=empty))
     torn = write(tmp_path / "torn.tsv", ["a\tb", "no tab"])
-    with pytest.raises(UserError, match=r"torn.tsv, line 2: 1 columns"):
+    with pytest.raises(UserError, match=r"torn.tsv, line 2: 1 column;"):
         open_corpus(DataConfig(train_tsv=torn, validation_tsv=torn, cache_dir=tmp_path))
 
 

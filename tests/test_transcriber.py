@@ -228,7 +228,7 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     assert "bad.tsv, line 2" in capsys.readouterr().err
     listing.write_text("0.wav\tone\n1.wav\n")
     assert decode(run.path, "--input", listing) == 0
-    assert "no error rates: 1 of 2 lines of" in caplog.text
+    assert "no error rates: no text in 1 of 2 lines of" in caplog.text
     capsys.readouterr()
     listing.write_text("0.wav\tone\n1.wav\t\n")
     assert decode(run.path, "--input", listing, "--format", "json") == 0

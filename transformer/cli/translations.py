@@ -92,7 +92,7 @@ class Translations(Texts):
             **vars(arguments.decoding),
         )
         sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
-        return page, f"{page.hypotheses} translations {sentences}"
+        return page, f"{counted(page.hypotheses, 'translation')} {sentences}"
 
     @property
     def job(self) -> list[str]:

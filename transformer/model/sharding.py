@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import MeshConfig
 from transformer.model.parameters import Declarations
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 
 S = TypeVar("S")
 Tree = Any
@@ -191,12 +191,12 @@ class Shards(Layout):
         if number % (size := config.fsdp * config.tensor):
             raise UserError(
                 f"--mesh.fsdp {config.fsdp} times --mesh.tensor {config.tensor} does not divide the "
-                f"{number} device(s) here: choose values whose product does"
+                f"{counted(number, 'device')} here: choose values whose product does"
             )
         if (local := _number_here(self._devices)) % config.tensor:
             raise UserError(
-                f"--mesh.tensor {config.tensor} must divide the {local} device(s) of a process: its shards "
-                "communicate at every layer"
+                f"--mesh.tensor {config.tensor} must divide the {counted(local, 'device')} of a process: its "
+                "shards communicate at every layer"
             )
         shape = (number // size, config.fsdp, config.tensor)
         self.shards = number // config.tensor
@@ -311,8 +311,8 @@ def check_rows(carry: Tree, shards: int, slices: int = 1) -> None:
         if len(leaf) % (shards * slices):
             times = f" times --training.accumulate {slices}" if slices > 1 else ""
             raise UserError(
-                f"this system has memory for {len(leaf)} rows, which {shards} shard(s) of rows{times} cannot "
-                "share equally: use another number of devices, slices or rows"
+                f"this system has memory for {counted(len(leaf), 'row')}, which do not divide equally by "
+                f"{counted(shards, 'shard')}{times}: use another number of devices, slices or rows"
             )
 
 

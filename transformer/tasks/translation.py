@@ -26,7 +26,7 @@ from transformer.data.sources.corpora import check_text, one_line, open_corpus
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
@@ -265,7 +265,7 @@ class Translation(TextTask, Lines):
             if text.strip("\r\n") != read
         }
         truncated = {
-            line: f"truncated from {len(ids)} to {longest - 1} subwords"
+            line: f"truncated from {len(ids)} to {counted(longest - 1, 'subword')}"
             for line, ids in zip(lines, encoded, strict=False)
             if len(ids) >= longest
         }
@@ -283,8 +283,8 @@ class Translation(TextTask, Lines):
         if not count:
             return ""
         return (
-            f"{count} of {len(records)} sources of the %s text are truncated to {longest - 1} subwords: see "
-            "--decoding.buckets"
+            f"{count:,} of {counted(len(records), 'source')} of the %s text truncated to "
+            f"{counted(longest - 1, 'subword')}: see --decoding.buckets"
         )
 
     def is_empty(self, record: Pair | TranslationRequest) -> bool:

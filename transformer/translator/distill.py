@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
 from transformer.runtime.commands import command
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import (
     Json,
     MiB,
@@ -101,7 +101,7 @@ def _write(
         partial = translations.with_name(translations.name + ".partial")
         done = _whole_lines(partial)
         if done:
-            watch.message(f"{partial} has {done:,} lines already: continuing after them")
+            watch.message(f"{partial} has {counted(done, 'line')} already: continuing with the next")
         starts = range(done, len(train), READ)
         sources = (
             source
@@ -122,7 +122,7 @@ def _write(
             f"{empty:,} of {len(train):,} translations are empty, and training drops their pairs. If they "
             "are many, the teacher has learned too little, or the beam is too wide"
         )
-    watch.message(f"{len(train):,} pairs written to {folder}. Train a student with")
+    watch.message(f"{counted(len(train), 'pair')} written to {folder}. Train a student with")
     files = [
         word
         for split in corpus.splits

@@ -17,7 +17,7 @@ from transformer.data.sources.corpora import one_line
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
 from transformer.tasks.requests import make_requests, sentence
 from transformer.tasks.translation import Hypothesis, Translation
@@ -270,11 +270,13 @@ class Translator(Decoder[Translation]):
         targets = list(targets)
         if len(sources) != len(targets):
             raise UserError(
-                f"give two lists of equal length, not {len(sources)} sources and {len(targets)} targets"
+                f"give two lists of equal length, not {counted(len(sources), 'source')} and "
+                f"{counted(len(targets), 'target')}"
             )
         refuse_forked()
         if lines is not None and len(lines) != len(sources):
-            raise UserError(f"{len(lines)} line numbers for {len(sources)} sources: give one for each")
+            numbers = counted(len(lines), "line number")
+            raise UserError(f"{numbers} for {counted(len(sources), 'source')}: give one for each")
         settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         pad = self.task.special.pad
         last = settings.buckets[-1]

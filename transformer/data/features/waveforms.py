@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformer.data.features.audio import RATE
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import library
 from transformer.runtime.files import atomic_open, open_regular
 
@@ -113,7 +113,7 @@ def _read(
         raise UserError(f"{path}: it has no samples")
     wave = np.concatenate([*pieces, stream.rest()])
     if not len(wave):
-        raise UserError(f"{path}: {frames} samples, at {file_rate:,} a second, are too few")
+        raise UserError(f"{path}: too short: {counted(frames, 'sample')} at {file_rate:,} a second")
     return wave, None if channel is not None else loudest_alone(powers)
 
 

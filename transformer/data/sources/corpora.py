@@ -18,7 +18,7 @@ from transformer.data.sources import built_in, dialogue, pointing, pronunciation
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, cache_root, open_regular, read_text, write_whole
 from transformer.runtime.text import is_invisible, without_invisible
 
@@ -295,8 +295,8 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
         if first is None or second is None:
             counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
             raise UserError(
-                f"{source} has {counts[0]} lines and {target} has {counts[1]}: line i of one must "
-                f"translate line i of the other (line {number} has no partner)"
+                f"{source} has {counted(counts[0], 'line')} and {target} has {counts[1]:,}: line i of one "
+                f"must translate line i of the other (line {number} has no partner)"
             )
         yield first, second
 
@@ -311,6 +311,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: {len(columns)} columns; each line must be source, tab, target"
+                f"{path}, line {number}: {counted(len(columns), 'column')}; each line must be source, tab, "
+                "target"
             )
         yield columns[0], columns[1]

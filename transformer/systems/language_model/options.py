@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from transformer.config import Config, OptimizerConfig, SampleConfig, StackConfig, TrainingConfig
 from transformer.config.ranges import LONGEST, Range
 from transformer.config.streams import StreamConfig
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
 
@@ -47,7 +47,7 @@ class LanguageModelConfig(StackConfig):
 
     @property
     def described(self) -> str:
-        return f"{self.num_layers} layers, d_model {self.d_model}"
+        return f"{counted(self.num_layers, 'layer')}, d_model {self.d_model}"
 
     @property
     def attended(self) -> int:

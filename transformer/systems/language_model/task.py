@@ -32,7 +32,7 @@ from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
@@ -196,8 +196,9 @@ class LanguageModelling(TextTask, Lines):
         count = int(side_lengths(examples).sum())
         if count < data.rows * data.max_length:
             raise UserError(
-                f"the training text has {count:,} tokens, fewer than the {data.rows} rows of "
-                f"{data.max_length} tokens of one batch: lower --data.max-length or --data.batch-tokens"
+                f"the training text has {counted(count, 'token')}, fewer than a batch of "
+                f"{counted(data.rows, 'row')} of {data.max_length}: lower --data.max-length or "
+                "--data.batch-tokens"
             )
         return StreamPlan(examples, self.special.bos, data.rows, data.max_length, data.seed)
 
@@ -243,7 +244,7 @@ class LanguageModelling(TextTask, Lines):
                 raise UserError(f"line {lines[index]}: {error}" if lines else str(error)) from error
             if len(ids) > longest and lines:
                 log.warning(
-                    "line %d: only the last %d of %d tokens are read", lines[index], longest, len(ids) - 1
+                    "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1
                 )
             examples.append({"source": ids[-longest:]})
         return examples

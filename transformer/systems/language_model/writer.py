@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.texts import Texts
 from transformer.cli.writer import Numbered, Written, input_lines, refuse
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
@@ -38,7 +38,8 @@ class Generations(Texts):
             raise UserError("nothing to explore: the input has no line")
         options = vars(arguments.decoding)
         page = explore_texts(generator, prompts, n_best=arguments.n_best, **options)
-        return page, f"{page.hypotheses} texts after {page.sentences} prompts (at most {SENTENCES})"
+        texts = counted(page.hypotheses, "text")
+        return page, f"{texts} after {counted(page.sentences, 'prompt')} (at most {SENTENCES})"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""

@@ -19,7 +19,7 @@ from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
@@ -90,8 +90,8 @@ class SpeechToText(Recordings, TextTask):
         if not count:
             return ""
         return (
-            f"{count} of {len(records)} recordings of the %s split are truncated to {longest / 100:.1f} s: "
-            "see --decoding.buckets"
+            f"{count:,} of {counted(len(records), 'recording')} of the %s split truncated to "
+            f"{longest / 100:.1f} s: see --decoding.buckets"
         )
 
     def outputs(self, result: SearchResult, record: Recording, n_best: int | None) -> list[Hypothesis]:

@@ -9,7 +9,7 @@ from transformer.cli.page import page_of_sounds
 from transformer.cli.texts import Texts
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
@@ -44,9 +44,9 @@ class Transcriptions(Texts):
         if missing := sum(not tab for _, tab, _ in columns):
             if missing < len(columns):
                 log.warning(
-                    "no error rates: %d of %d lines of %s have no text",
+                    "no error rates: no text in %d of %s of %s",
                     missing,
-                    len(columns),
+                    counted(len(columns), "line"),
                     self.arguments.input,
                 )
             return None
@@ -82,7 +82,8 @@ class Transcriptions(Texts):
         if not self.references:
             return []
         if len(self.references) != len(outputs):
-            raise UserError(f"{len(outputs)} recordings, but {len(self.references)} texts to compare with")
+            texts = counted(len(self.references), "text")
+            raise UserError(f"{counted(len(outputs), 'recording')}, but {texts} to compare with")
         rates = self.transcriber.task.error_rates().values()
         return [rate(outputs, self.references).detail for rate in rates]
 

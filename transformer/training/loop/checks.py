@@ -7,7 +7,7 @@ import numpy as np
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
@@ -86,7 +86,7 @@ def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
     longest = task.batching().buckets[-1]
     examples = task.examples(records, truncate=True)
     if len(examples) != len(records):
-        raise UserError(f"{where}: {len(examples)} examples of {len(records)} records")
+        raise UserError(f"{where}: {counted(len(examples), 'example')} of {counted(len(records), 'record')}")
     for example in examples:
         if wrong := sorted(example.keys() ^ task.fields.keys()):
             raise UserError(f"{where}: {wrong[0]} is not in both the fields and the example")
