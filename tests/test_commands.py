@@ -256,6 +256,7 @@ def test_overlong_input_is_cut_with_a_warning(run_dir, command, caplog):
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be from 0"),
         (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),
         (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
+        (["RUN", __file__], b"", "is a file, not a run: to translate it, give RUN --input"),
         ([], b"", "Missing from transformer decode"),
     ],
 )
@@ -299,6 +300,7 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
     ("arguments", "message"),
     [
         (["bse"], "no preset 'bse': did you mean base?"),
+        (["RUN"], "is a run, not a preset: to resume it, give --run-dir"),
         (["tiny-rdrop"], "no preset 'tiny-rdrop': use transformer train tiny --variant rdrop"),
         (["tiny-recurrent-dot"], "use transformer train tiny-recurrent --variant dot"),
         (["A-heads-4"], "use transformer train PRESET --variant A-heads-4"),
@@ -341,6 +343,8 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
 def test_train_says_what_is_wrong(command, cache, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRANSFORMER_CACHE", str(cache))
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN/config.json").touch()
     arguments = [*arguments, "--data.built-in-size", "500"] if "90000" not in arguments else arguments
     status, out, err = command(train_main, *arguments)
     assert status == 2

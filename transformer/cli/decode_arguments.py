@@ -149,6 +149,9 @@ def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> Decod
                 raise UserError(
                     f"--forbidden takes all words after it: name the run {phrase} before the options"
                 )
+    for path in (arguments.run_dir, *arguments.ensemble):
+        if path.is_file():
+            raise UserError(f"{path} is a file, not a run: to translate it, give RUN --input {path}")
     if not arguments.ensemble and (arguments.weights or arguments.mean != "probabilities"):
         option = "--weights" if arguments.weights else "--mean"
         raise UserError(f"{option}: there is one run; name several before the options, or leave it out")

@@ -37,7 +37,7 @@ def write_page(arguments: DecodeArguments) -> None:
     page, what = writer_of(arguments.run_dir).page(arguments)
     with Output(arguments.explore, "--explore") as output:
         output.write(page.html)
-    print(f"{what}, {len(page.html) / 1e6:.1f} MB, written to {arguments.explore}: open it in a browser")
+    print(f"{what}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
 
 
 def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":

@@ -13,7 +13,7 @@ from transformer.config.locations import completed, without_locations
 from transformer.runtime.commands import program
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import display_path
-from transformer.systems.presets import VARIANTS, preset, variant
+from transformer.systems.presets import PRESETS, VARIANTS, preset, variant
 from transformer.systems.variants import as_option, as_words
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def _default(line: TrainLine) -> Config:
       UserError: they do not exist or do not go together; there is no run to initialise from, and one is
         needed.
     """
+    if line.preset not in PRESETS and _is_run(line.preset):
+        raise UserError(f"{line.preset} is a run, not a preset: to resume it, give --run-dir {line.preset}")
     config = preset(line.preset)
     if line.parent:
         config = _initialised_from(line.parent, config, network=line.preset == FINE_TUNE)
