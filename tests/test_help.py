@@ -127,6 +127,17 @@ def test_every_option_of_every_system_has_a_text():
             assert not text or makes_sense_alone(text), f"{kind.__name__}.{item.name}: {text}"
 
 
+FORMULAS = {"d_model", "d_k", "d_v", "num_heads", "warmup_steps"}
+"""Options that have the names of the paper."""
+
+
+def test_texts_name_options_as_a_command_line_does():
+    kinds = {type(section) for config in CONFIGS.values() for section in sections(config)}
+    names = {item.name for kind in kinds for item in dataclasses.fields(kind) if "_" in item.name} - FORMULAS
+    wrong = {text for kind in kinds for text in texts(kind).values() if names & {*re.findall(r"\w+", text)}}
+    assert not wrong
+
+
 def sections(config):
     """The parts of a config."""
     values = (getattr(config, item.name) for item in dataclasses.fields(config))

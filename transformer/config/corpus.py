@@ -39,7 +39,7 @@ class CorpusConfig:
         96,
         128,
     )
-    """Padded lengths, ascending, up to max_length. Each is one compiled program."""
+    """Padded lengths, ascending, up to --data.max-length. Each is one compiled program."""
     seed: Annotated[int, Range(0, COUNTS)] = 0
     """Seed of the data order and of subword sampling."""
 
@@ -84,12 +84,12 @@ class DataConfig(CorpusConfig):
     translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str | None = None
     """Source language, such as en: of a TFDS dataset, and for file names and reports. None: that of the
-    built-in corpus, or the suffix of train_source, such as .en; otherwise unknown."""
+    built-in corpus, or the suffix of --data.train-source, such as .en; otherwise unknown."""
     target_language: str | None = None
     """Target language, such as de: as --data.source-language. How BLEU is computed depends on it
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
-    """Training text, one sentence per line. Line i of train_target is the translation of line i."""
+    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None

@@ -117,8 +117,8 @@ class BeamConfig(DecodingConfig):
     """Number of hypotheses in the beam."""
     stop: Literal["exact", "present", "full"] = "exact"
     """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
-    present: none beats it at its current length (Hugging Face's default); full: there are beam_size
-    finished hypotheses (early_stopping=True there)."""
+    present: none beats it at its current length (Hugging Face's default); full: as many hypotheses are
+    finished as the beam has (early_stopping=True there)."""
     coverage_penalty: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """beta of the coverage penalty (Wu et al. 2016, Eq. 15): finished hypotheses that pay little attention to
     a source token score less. 0: none."""

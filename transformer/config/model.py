@@ -52,7 +52,7 @@ class ModelConfig:
     languages and an encoder as wide as the decoder; target: target and pre-softmax only; none: three
     matrices."""
     target_vocab_size: Annotated[int, Range(1, LARGEST)] | None = None
-    """Rows of the target embedding, if vocabularies are separate. None: vocab_size."""
+    """Rows of the target embedding, if vocabularies are separate. None: --model.vocab-size."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; imported models have one)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -276,7 +276,7 @@ class TransformerConfig(StackConfig):
 
     decoder_layers: Annotated[int, Range(1, DEEPEST)] | None = None
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
-    et al. 2021). None: num_layers."""
+    et al. 2021). None: --model.num-layers."""
     encoder_stack: EncoderConfig = SAME
     """Options of the encoder where it differs from the decoder. One that is left out (None) has the value of
     the option of that name in model options, such as --model.d-ff."""
@@ -285,10 +285,11 @@ class TransformerConfig(StackConfig):
     attended (Chorowski et al. 2015); monotonic: continues from where the last step stopped, and never back
     (Raffel et al. 2017)."""
     location_filters: Annotated[int, Range(1, LARGEST)] = 8
-    """Number of filters over the attention weights of the last step, with cross_mechanism location."""
+    """Number of filters over the attention weights of the last step, with --model.cross-mechanism
+    location."""
     location_width: Annotated[int, Range(1, 1023)] = 15
     """Width of the filters over the attention weights of the last step, in source positions, with
-    cross_mechanism location."""
+    --model.cross-mechanism location."""
     monotonic_scale: Annotated[float, NOT_NEGATIVE] = 16.0
     """Initial bound of the energies of monotonic attention. It must exceed the noise, or attention stays soft
     in training and fails when decoding decides."""

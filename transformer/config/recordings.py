@@ -26,7 +26,7 @@ class RecordingsConfig(CorpusConfig):
     batch_tokens: int = 4_000
     """Frames of a batch: rows times padded length."""
     buckets: tuple[int, ...] = (100, 180, 270, 400)
-    """Padded lengths in frames, ascending, up to max_length. Each is one compiled program."""
+    """Padded lengths in frames, ascending, up to --data.max-length. Each is one compiled program."""
     max_text: Annotated[int, Range(2, LONGEST)] = 32
     """Recordings with more tokens than this are dropped, <eos> included. Shorter recordings have room for
     fewer, in proportion."""

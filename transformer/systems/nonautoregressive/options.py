@@ -18,17 +18,17 @@ class NonAutoregressiveConfig(TransformerConfig):
 
     decoder_input: Literal["length", "bos", "fertility", "masked"] = "masked"
     """The decoder's input. length: <bos> at as many positions as a classifier predicts; bos: <bos> at
-    `bos_length` positions, and the translation ends at the first <eos>; fertility: each source token,
+    --model.bos-length positions, and the translation ends at the first <eos>; fertility: each source token,
     repeated as often as predicted (Gu et al. 2018); masked: a draft with masked tokens, refined in
     iterations (mask-predict, Ghazvininejad et al. 2019)."""
     bos_length: Annotated[int, Range(1, LONGEST)] = 300
-    """Number of positions of the decoder's input with decoder_input bos."""
+    """Number of positions of the decoder's input with --model.decoder-input bos."""
     length_span: Annotated[int, Range(1, LONGEST)] = 32
     """Largest difference of target and source length that the length classifier predicts."""
     length_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the length classifier's loss, which is added once per sentence."""
     max_fertility: Annotated[int, Range(1, LONGEST)] = 8
-    """Maximum number of copies of a source token with decoder_input fertility."""
+    """Maximum number of copies of a source token with --model.decoder-input fertility."""
     fertility_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the fertility classifier's loss, which is added once per source token."""
     teacher: Path | None = None
