@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +27,7 @@ from transformer.decoding.hooks import NO_OUTPUT, NoHook
 from transformer.decoding.search import AutoregressiveSearch, limits_of_source
 from transformer.model.sharding import layout_of
 from transformer.runtime.console import ProgressReporter
+from transformer.systems.mistakes import mistakes_named
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.presets import PRESETS, VARIANTS
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered, load_entry_points
@@ -335,6 +337,16 @@ def test_mistakes_that_a_model_shows(
     monkeypatch.setattr("transformer.systems.mistakes.is_from_outside", lambda name: False)
     with pytest.raises((TypeError, IndexError)):  # a fault of this package has its traceback
         model_shapes(config)
+
+
+def test_a_batch_that_the_model_was_not_initialised_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTRY, "toy", Registered(Options(), SYSTEM))
+    model = nn.Dense(4)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, 3)))
+    apply = mistakes_named("toy")(model.apply)
+    with pytest.raises(UserError, match="system toy: ScopeParamShapeError: .*, line .*the fields of a batch"):
+        apply(variables, jnp.zeros((1, 2)))
+    assert apply(variables, jnp.zeros((2, 3))).shape == (2, 4)
 
 
 def test_an_entry_point_that_registers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_a_variant_fits_a_preset_or_says_why_not(name: str) -> None:
             assert options <= set(VARIANTS[name].options)
     assert all(text.startswith(f"variant {name}: ") and "\n" not in text for text in refusals)
     assert fitting
-    assert all(text.endswith(f". It fits {', '.join(fitting)}") for text in refusals)
+    assert all(text.endswith(f"; it fits {', '.join(fitting)}") for text in refusals)
 
 
 def given(*words: str) -> Config:
@@ -114,6 +114,8 @@ def test_variants_that_change_the_same_option_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=f"{message}: leave one of them out"):
             variant(PRESETS["base"], *names)
+    with pytest.raises(UserError, match="not for fast-autoregressive; leave out the variants before it"):
+        variant(PRESETS["base"], "fat", "masked")
 
 
 def test_a_variant_of_another_system_need_not_pack() -> None:

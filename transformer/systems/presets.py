@@ -53,13 +53,16 @@ def variant(config: Config, *names: str) -> Config:
       UserError: there is no such variant; it does not fit the system or the other options.
     """
     _check_disjoint(names)
+    changed = config
     for name in names:
         change = VARIANTS[name]
         try:
-            config = change.of(config)
+            changed = change.of(changed)
         except UserError as error:
-            raise UserError(f"variant {name}: {error}{_fitting(change)}") from error
-    return config
+            fits = changed is not config and _fits(change, config)
+            remedy = "leave out the variants before it" if fits else f"it fits {', '.join(_fitting(change))}"
+            raise UserError(f"variant {name}: {error}; {remedy}") from error
+    return changed
 
 
 def _check_disjoint(names: Sequence[str]) -> None:
@@ -75,14 +78,16 @@ def _check_disjoint(names: Sequence[str]) -> None:
             owners[option] = name
 
 
-def _fitting(change: Variant) -> str:
-    """A sentence about the presets that a variant fits."""
-    names = []
-    for name, config in PRESETS.items():
-        with contextlib.suppress(UserError):
-            change.of(config)
-            names.append(name)
-    return f". It fits {', '.join(names)}" if names else ""
+def _fits(change: Variant, config: Config) -> bool:
+    with contextlib.suppress(UserError):
+        change.of(config)
+        return True
+    return False
+
+
+def _fitting(change: Variant) -> list[str]:
+    """The presets that a variant fits."""
+    return [name for name, config in PRESETS.items() if _fits(change, config)]
 
 
 def every_system() -> Mapping[str, Config]:
