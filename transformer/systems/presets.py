@@ -59,8 +59,9 @@ def variant(config: Config, *names: str) -> Config:
         try:
             changed = change.of(changed)
         except UserError as error:
-            fits = changed is not config and _fits(change, config)
-            remedy = "leave out the variants before it" if fits else f"it fits {', '.join(_fitting(change))}"
+            remedy = f"it fits {', '.join(_fitting(change)) or 'no preset'}"
+            if changed is not config and _fits(change, config):
+                remedy = "leave out the variants before it"
             raise UserError(f"variant {name}: {error}; {remedy}") from error
     return changed
 
