@@ -300,6 +300,7 @@ def test_a_file_is_not_translated_into_itself(run_dir, command, tmp_path):
     ("arguments", "message"),
     [
         (["bse"], "no preset 'bse': did you mean base?"),
+        (["tiny", "rdrop"], "'rdrop' after 'tiny': give one preset, and --variant NAME or other options"),
         (["RUN"], "is a run, not a preset: to resume it, give --run-dir"),
         (["tiny-rdrop"], "no preset 'tiny-rdrop': use transformer train tiny --variant rdrop"),
         (["tiny-recurrent-dot"], "use transformer train tiny-recurrent --variant dot"),

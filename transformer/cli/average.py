@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,10 +16,10 @@ from transformer.runtime.errors import UserError, counted
 class AverageArguments:
     """Average checkpoints (section 6.1) into the checkpoint "average" of their run."""
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     last: int | None = None
-    """Number of newest checkpoints to average. Default: training.keep_last."""
+    """Number of newest checkpoints to average. Default: --training.keep-last of the run."""
     steps: tuple[int, ...] = ()
     """Steps of the checkpoints to average instead."""
 

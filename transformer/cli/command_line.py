@@ -52,7 +52,7 @@ class TrainLine:
         """Reads a command line.
 
         Raises:
-          UserError: a variant has no name.
+          UserError: a variant has no name, or there are two presets.
         """
         variants, words = list[str](), list[str]()
         rest = iter(arguments)
@@ -67,6 +67,10 @@ class TrainLine:
                 words.append(_ALIASES.get(name, name) + is_assigned + value)
         is_named = bool(words) and not words[0].startswith("-")
         named = words.pop(0) if is_named else ""
+        if is_named and words and not words[0].startswith("-"):
+            raise UserError(
+                f"{words[0]!r} after {named!r}: give one preset, and --variant NAME or other options"
+            )
         options = options_in(words)
         default = FINE_TUNE if options.get("--training.init-from") else FIRST
         return cls(

@@ -31,7 +31,7 @@ log = logging.getLogger("transformer")
 class DecodeArguments:
     """Translate text, a line at a time."""
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     ensemble: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")]
     """More runs with the same vocabulary, whose distributions are averaged at every step."""

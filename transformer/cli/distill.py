@@ -22,9 +22,9 @@ from transformer.translator.distill import distill
 class DistillArguments:
     """Translate a run's training text into a new corpus."""
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory of the teacher."""
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder for the new corpus."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     data: DataConfig

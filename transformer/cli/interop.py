@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -16,9 +17,9 @@ from transformer.runtime.files import check_local
 class Import:
     """Import a Marian (OPUS-MT) model in Hugging Face's format as a run directory."""
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder with config.json, model.safetensors, vocab.json, source.spm and target.spm."""
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """New run directory, for decode.py, Translator.load and train.py --init-from."""
 
 
@@ -26,9 +27,9 @@ class Import:
 class Export:
     """Export a model as a folder that Hugging Face's transformers loads as a Marian model."""
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """New folder."""
     checkpoint: str = "best"
     """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
