@@ -135,7 +135,7 @@ def test_the_command_takes_the_parents_network(parent, monkeypatch):
     ("arguments", "message"),
     [
         (["fine-tune"], "needs --init-from"),
-        (["--init-from", "PARENT"], "needs a training text"),
+        (["--init-from", "PARENT"], "needs training data"),
         (["--init-from", "PARENT", "--data.train-tsv", "a", "--data.vocab-size", "9"], "leave it out"),
         (["tiny", "--init-from", "PARENT"], "--model.num-layers: 2 -> 4"),
         (["--init-from", "nowhere"], "nowhere: no such run directory"),

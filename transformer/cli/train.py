@@ -93,7 +93,7 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
     if line.preset == FINE_TUNE and not line.has_text:
         pair = isinstance(default.data, DataConfig)
         options = "--data.train-source and --data.train-target" if pair else "--data.train"
-        raise UserError(f"--init-from needs a training text: give {options}")
+        raise UserError(f"--init-from needs training data: give {options}")
     base = preset(line.preset) if line.parent else default
     about = announced(arguments.config, base, ", variant ".join((line.preset, *line.variants)))
     if line.is_named and line.preset.startswith(("tiny", "multi30k")) and not line.has_text:
@@ -153,7 +153,7 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
         )
     if type(parent.data) is not type(default.data):
         if not network:
-            raise UserError(f"--init-from {run_dir} holds a {parent.system}: leave out the preset")
+            raise UserError(f"--init-from {run_dir} is a run of system {parent.system}: leave out the preset")
         default = dataclasses.replace(default, data=without_locations(parent).data)
     default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
     if not network:
