@@ -250,7 +250,7 @@ def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch
     run, text = generator.origin.partition(",")[0], tmp_path / "text"
     text.write_text(TEXT.replace("make", "and"))
     assert command(monkeypatch, "--init-from", run) == 2
-    assert "needs a training text: give --data.train\n" in capsys.readouterr().err
+    assert "needs training data: give --data.train\n" in capsys.readouterr().err
     few = "--training.steps", 2, "--run-dir", tmp_path / "run"
     assert command(monkeypatch, "--init-from", run, "--data.train", text, *few) == 0
     found = Generator.load(tmp_path / "run")
