@@ -21,7 +21,6 @@ from toy_runs import RECORDINGS, text_config
 
 from transformer import Config, Run, train
 from transformer.runtime.compilation import processor
-from transformer.systems.parameters import model_shapes
 from transformer.systems.registry import REGISTRY, options_of
 
 STOPPED, STEPS = 40, 60
@@ -57,7 +56,7 @@ def config_of(name: str, folder: Path) -> Config:
 def computed(run_dir: Path) -> dict[str, Any]:
     """What a finished run has computed: its log, the scores of its test, and sums of its parameters."""
     run = Run(run_dir)
-    variables = run.checkpoints.variables("last", model_shapes(run.config))
+    variables = run.variables("last")
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     results = json.loads((run_dir / "results.json").read_text())
     return {

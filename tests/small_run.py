@@ -10,7 +10,6 @@ import numpy as np
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, TransformerConfig
 from transformer.config import TrainingConfig
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.parameters import model_shapes
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
 ORDINARY = {"steps": 12, "evaluate_every": 4, "log_every": 2, "evaluate_sentences": 8, "keep_last": 2}
@@ -63,7 +62,7 @@ def interrupted(run_dir: Path, copy: Path) -> Path:
 
 def parameters(path: Path, checkpoint="last"):
     run = Run(path)
-    return jax.tree.leaves(run.checkpoints.variables(checkpoint, model_shapes(run.config)))
+    return jax.tree.leaves(run.variables(checkpoint))
 
 
 def same(path: Path, other: Path) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+from of_a_config import declared_parameters
 from untrained_teacher import untrained_teacher
 
 from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
 from transformer.config import MeshConfig
 from transformer.model.sharding import layout_of
-from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import REGISTRY, find_system, options_of
 
 SIZES = {

@@ -29,7 +29,6 @@ from transformer.runs import bounds
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
 from transformer.runtime.files import read_bytes
-from transformer.systems.parameters import model_shapes
 from transformer.training.loop import loop
 from transformer.training.loop.train import train
 
@@ -89,7 +88,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(run_dir)
-    variables = run.checkpoints.averaged(None, model_shapes(run.config))
+    variables = run.checkpoints.averaged(None, run.shapes)
     run.checkpoints.store_average(variables)
     before = contents(run_dir)
 

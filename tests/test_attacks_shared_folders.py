@@ -21,7 +21,6 @@ from transformer.cli.output_file import LongOutput
 from transformer.cli.translations import Translations
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
-from transformer.systems.parameters import model_shapes
 
 
 def test_a_new_average_is_another_model(
@@ -29,7 +28,7 @@ def test_a_new_average_is_another_model(
 ) -> None:
     """An interrupted output is not continued after the average has been recomputed."""
     run = Run(shutil.copytree(finished, tmp_path / "run"))
-    shapes = model_shapes(run.config)
+    shapes = run.shapes
     (tmp_path / "in").write_text("".join(f"{word} {other}\n" for word in WORDS for other in WORDS))
     arguments = [
         run.path,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import apply
+from of_a_config import check_config
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from tiers import mostly_slow
 
@@ -17,7 +18,6 @@ from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import shift_right
 from transformer.runtime.errors import UserError
-from transformer.systems.checks import check_system
 from transformer.systems.convolutional.model import Convolutional
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.fast_autoregressive.model import FastAutoregressive
@@ -260,13 +260,13 @@ def test_what_cannot_be_built_is_refused():
 
 def test_a_system_goes_with_its_own_options_and_batches():
     with pytest.raises(UserError, match="start from one of its presets"):
-        check_system(Config(system="recurrent"))
+        check_config(Config(system="recurrent"))
     preset = PRESETS["tiny-recurrent"]
     packed = dataclasses.replace(preset, data=dataclasses.replace(preset.data, batching="packed"))
     with pytest.raises(UserError, match="one sentence per row"):
-        check_system(packed)
+        check_config(packed)
     for name in ("tiny-recurrent", "tiny-convolutional", "quickstart"):
-        check_system(PRESETS[name])
+        check_config(PRESETS[name])
 
 
 def test_greedy_search_is_a_beam_of_one():

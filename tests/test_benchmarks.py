@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from of_a_config import model_shapes
 
 from benchmarks.__main__ import GROUPS, commands
 from benchmarks.__main__ import main as list_commands
@@ -26,7 +27,6 @@ from benchmarks.speed.decoding import agreement, model
 from benchmarks.speed.peers import compare, rows_of
 from benchmarks.speed.training import CASES, batch_of, jax_step
 from transformer import Translator, UserError
-from transformer.systems.parameters import model_shapes
 
 ROOT = Path(__file__).parent.parent
 

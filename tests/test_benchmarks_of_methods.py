@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from of_a_config import check_config
 
 from benchmarks.runs import test_set as set_of_test
 from benchmarks.studies import bootstrap, methods, rewards, tasks
 from benchmarks.studies.updates import updates
 from transformer import Config, UserError
 from transformer.data.sources.spelling import spelled
-from transformer.systems.checks import check_system
 from transformer.systems.transformer.variants import METHODS
 
 
@@ -20,7 +20,7 @@ def test_every_variant_is_compared(tmp_path):
     plan = methods.Plan(tmp_path, None, 40, 3)
     for name, variant in methods.METHODS.items():
         config = plan.config(name, 1)
-        check_system(config)
+        check_config(config)
         assert config.training.steps == (10 if variant.continues else 40)
         assert (config.training.init_from is not None) == variant.continues
     assert set(METHODS) <= set(methods.METHODS)
@@ -53,7 +53,7 @@ def test_a_run_is_continued_with_and_without_a_reward(finished, tmp_path):
     plan = rewards.Plan(finished, tmp_path, updates=20)
     for name in rewards.METHODS:
         config = plan.config(name, 1)
-        check_system(config)
+        check_config(config)
         assert config.training.init_from == finished
         assert (config.training.steps, config.training.seed) == (20, 1)
         assert (config.reward.share > 0) == (name != "cross-entropy")
@@ -110,7 +110,7 @@ def test_updates_go_through_the_batches(config):
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_the_models_of_a_task(task):
     for name, config in tasks.TASKS[task]().items():
-        check_system(config)
+        check_config(config)
         assert isinstance(config, Config), name
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import jax
 import pytest
 import sentencepiece
+from of_a_config import job_of
 
 from benchmarks.command import run
 from benchmarks.speed import gpu, gpu_table
@@ -18,7 +19,6 @@ from benchmarks.speed.decoding import enlarged
 from benchmarks.speed.gpu import time_limit
 from benchmarks.speed.training import batch_of, case_of, network
 from transformer import PRESETS
-from transformer.training.plan.jobs import global_batch, prepared
 
 CARD = "NVIDIA H100 80GB HBM3"
 CASES = [(preset, batch) for preset in gpu.PRESETS for batch in gpu.BATCHES]
@@ -60,12 +60,13 @@ def test_a_case_of_each_part_at_small_sizes(output, finished, monkeypatch, capsy
 
 @pytest.mark.parametrize(("preset", "batch"), CASES)
 def test_what_is_timed_is_what_a_gpu_trains(preset, batch):
-    config, task = prepared(gpu.config_of(preset, batch))
+    job = job_of(gpu.config_of(preset, batch))
+    config = job.config
     assert (config.model.dtype, config.data.batching) == ("bfloat16", "packed")
     case = case_of(preset, config)
     assert network(case) == config.model
     assert config.model == replace(PRESETS[preset].model, dtype="bfloat16", vocab_size=37_000)
-    timed, trained = batch_of(case), global_batch(task)
+    timed, trained = batch_of(case), job.global_batch
     assert jax.tree.map(lambda x: (x.shape, x.dtype), timed) == jax.tree.map(
         lambda x: (x.shape, x.dtype), trained
     )

@@ -195,9 +195,8 @@ def test_average_command(run_dir, command):
     assert status == 0
     assert "Averaged steps 1, 2" in out
     run = Run(run_dir)
-    from transformer.systems.parameters import model_shapes
 
-    like = model_shapes(run.config)
+    like = run.shapes
     table = {
         checkpoint: np.asarray(
             run.checkpoints.variables(checkpoint, like)["params"]["source_embedding"]["table"]

@@ -8,18 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from configs import CONFIGS
+from of_a_config import check_config, decided_for, job_of
 from small_run import changed, quiet, same, small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError, train
 from transformer.config import as_decided
 from transformer.config.methods import RewardConfig
-from transformer.systems.checks import check_system, decided_for
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.presets import PRESETS
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.training.plan.jobs import prepared
 
 FLOAT32_ONLY, PACKS = {"recurrent", "fast-autoregressive"}, {"transformer"}
 
@@ -30,7 +29,7 @@ def preset_of(system: str) -> Config:
 
 def decided(config: Config, platform: str) -> tuple[str, str]:
     config = decided_for(config, platform)
-    check_system(config)
+    check_config(config)
     return config.model.dtype, config.data.batching
 
 
@@ -88,7 +87,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, mon
     config = small_config(tmp_path)
 
     def train_on(platform, given, name):
-        monkeypatch.setattr("transformer.training.loop.train.platform", lambda: platform)
+        monkeypatch.setattr("transformer.training.loop.resolved.platform", lambda: platform)
         train(given, tmp_path / name, watch=quiet())
 
     train_on("gpu", changed(config, steps=4), "moved")
@@ -116,7 +115,7 @@ def test_a_preset_of_another_system_is_left_open():
 @pytest.mark.parametrize("system", mostly_slow(sorted(REGISTRY.keys() - FLOAT32_ONLY), ["transformer"]))
 def test_bfloat16_changes_only_the_precision_of_products(system):
     """Outputs are near those in float32; parameters, sums and gradients are float32."""
-    config, _ = prepared(preset_of(system))
+    config = job_of(preset_of(system)).config
     example, outputs, random = find_system(system).task.example(config), {}, np.random.default_rng(0)
     example = jax.tree.map(
         lambda x: jnp.asarray(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from configs import CONFIGS
+from of_a_config import declared_parameters, model_shapes
 from toy_sentences import SOURCE, TARGET
 
 from transformer import (
@@ -20,7 +21,6 @@ from transformer import (
 )
 from transformer.config import CorpusConfig
 from transformer.interop.marian import config_to_marian
-from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.translator.lengths import within_positions
 

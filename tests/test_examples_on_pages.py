@@ -6,9 +6,9 @@ from pathlib import Path
 
 import jax
 import pytest
+from of_a_config import model_shapes
 
 from transformer.data.sources import built_in
-from transformer.systems.parameters import model_shapes
 from transformer.systems.presets import PRESETS
 from transformer.tasks.translation import Translation
 from transformer.training.loop.evaluator import _of_various_lengths

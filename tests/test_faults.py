@@ -29,7 +29,6 @@ from transformer.config.locations import as_options, locations
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
-from transformer.systems.parameters import model_shapes
 from transformer.training.loop.train import train
 
 
@@ -88,7 +87,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(config, tm
         train(wild, tmp_path / "run", watch=quiet())
     run = Run(tmp_path / "run")
     for step in run.checkpoints.steps():
-        leaves = jax.tree.leaves(run.checkpoints.variables(step, model_shapes(run.config)))
+        leaves = jax.tree.leaves(run.variables(step))
         assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
@@ -279,7 +278,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path) -> None:
     print(f"killed {kills} times, at checkpoints {reached}")
     assert kills >= 10  # a fast machine may finish before the fiftieth
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
-    shapes = model_shapes(whole.config)
+    shapes = whole.shapes
     for ours, theirs in zip(
         *(jax.tree.leaves(run.checkpoints.variables(400, shapes)) for run in (whole, killed)), strict=True
     ):
@@ -308,9 +307,7 @@ def test_interrupted_at_fifty_random_moments_on_a_terminal(tmp_path: Path) -> No
         assert "Traceback" not in said
         run = Run(tmp_path / "run")
         reached.append(run.checkpoints.steps()[-1])
-        assert np.isfinite(
-            jax.tree.leaves(run.checkpoints.variables("last", model_shapes(run.config)))[0]
-        ).all()
+        assert np.isfinite(jax.tree.leaves(run.variables("last"))[0]).all()
         if "step " in said:
             assert reached[-1] > reached[-2], said
     print(f"interrupted {INTERRUPTS} times, at steps {reached}")

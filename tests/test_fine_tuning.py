@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from of_a_config import model_shapes
 from small_run import small_config
 from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM
@@ -31,7 +32,6 @@ from transformer.config import EncoderConfig
 from transformer.interop.folders import import_marian
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.parameters import model_shapes
 from transformer.systems.registry import REGISTRY, Registered
 from transformer.systems.variants import as_option
 
@@ -76,7 +76,7 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
         tmp_path,
         watch=quiet(),
     )
-    begun, shapes = Run(tmp_path), model_shapes(parent.config)
+    begun, shapes = Run(tmp_path), parent.shapes
     assert_same(begun.checkpoints.variables("last", shapes), parent.checkpoints.variables("best", shapes))
     assert begun.task.content() == parent.task.content()
 

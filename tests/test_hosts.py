@@ -25,7 +25,6 @@ from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST, lost_processes
-from transformer.systems.parameters import model_shapes
 from transformer.training.loop.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -109,7 +108,7 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
     assert "Trained" in log_of(tmp_path, 0)
     assert "Trained" not in log_of(tmp_path, 1)
     one, two = Run(tmp_path / "one"), Run(tmp_path / "run")
-    shapes = model_shapes(one.config)
+    shapes = one.shapes
     weights = (jax.tree.leaves(run.checkpoints.variables(12, shapes)) for run in (one, two))
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
@@ -132,7 +131,7 @@ def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> 
     assert f"Resuming {where} from step 8" in log_of(tmp_path, 0)
     one, two = Run(tmp_path / "one"), Run(where)
     assert one.checkpoints.steps() == two.checkpoints.steps()
-    shapes = model_shapes(one.config)
+    shapes = one.shapes
     weights = (jax.tree.leaves(run.checkpoints.variables(12, shapes)) for run in (one, two))
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)

@@ -15,7 +15,7 @@ from transformer.config.languages import language_of
 from transformer.interop.folders import import_marian
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
-from transformer.training.loop.train import _existing
+from transformer.training.loop.resolved import resolve
 from transformer.translator.distill import suffixes
 
 MARIAN = Path(__file__).parent / "data" / "marian"
@@ -111,7 +111,8 @@ def test_a_run_of_an_earlier_version_resumes_with_its_command(config, finished, 
     del values["training"]["error_rate"]
     (run / "config.json").write_text(json.dumps(values))
     assert config.training.bleu_tokenize is None
-    found = _existing(run, config)
+    found = resolve(config, run).run
+    assert found
     assert text_data(found.config).direction == "en to de"
     assert "en to de" in Logged(run).summary()["training pairs"]
     assert not {name for name, *_ in Logged(run).changed()[1]} & {
@@ -123,4 +124,4 @@ def test_a_run_of_an_earlier_version_resumes_with_its_command(config, finished, 
         {"training": dataclasses.replace(config.training, bleu_tokenize="zh")},
     ):
         with pytest.raises(UserError, match="was made with other options: .*(-> fr|-> zh)"):
-            _existing(run, dataclasses.replace(config, **change))
+            resolve(dataclasses.replace(config, **change), run)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from compiled import apply
 from configs import CONFIGS
+from of_a_config import check_config, objective_of
 from reference_search import random_variables
 from tiers import combinations
 
@@ -21,9 +22,9 @@ from transformer.systems.nonautoregressive.options import NonAutoregressiveConfi
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.translation import Translation
+from transformer.training.loop.checks import check_types
 from transformer.training.methods import rdrop, scheduled
 from transformer.training.methods.guidance import off_diagonal
-from transformer.training.methods.registry import check_methods, objective_of
 from transformer.training.methods.scheduled import share_of_target
 from transformer.training.objective import TranslationObjective
 from transformer.training.slices import SLICE
@@ -343,15 +344,20 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_pat
 def test_all_presets_go_together():
     for config in CONFIGS.values():
         if not getattr(config.model, "untaught", ""):
-            check_methods(config)
+            check_config(config, but=(check_types,))
 
 
 @pytest.mark.parametrize("system", MODELS)
 def test_the_attention_of_every_system_can_be_chosen(system):
     model = {"attention": "additive"} if system == "recurrent" else {}
-    check_methods(config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(1,), heads=(1,))))
+    check_config(
+        config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(1,), heads=(1,))),
+        but=(check_types,),
+    )
     with pytest.raises(UserError, match="--guidance.layers 9: there are"):
-        check_methods(config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(9,))))
+        check_config(
+            config_of(system, model, guidance=GuidanceConfig(weight=1.0, layers=(9,))), but=(check_types,)
+        )
 
 
 def test_weights_have_a_limit():

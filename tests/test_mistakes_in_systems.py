@@ -37,7 +37,7 @@ from transformer.tasks.metrics.scores import Metric
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
-from transformer.training.loop.checks import check_task
+from transformer.training.loop.checks import OF_CORPUS
 from transformer.training.loop.evaluator import Evaluator
 from transformer.training.loop.signals import StopRequest
 from transformer.training.loop.train import open_corpus_shown
@@ -62,7 +62,9 @@ WHOLE = corpus_of(train=RECORDS, validation=RECORDS)
 
 
 def check(task: Waves, corpus: Corpus = WHOLE, system: System = SYSTEM) -> None:
-    check_task(dataclasses.replace(CONFIG, system="toy"), system, task, corpus)
+    task.config = replace(getattr(task, "config", CONFIG), system="toy")
+    for check in OF_CORPUS:
+        check(system, task, corpus)
 
 
 def one(**changes: Any) -> list[dict[str, Any]]:
@@ -247,13 +249,13 @@ def system_with(**changes: Any) -> System:
 def test_targets_have_ids_that_the_model_can_predict(size: int, refused: bool) -> None:
     task = task_with(examples=each(one(target=[5, 2])))
     task.fields = {**task.fields, "target": Field(shape=(2,), padded=False)}
-    config = replace(CONFIG, system="toy", model=replace(CONFIG.model, vocab_size=size))
+    task.config = replace(task.config, model=replace(CONFIG.model, vocab_size=size))
     with (
         pytest.raises(UserError, match="target has the id 5, and the vocabulary those from 0 to 4")
         if refused
         else contextlib.nullcontext()
     ):
-        check_task(config, SYSTEM, task, WHOLE)
+        check(task)
 
 
 def test_a_corpus_is_what_opening_one_returns() -> None:
@@ -333,10 +335,10 @@ def test_mistakes_that_a_model_shows(
     monkeypatch.setitem(REGISTRY, "toy", Registered(Options(), system))
     for shapes in (declared_parameters, model_shapes):
         with pytest.raises(UserError, match=message):
-            shapes(config)
+            shapes(system, config)
     monkeypatch.setattr("transformer.systems.mistakes.is_from_outside", lambda name: False)
     with pytest.raises((TypeError, IndexError)):  # a fault of this package has its traceback
-        model_shapes(config)
+        model_shapes(system, config)
 
 
 def test_a_batch_that_the_model_was_not_initialised_for(monkeypatch: pytest.MonkeyPatch) -> None:

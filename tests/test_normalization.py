@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from of_a_config import check_config, objective_of
 from tiers import mostly_slow
 from toy_batches import WORDS, a_batch
 
@@ -16,9 +17,7 @@ from transformer.model import normalization
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.normalization import BatchNorm, PowerNorm
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
-from transformer.systems.checks import check_system
 from transformer.tasks.translation import Translation
-from transformer.training.methods.registry import objective_of
 from transformer.training.objective import translation_objective
 from transformer.training.step import init_state, make_train_step
 
@@ -217,10 +216,10 @@ def test_an_objective_without_the_sums_of_its_pass_is_refused(kind):
 
 def test_batch_normalisation_refuses_slices():
     config = Config(model=dataclasses.replace(CONFIG, normalization="batch"))
-    check_system(config)
+    check_config(config)
     slices = dataclasses.replace(config.training, accumulate=2)
     with pytest.raises(UserError, match="needs the statistics of the whole batch"):
-        check_system(dataclasses.replace(config, training=slices))
+        check_config(dataclasses.replace(config, training=slices))
 
 
 @pytest.mark.parametrize(
@@ -231,4 +230,4 @@ def test_what_reads_one_sentence_refuses_packed_rows(model):
     packed = dataclasses.replace(config.data, batching="packed")
     ((name, value),) = model.items()
     with pytest.raises(UserError, match=f"{name.replace('_', '-')} {value} reads one sentence per row"):
-        check_system(dataclasses.replace(config, data=packed))
+        check_config(dataclasses.replace(config, data=packed))

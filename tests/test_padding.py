@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from of_a_config import model_shapes, objective_of
 from systems_on_a_mesh import config_of
 from tiers import mostly_slow
 from untrained_teacher import untrained_teacher
@@ -16,9 +17,7 @@ from transformer import Config, Context, TrainState, make_train_step
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
 from transformer.config.model import StackConfig
 from transformer.model.normalization import NORMALIZATIONS
-from transformer.systems.parameters import model_shapes
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.training.methods.registry import objective_of
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from configs import CONFIGS
+from of_a_config import job_of, model_shapes
 from tiers import mostly_slow
 
 from transformer.cli.plan import rows
 from transformer.cli.train import train_main
 from transformer.config import MeshConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.parameters import model_shapes
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.training.plan.costs import estimate, flops_of
@@ -152,7 +152,8 @@ def test_flops_of_the_base_model():
     size = sum(x.size for x in jax.tree.leaves(model_shapes(config)["params"]))
     attention = 3 * 18 * 2 * 2 * 1280 * 128 * 512
     expected = 6 * 1280 * size + attention
-    assert training_flops(config, None) == pytest.approx(
+    job = job_of(config)
+    assert training_flops(job, job.objective(lambda path: None)) == pytest.approx(
         expected, rel=0.01
     )  # biases and norms are no products
 

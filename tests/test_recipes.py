@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from configs import CONFIGS
+from of_a_config import check_config
 
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.train_arguments import parse_train
-from transformer.systems.checks import check_system
 from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system
 
@@ -32,7 +32,7 @@ def test_commands_parse_and_presets_build(card):
         if program == "train.py":
             line = TrainLine.of(arguments)
             config = parse_train(line, variant(preset(line.preset), *line.variants)).config
-            check_system(config)
+            check_config(config)
             find_system(config.system).model(config.model)
             trained += 1
         elif program == "decode.py":
@@ -49,4 +49,4 @@ def test_there_is_a_card_for_each_and_all_are_listed():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_preset_can_be_built(name):
-    check_system(CONFIGS[name])
+    check_config(CONFIGS[name])

@@ -225,11 +225,10 @@ def test_a_run_at_a_link_is_followed_and_a_pipe_is_not_read(machine, decoder, tm
 
 
 def test_average_and_report(config, machine, store) -> None:
-    from transformer.systems.parameters import model_shapes
 
     train(config, RUN, watch=quiet())
     run = Run(RUN)
-    average = run.checkpoints.averaged(None, model_shapes(run.config))
+    average = run.checkpoints.averaged(None, run.shapes)
     run.checkpoints.store_average(average)
     store.rm("/bucket/run/report.html")
     assert display_path(write_report(RUN)) == f"{RUN}/report.html"

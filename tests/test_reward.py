@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 import sacrebleu
+from of_a_config import objective_of
 from reference_search import random_variables
 from test_methods import BATCH, TRAINING, config_of, no_teacher
 from tiers import mostly_slow
@@ -17,7 +18,6 @@ from tiers import mostly_slow
 from transformer import PRESETS, Context, SpecialIds, UserError
 from transformer.config.methods import RewardConfig
 from transformer.systems.registry import find_system
-from transformer.training.methods.registry import objective_of
 from transformer.training.methods.rewards import reward_of
 
 EOS = 2

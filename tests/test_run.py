@@ -28,7 +28,6 @@ from transformer.config import differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.ranking import scores_of
 from transformer.runtime.errors import Stopped, UserError
-from transformer.systems.parameters import model_shapes
 from transformer.training.loop import evaluator, loop, signals
 from transformer.training.loop.train import train
 
@@ -276,7 +275,7 @@ def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
 
 def test_average_is_the_mean(finished):
     run = Run(finished)
-    like = model_shapes(run.config)
+    like = run.shapes
     steps = run.checkpoints.steps()[-2:]
     each = [jax.tree.leaves(run.checkpoints.variables(step, like)) for step in steps]
     mean = jax.tree.leaves(run.checkpoints.averaged(steps, like))

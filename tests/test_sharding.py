@@ -22,6 +22,7 @@ import pytest
 from configs import CONFIGS
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
+from of_a_config import declared_parameters, model_shapes
 from run_command import on_devices
 from small_run import small_config
 
@@ -29,7 +30,6 @@ from transformer import Config, Run, TransformerConfig, UserError
 from transformer.config import MeshConfig, TrainingConfig
 from transformer.model.sharding import AXES, Shards, check_rows, layout_of
 from transformer.runs.config_json import to_json
-from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import REGISTRY
 
 REPLICAS = (1, 1)
@@ -170,7 +170,7 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
     assert [r["weight"] for r in one] == [r["weight"] for r in several]  # the same batches
     np.testing.assert_allclose([r["loss"] for r in one], [r["loss"] for r in several], rtol=1e-5)
     runs = (Run(tmp_path / name) for name in ("one", "several"))
-    weights = (jax.tree.leaves(run.checkpoints.variables(16, model_shapes(run.config))) for run in runs)
+    weights = (jax.tree.leaves(run.variables(16)) for run in runs)
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 

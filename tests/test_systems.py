@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import apply, init
+from of_a_config import model_shapes
 from run_command import on_devices
 from small_run import WORDS, interrupted, small_config
 from small_translator import small_translator
@@ -32,7 +33,6 @@ from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,
     NonAutoregressiveDecodingConfig,
 )
-from transformer.systems.parameters import model_shapes
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
 from transformer.training.loop.train import train
@@ -125,9 +125,7 @@ def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
 
 def leaves(path: Path) -> list[np.ndarray]:
     run = Run(path)
-    return [
-        np.asarray(x) for x in jax.tree.leaves(run.checkpoints.variables("last", model_shapes(run.config)))
-    ]
+    return [np.asarray(x) for x in jax.tree.leaves(run.variables("last"))]
 
 
 def resumed(config: Config, run_dir: Path) -> None:
@@ -188,8 +186,8 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
     still = dataclasses.replace(config.training, init_from=teacher, steps=1, evaluate_every=1)
     optimizer = dataclasses.replace(config.optimizer, peak=0.0)
     run = Run(train(dataclasses.replace(config, training=still, optimizer=optimizer), tmp_path, watch=quiet))
-    above = run.checkpoints.variables("last", model_shapes(run.config))["params"]
-    below = Run(teacher).checkpoints.variables("best", model_shapes(Run(teacher).config))["params"]
+    above = run.variables("last")["params"]
+    below = Run(teacher).variables("best")["params"]
     assert set(above) - set(below) == {"length"}
     for name in below:
         jax.tree.map(np.testing.assert_array_equal, above[name], below[name])

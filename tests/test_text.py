@@ -168,7 +168,8 @@ def test_vocabularies_do_not_learn_from_such_lines(kind: str) -> None:
 
 def test_a_validation_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
     def check(task: Any, *records: Any) -> None:
-        check_filled(task, Corpus("toy", {"validation": Listed(records)}, tmp_path))
+        corpus = Corpus("toy", {"validation": Listed(records)}, tmp_path)
+        check_filled(find_system("transformer"), task, corpus)
 
     pairs, text = small_translator().task, language_task(StreamConfig())
     check(pairs, *[("a", "\u200b")] * 150, ("", "b"), ("\0", ""))

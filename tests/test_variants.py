@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from configs import CONFIGS, VARIED
+from of_a_config import check_config, decided_for
 
 from transformer import PRESETS, VARIANTS, Config, Options, Preset, UserError, Variant, register, variant
 from transformer.cli.command_line import TrainLine
@@ -16,7 +17,6 @@ from transformer.config import changed, differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report.logged import Logged
 from transformer.systems import presets
-from transformer.systems.checks import check_system, decided_for
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.transformer.variants import TABLE_3
 
@@ -121,7 +121,7 @@ def test_variants_that_change_the_same_option_are_refused() -> None:
 def test_a_variant_of_another_system_need_not_pack() -> None:
     assert PRESETS["quickstart"].data.batching == "packed"
     for name in ("at", "fat", "masked"):
-        check_system(decided_for(variant(PRESETS["quickstart"], name), "cpu"))
+        check_config(decided_for(variant(PRESETS["quickstart"], name), "cpu"))
 
 
 def test_the_command_line_changes_a_variant() -> None:

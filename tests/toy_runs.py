@@ -21,7 +21,6 @@ from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
-from transformer.systems.parameters import model_shapes
 from transformer.training.loop.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
@@ -120,7 +119,7 @@ RECORDINGS = {
 def variables(run_dir: Path) -> dict[str, np.ndarray]:
     """Everything that the last checkpoint has for decoding."""
     run = Run(run_dir)
-    leaves = jax.tree_util.tree_leaves_with_path(run.checkpoints.variables("last", model_shapes(run.config)))
+    leaves = jax.tree_util.tree_leaves_with_path(run.variables("last"))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 

@@ -90,7 +90,7 @@ def measured(run: Run) -> Json:
     memories = MEMORIES if model.is_relative else (0,)
     curve = [(each["step"], each["bits_per_character"]) for each in run.log.records("evaluation")]
     return {
-        "parameters": sum(x.size for x in jax.tree.leaves(model_shapes(run.config)["params"])),
+        "parameters": sum(x.size for x in jax.tree.leaves(run.shapes["params"])),
         "bits": {str(memory): bits(run, memory) for memory in memories},
         "block": loss_of_blocks(run),
         "curve": curve,
@@ -101,7 +101,7 @@ def bits(run: Run, memory: int) -> float:
     """Bits per character of the held-out text, read by segments with a memory."""
     config = replace(run.config, model=replace(run.config.model, evaluation_memory=memory))  # type: ignore[call-arg]
     system, task = find_system(config.system), type(run.task).load(config, run.path)
-    variables = run.checkpoints.variables("best", model_shapes(config))
+    variables = run.checkpoints.variables("best", model_shapes(system, config))
     objective = system.objective(config, lambda path: None)
     step = jax.jit(make_eval_step(system.model(config.model), objective))
     records = task.open_corpus(config).splits["validation"]

@@ -77,15 +77,17 @@ PEERS = {
 
 def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
     """A preset with such a batch, as it is trained on a GPU."""
-    from transformer.systems.checks import decided_for
+    from transformer.systems.decided import decided_for
     from transformer.systems.presets import PRESETS
+    from transformer.systems.registry import find_system
 
     config = PRESETS[preset]
     data, network = replace(config.data, **BATCHES[batch]), config.model
     if quick:
         data = replace(data, vocab_size=300, batch_tokens=4 * data.max_length)
         network = replace(network, **decoding.QUICK)
-    return decided_for(replace(config, data=data, model=network), "gpu")
+    config = replace(config, data=data, model=network)
+    return decided_for(find_system(config.system), config, "gpu")
 
 
 def planned(preset: str, batch: str, given: Namespace) -> Result:
@@ -103,7 +105,8 @@ def planned(preset: str, batch: str, given: Namespace) -> Result:
 def trained(preset: str, batch: str, given: Namespace) -> Result:
     """Updates, timed; first the networks must agree on the loss of the batch."""
     from benchmarks.speed.training import case_of, check_losses, packed_contestants
-    from transformer.training.plan.jobs import training_flops
+    from transformer.systems.registry import find_system
+    from transformer.training.plan.jobs import Job, training_flops
 
     config = config_of(preset, batch, given.quick)
     where = {"device": "cpu" if given.quick else "gpu", "updates": 2 if given.quick else UPDATES}
@@ -113,7 +116,8 @@ def trained(preset: str, batch: str, given: Namespace) -> Result:
         check_losses(case)
     found = side_by_side(contestants, given.rounds)
     programs = [program(each) | {"memory": each.memory} for each in found]
-    flops = training_flops(config, lambda path: None)
+    job = Job.of(find_system(config.system), config)
+    flops = training_flops(job, job.objective(lambda path: None))
     return {"updates": case.updates, "tokens": case.tokens, "flops": flops, "programs": programs}
 
 

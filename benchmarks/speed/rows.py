@@ -56,7 +56,7 @@ def ours(count: int, int8: bool, changes: dict[str, Any], size: int) -> Callable
     keep_programs()
     made = translator(changes, size)
     if int8:
-        summed = {path: each.summed for path, each in declared_parameters(made.config).items()}
+        summed = {path: each.summed for path, each in declared_parameters(made.system, made.config).items()}
         made = Translator(made.config, in_int8(made.variables, summed), made.tokenizers)
     sources = sentences(count, size)
     return lambda: [list(several[0].tokens) for several in made.search(sources, n_best=1)]

@@ -79,10 +79,11 @@ def case_of(name: str, config: "Config", length: int = 32, **more: Any) -> Case:
       config: with precision and batching decided.
       length: of a sentence in a packed row. It must divide the longest bucket.
     """
-    from transformer.training.plan.jobs import prepared
+    from transformer.systems.registry import find_system
+    from transformer.training.plan.jobs import Job
 
-    config, task = prepared(config)
-    batching, m = task.batching(), config.model
+    job = Job.of(find_system(config.system), config)
+    batching, m = job.task.batching(), job.config.model
     longest = batching.buckets[-1]
     return Case(
         name,

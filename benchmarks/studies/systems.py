@@ -27,7 +27,6 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
 from benchmarks.runs import once, test_set, text_files
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train, variant
-from transformer.systems.parameters import model_shapes
 from transformer.tasks.metrics.scores import bleu
 from transformer.translator.distill import distill
 from transformer.translator.rescoring import rescored
@@ -194,7 +193,7 @@ def _timed(way: Way, asked: list[list[str]], rows: int, rounds: int) -> tuple[li
 
 
 def _size(run_dir: Path) -> int:
-    return sum(x.size for x in jax.tree.leaves(model_shapes(Run(run_dir).config)))
+    return sum(x.size for x in jax.tree.leaves(Run(run_dir).shapes))
 
 
 def main(arguments: list[str] | None = None) -> None:

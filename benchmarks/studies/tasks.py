@@ -27,7 +27,6 @@ from transformer.config import text_data
 from transformer.data.sources.spelling import spelled
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.systems.parameters import model_shapes
 from transformer.training.methods.guidance import off_diagonal
 
 SOLVED = 99.0  # BLEU of validation lines
@@ -132,7 +131,7 @@ def trained(path: Path, task: str, config: Config) -> Json:
     seconds, run = time.monotonic() - start, Run(path)
     translator, lines = Translator.load(path, "last"), test_set(path)
     found: Json = {
-        "parameters": sum(x.size for x in jax.tree.leaves(model_shapes(run.config))),
+        "parameters": sum(x.size for x in jax.tree.leaves(run.shapes)),
         "updates": run.config.training.steps,
         "minutes": seconds / 60,
         "exact": exact(translator, lines),

@@ -26,7 +26,7 @@ def updates(config: Config, repeat: bool = False) -> Iterator[tuple[TrainState, 
     task = system.task.create(config, corpus)
     config = task.config
     model, optimizer = system.model(config.model), make_optimizer(config)
-    objective, layout = objective_of(config, Translator.load, task.spell), Replicas()
+    objective, layout = objective_of(system, config, Translator.load, task.spell), Replicas()
     state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example(config)))
     one_update = configured_step(config.training, model, objective, optimizer, layout.gather)
     step = layout.compile_step(one_update, donate_state=True)

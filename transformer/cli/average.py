@@ -35,7 +35,6 @@ def _average(command_line: list[str]) -> None:
         raise UserError("--last must be at least 1, and excludes --steps")
 
     from transformer.runs.run import Run
-    from transformer.systems.parameters import model_shapes
 
     run = Run(arguments.run_dir)
     if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
@@ -43,6 +42,6 @@ def _average(command_line: list[str]) -> None:
         raise UserError(f"--last {arguments.last}: {run.name} has {available}")
     last = arguments.last or run.config.training.keep_last
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
-    checkpoint = run.checkpoints.store_average(run.checkpoints.averaged(steps, model_shapes(run.config)))
+    checkpoint = run.checkpoints.store_average(run.checkpoints.averaged(steps, run.shapes))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     print("Try:", command("decode", run.name, "--checkpoint", "average"))

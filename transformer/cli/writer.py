@@ -15,7 +15,6 @@ from transformer.data.corpus import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, parse_object
-from transformer.systems.registry import find_system
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
@@ -160,10 +159,10 @@ def writer_of(run_dir: Path) -> type[Writer]:
     Raises:
       UserError: it is not for the command line.
     """
-    system = Run(run_dir).config.system
-    task = find_system(system).task
+    run = Run(run_dir)
+    task = run.system.task
     if not issubclass(task, Lines):
-        raise UserError(f"{run_dir}: system {system} does not read lines of text")
+        raise UserError(f"{run_dir}: system {run.config.system} does not read lines of text")
     writer: type[Writer] = importlib.import_module(task.writer).WRITER
     return writer
 

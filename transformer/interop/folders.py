@@ -125,7 +125,6 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     Raises:
       UserError: Marian does not support the model or its vocabulary; the folder exists.
     """
-    from transformer.systems.parameters import model_shapes
     from transformer.translator.translator import translation_of
 
     run = Run(run_dir)
@@ -147,7 +146,7 @@ def export_marian(run_dir: Path | str, folder: Path | str, checkpoint: str | int
     search = run.config.decoding
     phrases = [phrase for text in search.forbidden for phrase in translation_of(run).phrases(text)]
     generation = ids | search_to_marian(search, numbers, phrases, size - 1, POSITIONS)
-    params = run.checkpoints.variables(checkpoint, model_shapes(run.config))["params"]
+    params = run.variables(checkpoint)["params"]
     tensors = params_to_marian(params, config, orders, POSITIONS)  # type: ignore[arg-type]
 
     separate = config.share_embeddings != "all"

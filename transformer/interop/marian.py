@@ -20,11 +20,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, SpecialIds, TransformerConfig
-from transformer.model.parameters import Declared, Params
+from transformer.model.parameters import Declarations, Declared, Params
 from transformer.model.positions import sinusoids
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.parameters import declared_parameters
+from transformer.systems.registry import find_system
 
 Tensors = dict[str, np.ndarray]
 Path = tuple[str, ...]  # of a parameter here
@@ -138,11 +139,16 @@ def params_from_marian(config: TransformerConfig, read: Callable[[str], np.ndarr
         x = (x.T if _transposed(name) else x).reshape(shape)
         return x.copy() if axis is None else np.take(x, order, axis)
 
-    declared = declared_parameters(Config(model=config))
+    declared = _declared(config)
     params = unflatten_dict({path: convert(path, parameter) for path, parameter in declared.items()})
     if (positions := read(POSITIONS)) is not None:
         _take_back_start(params, config, positions)
     return params
+
+
+def _declared(config: TransformerConfig) -> Declarations:
+    whole = Config(model=config)
+    return declared_parameters(find_system(whole.system), whole)
 
 
 def _take_back_start(params: Params, config: TransformerConfig, positions: np.ndarray) -> None:
@@ -227,7 +233,7 @@ def params_to_marian(
     tensors: Tensors = {}
 
     arrays = flatten_dict(params)
-    for path, parameter in declared_parameters(Config(model=full)).items():
+    for path, parameter in _declared(full).items():
         names, axis = _counterpart(path, parameter)
         name = names[-1] if names == _TABLES["source_embedding"] and not _shared(config) else names[0]
         # biases that this model lacks are zero

@@ -29,7 +29,9 @@ from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, check_name, forbid_links, read_text, write_whole
+from transformer.systems.parameters import model_shapes
 from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.task import Task
 
 
@@ -156,6 +158,15 @@ class Run:
             )
 
     @functools.cached_property
+    def system(self) -> System:
+        """The system of its config.
+
+        Raises:
+          UserError: the package that brings it is not installed.
+        """
+        return find_system(self.config.system)
+
+    @functools.cached_property
     def task(self) -> Task:
         """The task, with what it learned from the corpus.
 
@@ -163,7 +174,24 @@ class Run:
           UserError: a file is missing or damaged.
         """
         with self.store.named():
-            return find_system(self.config.system).task.load(self.config, self.path)
+            return self.system.task.load(self.config, self.path)
+
+    @functools.cached_property
+    def shapes(self) -> Variables:
+        """The shapes of its model's variables."""
+        return model_shapes(self.system, self.config)
+
+    def variables(self, checkpoint: str | int) -> Variables:
+        """The variables of its model.
+
+        Args:
+          checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
+            step.
+
+        Raises:
+          UserError: the checkpoint is missing or damaged.
+        """
+        return self.checkpoints.variables(checkpoint, self.shapes)
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:

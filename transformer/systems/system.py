@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import numpy as np
 
-from transformer.config import Config
+from transformer.config import Config, DecodingConfig, check_beam
 from transformer.decoding.forced import Attentions
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective
@@ -60,3 +63,15 @@ class System:
         if function is None:
             raise UserError(f"this system {_LACKS[ability]}")
         return function
+
+    def check_search(self, task: DecodingTask, settings: DecodingConfig) -> None:
+        """Raises UserError if it cannot search for the outputs of a task with these options."""
+        if isinstance(self.search, AutoregressiveSearch):
+            check_beam(settings, task.config.model)
+        if getattr(settings, "coverage_penalty", 0):
+            option, name = "--decoding.coverage-penalty", task.config.system
+            if self.alignment is None:
+                raise UserError(f"{option}: {name} has no alignments; leave it out")
+            if not np.issubdtype(task.fields[task.inputs[0]].dtype, np.integer):
+                raise UserError(f"{option}: what {name} reads has no words to cover; leave it out")
+        task.check_search(settings)

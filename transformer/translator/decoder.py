@@ -36,8 +36,7 @@ from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
-from transformer.systems.checks import check_search
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
@@ -118,9 +117,9 @@ class Decoder(Generic[TaskT]):
         refuse_forked()
         keep_programs()
         run = Run(run_dir)
-        variables = run.checkpoints.variables(checkpoint, model_shapes(run.config))
+        variables = run.variables(checkpoint)
         if int8:
-            declared = declared_parameters(run.config)
+            declared = declared_parameters(run.system, run.config)
             variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
         decoder = cls.of_run(run, variables)
         decoder.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
@@ -263,7 +262,7 @@ class Decoder(Generic[TaskT]):
                 f"--n-best {n_best}: must be at least 1 and at most {most}, which this search keeps; see "
                 "--decoding.beam-size, --decoding.samples and --decoding.method"
             )
-        check_search(self.system, self.task, settings)
+        self.system.check_search(self.task, settings)
         return within_positions(settings, self.longest, self.longest_source)
 
     # Inside

@@ -1,46 +1,173 @@
-"""Checks of a system and its corpus before training, so that a mistake in a task is named at once."""
+"""What training asks of a config, of this machine and of a corpus, in order, before anything is written.
 
-from collections.abc import Sequence
+A new check is a function here, and its name in one of the three tuples at the end. What options refuse
+wherever they are made stands in their `__post_init__` (`transformer.config`).
+"""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
 import numpy as np
+from jaxtyping import Array
 
-from transformer.config import Config
+from transformer.config import DataConfig
+from transformer.config.decoding import methods_of
+from transformer.config.methods import check_idle
 from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.model.sharding import check_rows, layout_of
+from transformer.model.statistics import INTERMEDIATES
+from transformer.runtime import extras
 from transformer.runtime.errors import UserError, counted
+from transformer.systems.registry import options_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
+from transformer.training.loop.resolved import Resolved
+from transformer.training.loop.teacher import check_teacher
+from transformer.training.methods.guidance import check_layers_and_heads
+from transformer.training.methods.registry import as_replaceable, replacing
 
 FEW = 100  # records of each split that are checked
 
 
-def check_task(config: Config, system: System, task: Task, corpus: Corpus) -> None:
-    """Checks what a task declares against its first examples.
+# Of a config
 
-    Raises:
-      UserError: a split is missing or empty; the examples are not as declared; there is no score, or no
-        search though the task decodes.
-    """
-    _check_fields(task)
-    for split in ("train", "validation"):
-        if split not in corpus.splits or not len(corpus.splits[split]):
-            raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
-    if next(iter(task.measures()), None) != task.criterion:
-        raise UserError(f"{_name(task)}.measures() must begin with its criterion, {task.criterion.name}")
-    if task.decodes and not system.search:
+
+def check_types(resolved: Resolved) -> None:
+    """Raises UserError if options belong to another system."""
+    config, options = resolved.config, options_of(resolved.config.system)
+    as_declared = (type(config.model), type(config.data)) == (options.model, options.data)
+    if not as_declared or type(config.decoding) not in methods_of(options.decoding).values():
         raise UserError(
-            f"system {config.system} does not decode: give it a search, or set {_name(task)}.decodes = False"
+            f"--system {config.system}: start from one of its presets; these options belong to another system"
         )
-    check_filled(task, corpus)
-    for split, records in corpus.splits.items():
-        few = records.__getitems__(range(min(FEW, len(records))))
-        check_examples(task, few, split)
-        if config.model.output_size and not system.copies:
-            _check_ids(task, few, split, config.model.output_size)
 
 
-def _check_fields(task: Task) -> None:
+def check_tokenizer(resolved: Resolved) -> None:
+    """Raises UserError if words outside the vocabulary are kept for a system that cannot output them."""
+    config = resolved.config
+    if (
+        isinstance(config.data, DataConfig)
+        and config.data.tokenizer == "open-word"
+        and not resolved.system.copies
+    ):
+        raise UserError(
+            f"--data.tokenizer open-word: {config.system} cannot output out-of-vocabulary words; use word"
+        )
+
+
+def check_packing(resolved: Resolved) -> None:
+    """Raises UserError if rows of several sentences are asked for, and something reads only one."""
+    config = resolved.config
+    if config.data.batching != "packed":
+        return
+    if config.model.packing_conflict or not resolved.system.packs:
+        what = config.model.packing_conflict or config.system
+        raise UserError(
+            f"--data.batching packed: {what} reads one sentence per row; use --data.batching buckets"
+        )
+    if config.reward.share:
+        raise UserError(
+            "--reward.share: candidates are searched for rows of one sentence: use --data.batching buckets"
+        )
+
+
+def check_slices(resolved: Resolved) -> None:
+    """Raises UserError if a batch is divided whose statistics the model needs as a whole."""
+    config = resolved.config
+    if config.training.accumulate > 1 and config.model.needs_whole_batch:
+        raise UserError(
+            f"--training.accumulate {config.training.accumulate}: {config.model.needs_whole_batch} needs the "
+            "statistics of the whole batch; leave one of them out"
+        )
+
+
+def check_idle_options(resolved: Resolved) -> None:
+    """Raises UserError if an option is for a method that is off. Older runs may have such options."""
+    if resolved.run is None:
+        check_idle(resolved.config)
+
+
+def check_replacing(resolved: Resolved) -> None:
+    """Raises UserError if several methods replace cross-entropy, or one cannot for this system."""
+    config, system = resolved.config, resolved.system
+    chosen = replacing(config)
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)}: each replaces cross-entropy; leave one of them out")
+    if getattr(config.model, "teacher", None) is None:  # otherwise known when the teacher is loaded
+        own = system.objective(config, lambda path: None)
+        for option in chosen:
+            as_replaceable(own, option, config)
+
+
+def check_predictions(resolved: Resolved) -> None:
+    """Raises UserError if a decoder should read its predictions step by step and cannot."""
+    scheduled = resolved.config.scheduled
+    by_steps = scheduled.share and scheduled.predictions == "steps"
+    if by_steps and not hasattr(resolved.system.model, "decode_own"):
+        raise UserError(
+            f"--scheduled.predictions steps: {resolved.config.system} cannot read its predictions step by "
+            "step, use passes"
+        )
+
+
+def check_candidates(resolved: Resolved) -> None:
+    """Raises UserError if a reward needs candidates, and the system's search gives none to the step."""
+    if resolved.config.reward.share and not isinstance(resolved.system.search, AutoregressiveSearch):
+        system = resolved.config.system
+        raise UserError(f"--reward.share: {system} does not search token by token; leave it out")
+
+
+def check_guidance(resolved: Resolved) -> None:
+    """Raises UserError if there is no attention to guide, or not in the layers and heads that are named."""
+    config, attentions = resolved.config, resolved.system.attentions
+    guidance = config.guidance
+    if not guidance.weight:
+        return
+    if attentions is None:
+        raise UserError(f"--guidance.weight: {config.system} has no attention to a source; leave it out")
+    if not guidance.layers and not guidance.heads:
+        return
+    model = resolved.system.model(config.model)
+
+    def attention(*example: Any) -> Array:
+        variables = model.init(jax.random.key(0), *example)
+        _, sown = model.apply(variables, *example, mutable=[INTERMEDIATES])
+        return attentions(sown[INTERMEDIATES])
+
+    shape = jax.eval_shape(attention, *resolved.system.task.example(config)).shape
+    check_layers_and_heads(guidance, shape)
+
+
+# Of this machine
+
+
+def check_libraries(resolved: Resolved) -> None:
+    """Raises UserError if libraries are missing that are not always installed."""
+    config = resolved.config
+    extras.check_libraries(resolved.system.task.libraries(config), f"system {config.system}")
+
+
+def check_devices(resolved: Resolved) -> None:
+    """Raises UserError if the mesh, or the memory of the rows, cannot be divided over these devices."""
+    config = resolved.config
+    layout = layout_of(config.mesh)
+    carry = jax.eval_shape(lambda: resolved.system.carry(config, False))
+    check_rows(carry, layout.shards, config.training.accumulate)
+
+
+def check_texts(resolved: Resolved) -> None:
+    """Raises UserError if the task refuses the options of its corpus, such as a file that is missing."""
+    resolved.system.task.check(resolved.config)
+
+
+# Of a corpus
+
+
+def check_fields(system: System, task: Task, corpus: Corpus) -> None:
     """Raises UserError if the arrays of an example, or those that decoding has, are not declared."""
     name, fields = _name(task), getattr(task, "fields", None)
     if not fields:
@@ -53,7 +180,25 @@ def _check_fields(task: Task) -> None:
             )
 
 
-def check_filled(task: Task, corpus: Corpus) -> None:
+def check_splits(system: System, task: Task, corpus: Corpus) -> None:
+    """Raises UserError if a split is missing or empty."""
+    for split in ("train", "validation"):
+        if split not in corpus.splits or not len(corpus.splits[split]):
+            raise UserError(f"corpus {corpus.name}: its {split} split is missing or empty")
+
+
+def check_scores(system: System, task: Task, corpus: Corpus) -> None:
+    """Raises UserError if there is no score, or it needs outputs and nothing searches for them."""
+    if next(iter(task.measures()), None) != task.criterion:
+        raise UserError(f"{_name(task)}.measures() must begin with its criterion, {task.criterion.name}")
+    if task.decodes and not system.search:
+        raise UserError(
+            f"system {task.config.system} does not decode: give it a search, or set "
+            f"{_name(task)}.decodes = False"
+        )
+
+
+def check_filled(system: System, task: Task, corpus: Corpus) -> None:
     """Raises UserError if all records of the validation or test split lack something, such as their
     references: no score would mean anything, nor the choice of the best checkpoint."""
     for split in corpus.splits:
@@ -76,12 +221,18 @@ def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
     )
 
 
-def check_examples(task: Task, records: Sequence[Record], split: str) -> None:
-    """Checks the arrays that a task makes of records.
+def check_examples(system: System, task: Task, corpus: Corpus) -> None:
+    """Raises UserError if the first examples of a split are not as the task's fields declare, are longer than
+    the last bucket, or have ids that the model cannot predict."""
+    size = task.config.model.output_size
+    for split, records in corpus.splits.items():
+        few = records.__getitems__(range(min(FEW, len(records))))
+        _check_arrays(task, few, split)
+        if size and not system.copies:
+            _check_ids(task, few, split, size)
 
-    Raises:
-      UserError: they are not as its fields declare, or longer than the last bucket.
-    """
+
+def _check_arrays(task: Task, records: Sequence[Record], split: str) -> None:
     where = f"{_name(task)}.examples, {split} split"
     longest = task.batching().buckets[-1]
     examples = task.examples(records, truncate=True)
@@ -118,5 +269,41 @@ def _check_ids(task: Task, records: Sequence[Record], split: str, size: int) -> 
         )
 
 
+def check_search(system: System, task: Task, corpus: Corpus) -> None:
+    """Raises UserError if the search that evaluates cannot have such options."""
+    if isinstance(task, DecodingTask):
+        system.check_search(task, task.config.decoding)
+
+
 def _name(task: Task) -> str:
     return type(task).__name__
+
+
+OF_CONFIG: tuple[Callable[[Resolved], None], ...] = (
+    check_types,  # first: the others read the options that the system declares
+    check_tokenizer,
+    check_packing,
+    check_slices,
+    check_idle_options,
+    check_replacing,
+    check_predictions,
+    check_candidates,
+    check_guidance,
+)
+"""Whether its parts go together, wherever it trains: `--plan` asks for this too."""
+OF_MACHINE: tuple[Callable[[Resolved], None], ...] = (
+    check_libraries,
+    check_devices,
+    check_texts,
+    check_teacher,
+)
+"""Whether it can train here."""
+OF_CORPUS: tuple[Callable[[System, Task, Corpus], None], ...] = (
+    check_fields,  # first: the others make examples
+    check_splits,
+    check_scores,
+    check_filled,
+    check_examples,
+    check_search,
+)
+"""Whether corpus and task are as the task declares, so that a mistake in either is named at once."""

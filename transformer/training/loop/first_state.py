@@ -9,7 +9,6 @@ import optax
 
 from transformer.config import Config
 from transformer.runs.run import Run
-from transformer.systems.parameters import model_shapes
 from transformer.systems.system import System
 from transformer.training.step import TrainState, init_state
 
@@ -52,4 +51,4 @@ def first_state(
         return state
     if parent is None and t.init_from:  # stopped before its first checkpoint
         parent = Run(t.init_from)
-    return initial(parent.checkpoints.variables("best", model_shapes(parent.config)) if parent else {})
+    return initial(parent.variables("best") if parent else {})

@@ -3,22 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import find_system
-from transformer.systems.system import System
 from transformer.tasks.task import Task
+from transformer.training.loop.resolved import Resolved
 from transformer.translator.decoder import Decoder
 
 
-def check_teacher(config: Config, system: System) -> None:
+def check_teacher(resolved: Resolved) -> None:
     """Raises UserError if --model.teacher is missing, or no trained run with the same task."""
+    config = resolved.config
     if missing := getattr(config.model, "untaught", ""):
         raise UserError(missing)
     if path := getattr(config.model, "teacher", None):
         run: Run = _named(path, Run)
-        if find_system(run.config.system).task is not system.task:
+        if run.system.task is not resolved.system.task:
             raise UserError(f"--model.teacher {path}: {config.system} cannot learn from {run.config.system}")
         _named(path, lambda _: run.checkpoints.best())
 

@@ -22,7 +22,6 @@ from transformer.decoding.steps import Strategy, search_all
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.products import logits
-from transformer.runtime.errors import UserError
 from transformer.training.methods.rewards import Spell, reward_of
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
 from transformer.training.slices import in_slices
@@ -42,19 +41,11 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell, 
       config: of the run.
       plain: cross-entropy.
       spell: the text of output ids, for rewards of text.
-      search: of the system, an `AutoregressiveSearch`, which limits the candidates.
-
-    Raises:
-      UserError: rows have several sentences, or the search is another one.
+      search: of the system, which limits the candidates.
     """
-    if not isinstance(search, AutoregressiveSearch):
-        raise UserError(f"--reward.share: {config.system} does not search token by token; leave it out")
+    assert isinstance(search, AutoregressiveSearch)
     options = config.reward
     settings = replace(config.decoding, extra_length=options.extra_length, max_length=None)
-    if getattr(config.data, "batching", "") == "packed":
-        raise UserError(
-            "--reward.share: candidates are searched for rows of one sentence: use --data.batching buckets"
-        )
     reward = reward_of(options.reward, config.model.special, spell, config.training.bleu_tokenize or "13a")
 
     def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:

@@ -37,27 +37,37 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
       request: the machine as `machine`, the config as JSON in `config`, and "step" or "search" as `what`.
     """
     from transformer.runs.config_json import from_json
-    from transformer.systems.checks import decided_for, packs
-    from transformer.training.plan.jobs import lowered_search, lowered_step, training_flops
+    from transformer.systems.decided import decided_for, packs
+    from transformer.systems.registry import find_system
+    from transformer.training.loop.checks import OF_CONFIG
+    from transformer.training.loop.resolved import Resolved
+    from transformer.training.plan.jobs import Job, lowered_search, lowered_step, training_flops
     from transformer.training.plan.machines import machine
     from transformer.translator.decoder import Decoder
 
     target = machine(request["machine"])
-    config = decided_for(from_json(request["config"]), target.chip.platform)
+    config = from_json(request["config"])
+    system = find_system(config.system)
+    resolved = Resolved(decided_for(system, config, target.chip.platform), system)
+    for check in OF_CONFIG:
+        check(resolved)
+    job = Job.of(system, resolved.config)
+    config = job.config
     devices = target.devices()
     report: dict[str, Any] = {
         "devices": len(devices),
         "device": devices[0].device_kind,
         "dtype": config.model.dtype,
         "batching": config.data.batching,
-        "packs": packs(config),
+        "packs": packs(system, config),
     }
     start = time.monotonic()
     if request["what"] == "step":
-        report["flops"] = training_flops(config, Decoder.load) / len(devices)
-        lowered = lowered_step(config, devices, target.chip.platform, Decoder.load)
+        objective = job.objective(Decoder.load)
+        report["flops"] = training_flops(job, objective) / len(devices)
+        lowered = lowered_step(job, objective, devices, target.chip.platform)
     else:
-        lowered, size = lowered_search(config, devices[0], target.chip.platform)
+        lowered, size = lowered_search(job, devices[0], target.chip.platform)
         report["lane"] = size and {"slots": size.slots[-1], "inputs": size.inputs, "columns": size.columns}
     report["lowering_seconds"] = time.monotonic() - start
     start = time.monotonic()

@@ -6,7 +6,8 @@ import numpy as np
 
 from transformer.config import Config
 from transformer.data.sequences import Sequences, gathered, sides
-from transformer.training.plan.jobs import prepared
+from transformer.systems.registry import find_system
+from transformer.training.plan.jobs import Job
 
 TOKENS = 32  # of an example in packed rows: of a sentence
 POOL = 8  # batches of different examples, more than caches hold
@@ -19,7 +20,7 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
       config: of the job, with its batching decided.
       seconds: how long to measure.
     """
-    config, task = prepared(config)
+    task = Job.of(find_system(config.system), config).task
     fields = task.fields
     batching = task.batching()
     longest = batching.buckets[-1]

@@ -3,8 +3,11 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,42 +21,58 @@ from transformer.decoding.search import AutoregressiveSearch, RowOptions
 from transformer.model.placement import tracing_for
 from transformer.model.sharding import layout_of
 from transformer.systems.parameters import declared_parameters, model_shapes
-from transformer.systems.registry import find_system
+from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.training.methods.registry import objective_of
-from transformer.training.objective import Context
+from transformer.training.objective import Context, Objective
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import configured_step, init_state
 
 
-def prepared(config: Config) -> tuple[Config, Task]:
-    """The config with the sizes of its model, and its task without a corpus."""
-    task = find_system(config.system).task.without_corpus(config)
-    return task.config, task
+@dataclass(frozen=True)
+class Job:
+    """What is lowered: a system and its task, without a corpus."""
+
+    config: Config
+    """With the sizes of the model."""
+    system: System
+    task: Task
+
+    @classmethod
+    def of(cls, system: System, config: Config) -> "Job":
+        """That of a config and its system."""
+        task = system.task.without_corpus(config)
+        return cls(task.config, system, task)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model to train."""
+        return self.system.model(self.config.model)
+
+    def objective(self, load_teacher: Callable[[Path], Any]) -> Objective:
+        """The loss to minimise."""
+        return objective_of(self.system, self.config, load_teacher, spelling(self.task))
+
+    @property
+    def global_batch(self) -> dict[str, np.ndarray]:
+        """The arrays of a training batch in the longest bucket."""
+        batching = self.task.batching()
+        bucket = batching.buckets[-1]
+        return stacked([], self.task.fields, bucket, batching.rows(bucket), segments=batching.packed)
 
 
-def global_batch(task: Task) -> dict[str, np.ndarray]:
-    """The arrays of a training batch in the longest bucket."""
-    batching = task.batching()
-    bucket = batching.buckets[-1]
-    return stacked([], task.fields, bucket, batching.rows(bucket), segments=batching.packed)
-
-
-def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher: Callable[..., Any]) -> Any:
+def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platform: str) -> Any:
     """The training step on these devices, as a `jax.stages.Lowered`.
 
     Raises:
       UserError: the devices do not fit the mesh.
     """
-    config, task = prepared(config)
-    system = find_system(config.system)
+    config, system, model = job.config, job.system, job.model
     t = config.training
-    model = system.model(config.model)
     optimizer = make_optimizer(config)
-    layout = layout_of(config.mesh, declared_parameters(config), devices)
-    objective = objective_of(config, teacher, spelling(task))
+    layout = layout_of(config.mesh, declared_parameters(system, config), devices)
     state = jax.eval_shape(
         lambda: init_state(
             model,
@@ -65,20 +84,17 @@ def lowered_step(config: Config, devices: Sequence[Any], platform: str, teacher:
         )
     )
     step = configured_step(t, model, objective, optimizer, layout.gather)
-    inputs = layout.abstract_inputs(state, global_batch(task), t.accumulate)
+    inputs = layout.abstract_inputs(state, job.global_batch, t.accumulate)
     with tracing_for(platform):
         spread: Any = layout.compile_step(step, donate_state=True)
         return spread.lower(*inputs)
 
 
-def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, LaneShape | None]:
+def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape | None]:
     """The search of one device, as a `jax.stages.Lowered`, and the size of its longest lane: `None` for a
     system that searches without lanes, in one program for a whole batch."""
-    config, task = prepared(config)
-    system = find_system(config.system)
-    options = config.decoding
-    model = system.model(config.model)
-    system_search = system.required("search")
+    task, model, options = job.task, job.model, job.config.decoding
+    system_search = job.system.required("search")
     assert isinstance(task, DecodingTask)
     fields = {name: task.fields[name] for name in task.inputs}
     sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
@@ -86,39 +102,36 @@ def lowered_search(config: Config, device: Any, platform: str) -> tuple[Any, Lan
     def there(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), tree)
 
-    variables = there(model_shapes(config))
+    variables = there(model_shapes(job.system, job.config))
     with tracing_for(platform):
         if not isinstance(system_search, AutoregressiveSearch):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))
             lines = there(np.zeros(options.rows, np.int32))
             search = functools.partial(system_search, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        job = ProgramKey(system_search, model, options.static(), tuple(fields.items()))
-        size = sizes(job, options.rows)[0]
+        key = ProgramKey(system_search, model, options.static(), tuple(fields.items()))
+        size = sizes(key, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
         conditions = RowOptions.of([options], [0], rows)
         slots = jax.eval_shape(
-            lambda v, i, a: init_lane(job, size.inputs, size.columns, v, i, a), variables, inputs, conditions
+            lambda v, i, a: init_lane(key, size.inputs, size.columns, v, i, a), variables, inputs, conditions
         )
         numbers = there((np.int32(0), np.int32(STEPS)))
-        return advance.lower(job, variables, there(slots), *numbers), size
+        return advance.lower(key, variables, there(slots), *numbers), size
 
 
-def training_flops(config: Config, teacher: Callable[..., Any]) -> float:
+def training_flops(job: Job, objective: Objective) -> float:
     """The FLOPs of an update's matrix products: those of the objective, three times (the gradients need twice
     as many). Neither recomputation nor element-wise work counts; masked products do."""
-    config, task = prepared(config)
-    system = find_system(config.system)
-    model = system.model(config.model)
-    objective = objective_of(config, teacher, spelling(task))
-    carry = system.carry(config, False)
+    model, carry = job.model, job.system.carry(job.config, False)
 
     def total(variables: Any, batch: Mapping[str, Any]) -> Any:
         return objective(model, variables, batch, Context(carry=carry)).total
 
     with tracing_for("cpu"):
-        return 3 * products(jax.make_jaxpr(total)(model_shapes(config), global_batch(task)).jaxpr)
+        shapes = model_shapes(job.system, job.config)
+        return 3 * products(jax.make_jaxpr(total)(shapes, job.global_batch).jaxpr)
 
 
 def products(jaxpr: Any) -> float:

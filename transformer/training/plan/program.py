@@ -128,7 +128,7 @@ class Program:
                     if computation in self.computations:
                         walk(computation, count * trips)
 
-        walk(start, 1)
+        walk(start, 1.0)
         return times
 
     def step(self) -> "Program":

@@ -1,0 +1,84 @@
+"""A config with everything that it leaves open or only names, which is looked up once."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer.config import Config, as_decided, differences
+from transformer.data.remote import has
+from transformer.model.placement import platform
+from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
+from transformer.systems.decided import decided_for
+from transformer.systems.registry import find_system
+from transformer.systems.system import System
+from transformer.training.loop.resuming import check_unchanged, sized_like
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config, and what it names."""
+
+    config: Config
+    """With what depends on the kind of device, and on the run that is resumed or that it starts from."""
+    system: System
+    run: Run | None = None
+    """The run that is resumed. None: it is a new one."""
+    parent: Run | None = None
+    """The run whose best model a new run starts from."""
+
+
+def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
+    """Looks up the system, the run and its parent, and decides what they determine.
+
+    Raises:
+      UserError: there is no such system or parent; the run directory is unusable, or belongs to another
+        config.
+    """
+    system = find_system(config.system)
+    run = _existing(run_dir, config)
+    if run:
+        config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
+    config = decided_for(system, config, platform())
+    parent = Run(config.training.init_from) if config.training.init_from and not run else None
+    if parent:
+        parent.checkpoints.best()  # refuses a run without checkpoints
+        config = _sized_like_parent(config, system, parent)
+    return Resolved(config, system, run, parent)
+
+
+def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
+    """The existing run, or None. Raises UserError if it has another config."""
+    if run_dir is None:
+        return None
+    if not has(run_dir, "config.json"):
+        Run.check_free(run_dir)
+        return None
+    run = Run(run_dir, writes=True)
+    run.check_resumable()
+    check_unchanged(run, config)
+    return run
+
+
+def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
+    """The config with the vocabulary sizes of the parent.
+
+    Raises:
+      UserError: its network neither equals nor extends the parent's.
+    """
+    if not issubclass(system.model, parent.system.model):
+        raise UserError(
+            f"--init-from {parent.name} holds a {parent.config.system} model, not a {config.system} one: "
+            "leave out the preset"
+        )
+    model = sized_like(config, parent.config)
+    kind = type(parent.config.model)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
+    expected = dataclasses.replace(parent.config, model=kind(**common))
+    free = {f"model.{name}" for name in kind.PARAMETER_FREE}
+    if changed := differences(parent.config, expected, besides=free):
+        raise UserError(
+            f"--init-from {parent.name} holds another network: {'; '.join(changed)}. Leave out these "
+            "options, or the preset"
+        )
+    return dataclasses.replace(config, model=model)
