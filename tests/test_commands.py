@@ -27,9 +27,9 @@ from transformer import (
     TransformerConfig,
     UserError,
 )
-from transformer.cli.average import average_main
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode import decode_main
+from transformer.cli.models import average_main
 from transformer.cli.train import _initial_arguments, announced, train_main
 from transformer.config import differences, flatten
 from transformer.data.features.tokenizers import train_tokenizer

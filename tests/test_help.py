@@ -12,14 +12,12 @@ import pytest
 from configs import CONFIGS
 
 import transformer
-from transformer.cli.average import AverageArguments
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.distill import DistillArguments
 from transformer.cli.guard import wrapped
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.main import COMMANDS, main
+from transformer.cli.models import AverageArguments, DistillArguments, ReportArguments
 from transformer.cli.parser import texts
-from transformer.cli.report import ReportArguments
 from transformer.cli.train_arguments import TrainArguments
 from transformer.config import HostsConfig, flatten
 from transformer.runs.config_json import to_json

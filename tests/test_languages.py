@@ -9,7 +9,7 @@ import pytest
 from configs import CONFIGS
 
 from transformer import UserError
-from transformer.cli.interop import export_command
+from transformer.cli.models import export_command
 from transformer.config import DataConfig, text_data
 from transformer.config.languages import language_of
 from transformer.interop.folders import import_marian

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from transformer.cli.interop import export_command, import_command
+from transformer.cli.models import export_command, import_command
 from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian

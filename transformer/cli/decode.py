@@ -22,7 +22,7 @@ def _decode(command_line: list[str]) -> None:
 
         join(**vars(arguments.hosts))
         if arguments.explore:
-            from transformer.cli.page import write_page
+            from transformer.cli.decode_lines import write_page
 
             write_page(arguments)
         else:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +11,14 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 import tyro
 
 from transformer.cli.command_line import options_in, with_method
-from transformer.cli.output_file import is_device
 from transformer.cli.parser import parse
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
-from transformer.config.recordings import AUDIO, SOUND
 from transformer.data.remote import has
 from transformer.runtime.commands import command_for
-from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, display_path, open_regular
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import address
 from transformer.systems.registry import REGISTRY, options_of
 
 log = logging.getLogger("transformer")
@@ -174,11 +171,6 @@ def run_defaults(arguments: list[str]) -> Config:
     return Run(run_dir).config
 
 
-def is_recording(path: Path) -> bool:
-    """Whether the name of a file is that of a recording."""
-    return path.suffix.lower() in AUDIO
-
-
 def positional(arguments: Sequence[str]) -> Iterator[str]:
     """Yields the words of a command line that are neither options nor values of options, before the options
     are known: those of a search depend on the run."""
@@ -197,7 +189,6 @@ def positional(arguments: Sequence[str]) -> Iterator[str]:
             next(words, None)
 
 
-LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 HELP = {"-h", "--help", "--help-all"}
 _FLAGS = (*HELP, "-v")
 
@@ -215,72 +206,3 @@ def _values_of_options() -> dict[str, int | None]:
             if bool in (hint, *get_args(hint)[:1]):
                 numbers[f"--{option}"] = numbers[f"--no-{option}"] = 0
     return numbers
-
-
-def lines_of(arguments: DecodeArguments) -> Iterator[str]:
-    """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
-    from transformer.data.sources.corpora import read_lines
-
-    assert arguments.input
-    if is_recording(arguments.input):
-        yield arguments.input.name
-        return
-    with contextlib.suppress(OSError), open_regular(arguments.input) as file:
-        if SOUND.match(file.read(12)):
-            raise UserError(
-                f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
-            )
-    for number, line in enumerate(read_lines(arguments.input), 1):
-        if arguments.tsv:
-            columns_of(number, line)
-        yield line
-
-
-def columns_of(number: int, line: str) -> tuple[str, str, str]:
-    """Sentence, prefix and terms of a line of --tsv.
-
-    Raises:
-      UserError: it has too many columns.
-    """
-    columns = line.split("\t")
-    if len(columns) > 3:
-        raise UserError(
-            f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, "
-            "with tabs between them"
-        )
-    source, prefix, terms = columns + [""] * (3 - len(columns))
-    return source, prefix, terms
-
-
-def check_files(arguments: DecodeArguments) -> int | None:
-    """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
-    from transformer.data.sources.corpora import read_lines
-
-    option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
-    if output and address(output):
-        raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
-    if output and is_recording(output):
-        raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
-    if output and len(os.fsencode(output.name)) > LONGEST_NAME:
-        raise UserError(f"{option} {brief(output.name)}: a name of a file may have {LONGEST_NAME} bytes")
-    if output and not is_device(output):
-        if output.is_dir() or not output.name:
-            raise UserError(f"{option} {output} is a folder: name a file")
-        if not os.access(output.absolute().parent, os.W_OK):
-            raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
-        for source, path in (("--input", arguments.input), ("--reference", arguments.reference)):
-            if path and path.exists() and output.exists() and path.samefile(output):
-                raise UserError(f"{option} {output} is the file of {source}, which would be lost")
-    for option, path in (("--input", arguments.input), ("--reference", arguments.reference)):
-        if path and is_device(path):
-            pipe = "< FILE" if option == "--input" else "a file"
-            raise UserError(f"{option} {path} can be read only once: give {pipe}")
-    total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
-    if arguments.reference:
-        references = sum(1 for _ in read_lines(arguments.reference))
-        if total is not None and references != total:
-            raise UserError(
-                f"{display_path(arguments.input or '')} has {counted(total, 'line')} but "
-                f"{display_path(arguments.reference)} has {references:,}"
-            )
-    return total

@@ -1,4 +1,4 @@
-"""`decode.py RUN`: lines in, lines out."""
+"""`decode.py RUN`: lines in, lines or a page out."""
 
 import hashlib
 import itertools
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import jax
 
-from transformer.cli.decode_arguments import DecodeArguments, check_files, lines_of
-from transformer.cli.input import standard_input
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import check_files, lines_of, standard_input
 from transformer.cli.output_file import LongOutput, Output, is_device
-from transformer.cli.writer import Numbered, Writer, Written, writer_of
+from transformer.cli.writer import OF_JSON, Numbered, Writer, Written, writer_of
 from transformer.data.remote import fetched
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -22,6 +22,32 @@ from transformer.runtime.files import open_regular
 from transformer.runtime.hosts import gathered, is_main_process
 
 SHARE = 256  # consecutive lines that one process decodes
+FOR_LINES = (
+    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize"),
+    *(*OF_JSON, "resume", "until", "stream"),
+)
+"""Options that a page of --explore does not have."""
+
+
+def write_page(arguments: DecodeArguments) -> None:
+    """Writes the page of `transformer.translator.explorer.explorer`."""
+    assert arguments.explore
+    for option in FOR_LINES:
+        if getattr(arguments, option):
+            raise UserError(
+                f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
+            )
+    if arguments.format != "text":
+        raise UserError(f"--format {arguments.format} is for lines, --explore writes a page: leave one out")
+    if arguments.ensemble:
+        raise UserError("--explore shows one model: leave out the other runs")
+    check_files(arguments)
+    writer_of(arguments.run_dir).refuse_unused(arguments)
+
+    page, what = writer_of(arguments.run_dir).page(arguments)
+    with Output(arguments.explore, "--explore") as output:
+        output.write(page.html)
+    print(f"{what}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
 
 
 def decode_lines(arguments: DecodeArguments) -> None:

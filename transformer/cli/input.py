@@ -1,13 +1,100 @@
-"""Standard input as lines, which are decoded while others are still being typed or computed."""
+"""What decode.py reads: a file, or standard input, whose lines are decoded while others are being typed."""
 
+import contextlib
 import os
 import select
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-from transformer.runtime.errors import UserError
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.output_file import is_device
+from transformer.config.recordings import AUDIO, SOUND
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import address, brief, display_path, open_regular
 
 PAUSE = 0.02  # seconds without a new line after which those that are decoded are written
+LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
+
+
+def check_files(arguments: DecodeArguments) -> int | None:
+    """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
+    from transformer.data.sources.corpora import read_lines
+
+    option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
+    if output and address(output):
+        raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
+    if output and is_recording(output):
+        raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
+    if output and len(os.fsencode(output.name)) > LONGEST_NAME:
+        raise UserError(f"{option} {brief(output.name)}: a name of a file may have {LONGEST_NAME} bytes")
+    if output and not is_device(output):
+        if output.is_dir() or not output.name:
+            raise UserError(f"{option} {output} is a folder: name a file")
+        if not os.access(output.absolute().parent, os.W_OK):
+            raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
+        for source, path in (("--input", arguments.input), ("--reference", arguments.reference)):
+            if path and path.exists() and output.exists() and path.samefile(output):
+                raise UserError(f"{option} {output} is the file of {source}, which would be lost")
+    for option, path in (("--input", arguments.input), ("--reference", arguments.reference)):
+        if path and is_device(path):
+            pipe = "< FILE" if option == "--input" else "a file"
+            raise UserError(f"{option} {path} can be read only once: give {pipe}")
+    total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
+    if arguments.reference:
+        references = sum(1 for _ in read_lines(arguments.reference))
+        if total is not None and references != total:
+            raise UserError(
+                f"{display_path(arguments.input or '')} has {counted(total, 'line')} but "
+                f"{display_path(arguments.reference)} has {references:,}"
+            )
+    return total
+
+
+def input_lines(arguments: DecodeArguments) -> Iterator[str]:
+    """The lines of the input, or of standard input as they are typed."""
+    lines = lines_of(arguments) if arguments.input else standard_input(patient=True)
+    yield from (line for line in lines if line is not None)
+
+
+def lines_of(arguments: DecodeArguments) -> Iterator[str]:
+    """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
+    from transformer.data.sources.corpora import read_lines
+
+    assert arguments.input
+    if is_recording(arguments.input):
+        yield arguments.input.name
+        return
+    with contextlib.suppress(OSError), open_regular(arguments.input) as file:
+        if SOUND.match(file.read(12)):
+            raise UserError(
+                f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
+            )
+    for number, line in enumerate(read_lines(arguments.input), 1):
+        if arguments.tsv:
+            columns_of(number, line)
+        yield line
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the name of a file is that of a recording."""
+    return path.suffix.lower() in AUDIO
+
+
+def columns_of(number: int, line: str) -> tuple[str, str, str]:
+    """Sentence, prefix and terms of a line of --tsv.
+
+    Raises:
+      UserError: it has too many columns.
+    """
+    columns = line.split("\t")
+    if len(columns) > 3:
+        raise UserError(
+            f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, "
+            "with tabs between them"
+        )
+    source, prefix, terms = columns + [""] * (3 - len(columns))
+    return source, prefix, terms
 
 
 def standard_input(patient: bool = False) -> Iterator[str | None]:

@@ -13,15 +13,15 @@ COMMANDS = {
         "decode_main",
         "translate lines, list n-best, explore attention",
     ),
-    "average": ("transformer.cli.average", "average_main", "average the last checkpoints of a run"),
+    "average": ("transformer.cli.models", "average_main", "average the last checkpoints of a run"),
     "distill": (
-        "transformer.cli.distill",
+        "transformer.cli.models",
         "distill_main",
         "translate a model's training text for distillation",
     ),
-    "import": ("transformer.cli.interop", "import_main", "import a Marian (OPUS-MT) model as a run"),
-    "export": ("transformer.cli.interop", "export_main", "export to transformers and CTranslate2"),
-    "report": ("transformer.cli.report", "report_main", "write the page of a run, compare several runs"),
+    "import": ("transformer.cli.models", "import_main", "import a Marian (OPUS-MT) model as a run"),
+    "export": ("transformer.cli.models", "export_main", "export to transformers and CTranslate2"),
+    "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }
 """Name: module, function, what it does."""
 

@@ -1,35 +1,111 @@
-"""Translations: what decode.py writes of them, and their scores."""
+"""Translations: what a line of decode.py's input asks for, what is written of it, and the scores."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import logging
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.request_parser import RequestParser
+from transformer.cli.input import columns_of, input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_SOME_TASKS, Numbered, Written, input_lines
+from transformer.cli.writer import OF_SOME_TASKS, Numbered, Written
+from transformer.config import BeamConfig
 from transformer.data.sources.corpora import read_lines
+from transformer.decoding.terms import SIZES
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json
-from transformer.runtime.text import has_text, without_invisible
+from transformer.runtime.files import Json, brief
+from transformer.runtime.text import has_text, without_formatting, without_invisible
+from transformer.tasks.glossary import Glossary
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.translation import Hypothesis
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
+from transformer.translator.search_inputs import room_of
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
     from transformer.translator.explorer.explorer import Explorer
 
+NAMED = 3  # terms of a line that get a warning each, if they are dropped
 TOKENIZE = "--bleu-tokenize"
 log = logging.getLogger("transformer")
 T = TypeVar("T")
+
+
+class RequestParser:
+    """Reads lines by `--tsv`, `--glossary` and `--keep`.
+
+    Args:
+      arguments: the command line.
+      translator: of the run.
+
+    Raises:
+      UserError: the glossary or the regular expression is invalid, or the search cannot do it.
+    """
+
+    def __init__(self, arguments: DecodeArguments, translator: Translator) -> None:
+        search = arguments.decoding
+        self.translator = translator
+        self.options = vars(search)
+        self._warned = False
+        can_require_terms = isinstance(search, BeamConfig) and search.groups == 1
+        if (arguments.glossary or arguments.keep) and not can_require_terms:
+            option = "glossary" if arguments.glossary else "keep"
+            raise UserError(f"--{option}: only --method beam, without --groups, can find terms")
+        path = arguments.glossary
+        self.glossary = Glossary.read(path, arguments.keep) if path else Glossary({}, arguments.keep)
+        self.tsv = arguments.tsv
+        self.identity = (arguments.tsv, self.glossary.entries, arguments.keep)
+
+    def __call__(self, number: int, line: str) -> TranslationRequest:
+        """What a line asks for. Raises UserError if it has too many columns."""
+        if "\t" in line and not self.tsv and not self._warned:
+            self._warned = True
+            log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
+        source, prefix, terms = columns_of(number, line) if self.tsv else (line, "", "")
+        line_terms = tuple(filter(has_text, map(str.strip, without_formatting(terms).split("|"))))
+        if not has_text(source) and (has_text(prefix) or line_terms):
+            log.warning("line %d: an empty sentence stays empty; its prefix and terms do not count", number)
+        glossary_terms = tuple(self._glossary_terms(number, source, line_terms))
+        return TranslationRequest(source, "", prefix, line_terms + glossary_terms)
+
+    def _glossary_terms(self, number: int, source: str, line_terms: tuple[str, ...]) -> Iterator[str]:
+        """The terms of the glossary that a line does not have itself. Those that no search can hold are
+        dropped, with a warning."""
+        try:
+            glossary_terms = [text for text in self.glossary.terms(source) if text not in line_terms]
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from error
+        if not glossary_terms:
+            return
+        size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
+        settings = self.translator.settings(None, self.options)
+        room = room_of(self.translator.task, TranslationRequest(source), settings)
+        room -= sum(map(size_of, line_terms))
+        required = set(line_terms)
+        dropped = Counter[str]()
+        for text in glossary_terms:
+            try:
+                if len(required | {text}) > SIZES[-1]:
+                    raise UserError(f"the term {brief(text)} is one more than the {SIZES[-1]} of a search")
+                if (size := size_of(text)) > room:
+                    raise UserError(f"the output has no room for the term {brief(text)} (see --extra-length)")
+            except UserError as error:
+                dropped[str(error)] += 1
+            else:
+                room -= size
+                required.add(text)
+                yield text
+        for why, count in itertools.islice(dropped.items(), NAMED):
+            log.warning("line %d: %s; it is dropped%s", number, why, f" {count:,} times" * (count > 1))
+        if more := sum(dropped.values()) - sum(list(dropped.values())[:NAMED]):
+            log.warning("line %d: %s more terms are dropped", number, f"{more:,}")
 
 
 class Translations(Texts):

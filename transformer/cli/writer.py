@@ -5,16 +5,18 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformer.cli.decode_arguments import DecodeArguments, lines_of
-from transformer.cli.input import standard_input
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import input_lines
 from transformer.data.corpus import Record
 from transformer.runs.run import Run
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.text import has_text
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
@@ -180,12 +182,6 @@ def unused(run_dir: Path) -> set[str]:
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 
-def input_lines(arguments: DecodeArguments) -> Iterator[str]:
-    """The lines of the input, or of standard input as they are typed."""
-    lines = lines_of(arguments) if arguments.input else standard_input(patient=True)
-    yield from (line for line in lines if line is not None)
-
-
 def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:
     """Raises UserError if one of these options is arguments."""
     for option in options:
@@ -193,6 +189,28 @@ def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None
             raise UserError(f"{arguments.ensemble[0]}: {why}; name one run")
         if getattr(arguments, option):
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+
+
+def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
+    """The page of a task whose records are recordings, and what is on it."""
+    from transformer.tasks.recordings import Recordings
+    from transformer.translator.decoder import Decoder
+    from transformer.translator.explorer.explorer import SENTENCES
+    from transformer.translator.explorer.sounds import explore_sounds
+
+    decoder: Decoder[Recordings] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    manifest = arguments.input or Path("standard input")
+    lines = enumerate(input_lines(arguments), start=1)
+    numbered = ((number, line) for number, line in lines if has_text(line))
+    some = itertools.islice(numbered, SENTENCES)
+    records = [decoder.task.listed(line, manifest, number) for number, line in some]
+    if not records:
+        raise UserError("nothing to explore: the input has no line")
+    page = explore_sounds(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
+    return (
+        page,
+        f"{counted(page.hypotheses, 'output')} of {counted(page.sentences, 'line')} (at most {SENTENCES})",
+    )
 
 
 WRITER = Writer

@@ -10,11 +10,17 @@ from transformer.config.decoding import (
     changed_search,
     check_beam,
 )
-from transformer.config.devices import HostsConfig, MeshConfig
 from transformer.config.model import EncoderConfig, ModelConfig, SpecialIds, StackConfig, TransformerConfig
 from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
 from transformer.config.ranges import COUNTS, LONGEST, Option, Range
-from transformer.config.training import BleuTokenizer, ErrorRate, OptimizerConfig, TrainingConfig
+from transformer.config.training import (
+    BleuTokenizer,
+    ErrorRate,
+    HostsConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "COUNTS",

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, input_lines, refuse
+from transformer.cli.writer import Numbered, Written, refuse
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from transformer.cli.decode_arguments import is_recording, lines_of
-from transformer.cli.page import page_of_sounds
+from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
+from transformer.cli.writer import page_of_sounds
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.errors import UserError, counted

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from transformer.cli.output_file import is_device
-from transformer.cli.page import page_of_sounds
-from transformer.cli.writer import Numbered, Writer, Written
+from transformer.cli.writer import Numbered, Writer, Written, page_of_sounds
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
 from transformer.runtime.errors import UserError

@@ -1,0 +1,208 @@
+"""Commands on trained models: average checkpoints, distill, import and export, and report."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from transformer.cli.command_line import options_in, with_method
+from transformer.cli.decode_arguments import run_defaults, short_options
+from transformer.cli.guard import run_command
+from transformer.cli.parser import parse
+from transformer.config import DataConfig, DecodingConfig, text_data
+from transformer.config.locations import without_locations
+from transformer.config.names import SEARCH
+from transformer.runtime.commands import command, program
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import check_local, display_path
+
+
+@dataclass(frozen=True)
+class AverageArguments:
+    """Average checkpoints (section 6.1) into the checkpoint "average" of their run."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run directory."""
+    last: int | None = None
+    """Number of newest checkpoints to average. Default: --training.keep-last of the run."""
+    steps: tuple[int, ...] = ()
+    """Steps of the checkpoints to average instead."""
+
+
+def average_main() -> int:
+    """`python -m transformer average RUN [--last K | --steps ...]`."""
+    return run_command(program("average"), _average)
+
+
+def _average(command_line: list[str]) -> None:
+    arguments = parse(AverageArguments, command_line, "average")
+    if arguments.last is not None and (arguments.last < 1 or arguments.steps):
+        raise UserError("--last must be at least 1, and excludes --steps")
+
+    from transformer.runs.run import Run
+
+    run = Run(arguments.run_dir)
+    if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
+        available = counted(len(run.checkpoints.steps()), "checkpoint")
+        raise UserError(f"--last {arguments.last}: {run.name} has {available}")
+    last = arguments.last or run.config.training.keep_last
+    steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
+    checkpoint = run.checkpoints.store_average(run.checkpoints.averaged(steps, run.shapes))
+    print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
+    print("Try:", command("decode", run.name, "--checkpoint", "average"))
+
+
+@dataclass(frozen=True)
+class DistillArguments:
+    """Translate a run's training text into a new corpus."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run directory of the teacher."""
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """Folder for the new corpus."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
+    data: DataConfig
+    """The training text, if it came from files: paths stored in a run directory are not opened by default."""
+    checkpoint: str = "best"
+    """Checkpoint to translate with: best (by validation BLEU), last, average (of the last ones), or a
+    step."""
+
+
+def distill_main() -> int:
+    """`python -m transformer distill RUN FOLDER [options]`."""
+    return run_command(program("distill"), _distill)
+
+
+def _distill(command_line: list[str]) -> None:
+    with short_options():
+        arguments = _distill_arguments(command_line)
+
+        from transformer.translator.distill import distill
+
+        check_local(arguments.folder, "the folder")
+        distill(arguments.run_dir, arguments.folder, arguments.checkpoint, arguments.decoding, arguments.data)
+
+
+def _distill_arguments(command_line: list[str]) -> DistillArguments:
+    defaults = run_defaults(command_line)
+    return parse(
+        DistillArguments,
+        command_line,
+        "distill",
+        names=SEARCH,
+        default=DistillArguments(
+            tyro.MISSING_NONPROP,
+            tyro.MISSING_NONPROP,
+            with_method(defaults.decoding, options_in(command_line), "--"),
+            without_locations(text_data(defaults)),
+        ),
+        about=(
+            "Translate the text that a model was trained on into a new corpus, for students that learn "
+            "the teacher's translations instead of the originals. If interrupted, the same command continues."
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Import:
+    """Import a Marian (OPUS-MT) model in Hugging Face's format as a run directory."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """Folder with config.json, model.safetensors, vocab.json, source.spm and target.spm."""
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """New run directory, for decode.py, Translator.load and train.py --init-from."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export a model as a folder that Hugging Face's transformers loads as a Marian model."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run directory."""
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """New folder."""
+    checkpoint: str = "best"
+    """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
+
+
+def import_command(command_line: list[str]) -> None:
+    arguments = parse(Import, command_line, "import")
+    check_local(arguments.folder, "the folder")
+    from transformer.interop.folders import ignored_options, import_marian
+
+    run = import_marian(arguments.folder, arguments.run_dir)
+    for sentence in ignored_options(arguments.folder):
+        print(f"Not imported: {sentence}")
+    print(f"Written to {run.name}")
+    print(f'Try: echo "..." | {command("decode", run.name)}')
+
+
+def export_command(command_line: list[str]) -> None:
+    arguments = parse(Export, command_line, "export")
+    check_local(arguments.folder, "the folder")
+    from transformer.interop.folders import CTRANSLATE2, export_marian, left_options, unnamed_languages
+
+    folder = export_marian(arguments.run_dir, arguments.folder, arguments.checkpoint)
+    for sentence in left_options(arguments.run_dir):
+        print(f"Not exported: {sentence}")
+    print(f"Written to {folder}")
+    if unknown := unnamed_languages(arguments.run_dir):
+        print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
+    print(f"Try: transformers.MarianMTModel.from_pretrained({str(folder)!r})")
+    if (folder / CTRANSLATE2[0]).exists():
+        print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
+        names = " ".join(CTRANSLATE2)
+        quoted = shlex.quote(str(folder))
+        print(f"  ct2-transformers-converter --model {quoted} --output_dir NEW --copy_files {names}")
+        print("  rm NEW/shared_vocabulary.json")
+
+
+def import_main() -> int:
+    """`transformer import FOLDER RUN`."""
+    return run_command(program("import"), import_command)
+
+
+def export_main() -> int:
+    """`transformer export RUN FOLDER`."""
+    return run_command(program("export"), export_command)
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Write the page of a run anew (RUN/report.html), or compare several runs on one page."""
+
+    run_dirs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+    ]
+    """Run directories."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None
+    """The page that compares several. Default: comparison.html."""
+
+
+def report_main() -> int:
+    """`python -m transformer report RUN ... [--output PAGE]`."""
+    return run_command(program("report"), _report)
+
+
+def _report(command_line: list[str]) -> None:
+    arguments = parse(ReportArguments, command_line, "report")
+    from transformer.runs.report import write_comparison, write_report
+
+    if not arguments.run_dirs:
+        raise UserError(f"no run directory: {program('report')} RUN [RUN ...]")
+    if len(arguments.run_dirs) == 1 and arguments.output:
+        raise UserError("--output is for several runs: the page of one is RUN/report.html")
+    page = arguments.output or Path("comparison.html")
+    check_local(page, "--output")
+    try:
+        if len(arguments.run_dirs) == 1:
+            page = write_report(arguments.run_dirs[0])
+        else:
+            write_comparison(arguments.run_dirs, page)
+    except OSError as error:
+        where = arguments.run_dirs[0] if len(arguments.run_dirs) == 1 else f"--output {page}"
+        raise UserError(f"cannot write {where}: {error.strerror}") from error
+    print(f"Written to {display_path(page)}")
