@@ -125,8 +125,9 @@ def test_every_position_attends_to_all_but_padding(name):
 
 def objective_of(name, **changes):
     config = dataclasses.replace(CONFIGS[name], **changes)
+    decoding = NonAutoregressiveDecodingConfig()
     return nonautoregressive_objective(
-        Config(system="nonautoregressive", model=config, decoding=NonAutoregressiveDecodingConfig())
+        Config(system="nonautoregressive", model=config, decoding=decoding), lambda path: None
     )
 
 
@@ -136,7 +137,7 @@ def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
         system="nonautoregressive", model=CONFIGS[name], decoding=NonAutoregressiveDecodingConfig()
     )
     data = dataclasses.replace(config.data, max_length=8, batch_tokens=64)
-    objective = nonautoregressive_objective(dataclasses.replace(config, data=data))
+    objective = nonautoregressive_objective(dataclasses.replace(config, data=data), lambda path: None)
     variables = variables_of(name)
     batch = {"source": SOURCE, "target": TARGET}
     loss = objective(MODELS[name], variables, batch, Context())

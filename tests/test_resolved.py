@@ -2,8 +2,15 @@
 
 import ast
 import inspect
+from dataclasses import replace
 
+import pytest
+
+from transformer import PRESETS, UserError
+from transformer.config.methods import ScheduledConfig
+from transformer.runs.config_json import to_json
 from transformer.training.loop import checks
+from transformer.training.plan.compiler import described
 
 
 def test_every_check_of_training_is_in_one_list() -> None:
@@ -17,3 +24,9 @@ def test_every_check_of_training_is_in_one_list() -> None:
     listed = [*checks.OF_CONFIG, *checks.OF_MACHINE, *checks.OF_CORPUS]
     assert written <= {check.__name__ for check in listed}
     assert len(set(listed)) == len(listed)
+
+
+def test_a_plan_refuses_what_training_would() -> None:
+    config = replace(PRESETS["language-model"], scheduled=ScheduledConfig(share=0.5))
+    with pytest.raises(UserError, match="language-model has an objective of its own"):
+        described({"what": "step", "machine": "cpu:1", "config": to_json(config)})

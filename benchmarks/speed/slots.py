@@ -61,7 +61,7 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
     out."""
     translator = Translator.load(run_dir)
     settings = translator.settings(None, {})
-    fields = {name: translator.task.fields[name] for name in translator.task.inputs}
+    fields = translator.task.input_fields
     search = translator.system.search
     if not isinstance(search, AutoregressiveSearch):
         raise UserError(f"{run_dir}: {translator.config.system} has a search of its own, without slots")

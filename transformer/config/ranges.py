@@ -166,15 +166,15 @@ def true_or_false(name: str, value: Any) -> bool:
     raise UserError(f"{name} {reprlib.repr(value)}: must be True or False")
 
 
-def whole_number(name: str, value: Any, least: int = 0, most: int = COUNTS) -> int:
-    """A whole number within limits.
+def whole_number(name: str, value: Any) -> int:
+    """A whole number that is not negative.
 
     Raises:
       UserError: it is none, with this name.
     """
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and 0 <= int(value) <= COUNTS:
         return int(value)
-    raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from {least:,} to {most:,}")
+    raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from 0 to {COUNTS:,}")
 
 
 def texts_of(texts: object, what: str) -> list[str]:

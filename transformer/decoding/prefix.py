@@ -5,7 +5,6 @@ The tokens of all whole words are forced. The subwords of an incomplete last wor
 letters.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
 from transformer.data.sequences import Field
+from transformer.decoding.hooks import EqualByContent
 
 LETTERS = 24  # the longest incomplete word
 TOKENS, COUNT, WORD = "steer_prefix", "steer_prefix_count", "steer_prefix_word"
@@ -43,7 +43,7 @@ class PrefixState:
     """Letters of the word that they spell."""
 
 
-class Prefix:
+class Prefix(EqualByContent):
     """A hook that forces prefixes.
 
     Args:
@@ -61,14 +61,7 @@ class Prefix:
         self._special = special
         self._joined = joined
         self._mark = mark
-        content = repr((self._codes.tobytes(), special, joined, mark)).encode()
-        self._identity = hashlib.blake2b(content, digest_size=16).digest()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Prefix) and self._identity == other._identity
+        super().__init__(self._codes.tobytes(), special, joined, mark)
 
     def init(self, inputs: Mapping[str, Array]) -> PrefixState:
         """Before the first token."""

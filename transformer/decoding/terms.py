@@ -6,7 +6,6 @@ suggests come the tokens that continue a phrase. <eos> follows only when all phr
 those of the model, so the bound at which a sentence is done still holds.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from transformer.config import SpecialIds
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import BeamSearch, Candidates
+from transformer.decoding.hooks import EqualByContent
 from transformer.decoding.scores import NEVER
 from transformer.decoding.slots import Slots
 from transformer.decoding.steps import Predicted
@@ -98,7 +98,7 @@ class Progress:
         return replace(self, matched=matched, occurrences=occurrences + whole)
 
 
-class Terms:
+class Terms(EqualByContent):
     """A hook that lets an output end only when it has all its phrases. The search allots its beams by it
     (`ConstrainedBeam`).
 
@@ -113,14 +113,7 @@ class Terms:
         self.size = size
         self._ends = np.array(ends, bool)
         self.special = special
-        content = repr((size, self._ends.tobytes(), special)).encode()
-        self._identity = hashlib.blake2b(content, digest_size=16).digest()
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Terms) and self._identity == other._identity
+        super().__init__(size, self._ends.tobytes(), special)
 
     @property
     def fields(self) -> Fields:

@@ -90,6 +90,11 @@ def _layer_backward(epsilon: float, residuals: Any, gradient: Array) -> tuple[Ar
 layer_normalised.defvjp(_layer_forward, _layer_backward)
 
 
+def _is_token(x: Float[Array, "b t m"], mask: Bool[Array, "b t"] | None) -> Float[Array, "b t 1"]:
+    """1 for positions that count, 0 for padding."""
+    return jnp.ones((*x.shape[:2], 1)) if mask is None else mask[..., None].astype(jnp.float32)
+
+
 class BatchNorm(Module):
     """Batch normalisation (Ioffe and Szegedy 2015): each feature over the positions of a batch that are no
     padding, on all devices. In evaluation and decoding, by running means."""
@@ -105,7 +110,7 @@ class BatchNorm(Module):
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
         values = x.astype(jnp.float32)
-        is_token = jnp.ones((*x.shape[:2], 1)) if mask is None else mask[..., None].astype(jnp.float32)
+        is_token = _is_token(x, mask)
         count = is_token.sum()
         total = (values * is_token).sum(axis=(0, 1))
         num_tokens = jnp.maximum(over_replicas(count), 1)
@@ -138,7 +143,7 @@ class PowerNorm(Module):
     ) -> Float[Array, "b t m"]:
         scale, bias = scale_and_bias(self, x.shape[-1])
         values = x.astype(jnp.float32)
-        is_token = jnp.ones((*x.shape[:2], 1)) if mask is None else mask[..., None].astype(jnp.float32)
+        is_token = _is_token(x, mask)
         count = is_token.sum()
         width = x.shape[-1:]
         total = jax.lax.stop_gradient((jnp.square(values) * is_token).sum(axis=(0, 1)))

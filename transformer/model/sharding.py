@@ -29,6 +29,7 @@ Step = Callable[..., tuple[Tree, Tree]]
 
 Devices = Sequence[jax.Device] | None
 
+AHEAD = 2  # batches that are on the devices before they are used
 AXIS = "batch"
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 AXES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
@@ -77,22 +78,20 @@ class Layout(ABC):
         *,
         fill: Mapping[str, int | float] = MappingProxyType({}),
         multiple: int = 1,
-        ahead: int = 2,
     ) -> Iterator[dict[str, jax.Array]]:
-        """This process's batches on the devices, placed there `ahead` batches before they are used.
+        """This process's batches on the devices, placed there two batches before they are used.
 
         Args:
           batches: arrays by name.
           fill: the value of padding by name. Default: 0.
           multiple: see `shard_batch`.
-          ahead: number of batches.
         """
         waiting: list[dict[str, jax.Array]] = []
         for batch in batches:
             waiting.append(
                 {name: self.shard_batch(rows, fill.get(name, 0), multiple) for name, rows in batch.items()}
             )
-            if len(waiting) > ahead:
+            if len(waiting) > AHEAD:
                 yield waiting.pop(0)
         yield from waiting
 

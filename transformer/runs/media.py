@@ -14,19 +14,18 @@ COLOURS = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 
 """Of 0, 0.25 ... 1: matplotlib's magma."""
 
 
-def wav_of(samples: Float[np.ndarray, " samples"], rate: int = RATE) -> bytes:
+def wav_of(samples: Float[np.ndarray, " samples"]) -> bytes:
     """A WAV file: mono, 16 bits.
 
     Args:
       samples: from -1 to 1; what is no number becomes silence.
-      rate: samples a second.
     """
     whole = np.rint(np.clip(np.nan_to_num(samples, posinf=0, neginf=0), -1, 1) * 32767).astype("<i2")
     content = io.BytesIO()
     with wave.open(content, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(rate)
+        file.setframerate(RATE)
         file.writeframes(whole.tobytes())
     return content.getvalue()
 

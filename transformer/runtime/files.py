@@ -49,9 +49,9 @@ def address(path: Path | str) -> str | None:
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
 
 
-def brief(text: str, most: int = 60) -> str:
-    """A text in quotes for messages, shortened if it is long."""
-    return repr(text if len(text) <= most else f"{text[:most]}...")
+def brief(text: str) -> str:
+    """A text in quotes for messages, shortened to 60 characters."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def display_path(path: Path | str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
-from transformer.data.sequences import Example
+from transformer.data.sequences import Example, Fields
 from transformer.runtime.errors import UserError
 from transformer.tasks.task import Task
 
@@ -22,7 +22,12 @@ class DecodingTask(Task):
 
     decodes: ClassVar[bool] = True
     inputs: tuple[str, ...]
-    """The fields that decoding has."""
+    """The fields that decoding has, by name."""
+
+    @property
+    def input_fields(self) -> Fields:
+        """Their types, padding values and shapes."""
+        return {name: self.fields[name] for name in self.inputs}
 
     # What a search reads
 

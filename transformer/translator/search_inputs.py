@@ -48,7 +48,7 @@ def search_inputs(
     lines = list(records)
     several = list(records.values())
     examples = task.input_examples(several, settings.buckets[-1], warned)
-    fields = _fields(task)
+    fields = task.input_fields
     steerings = task.steering(several, lines) if isinstance(task, TextTask) else []
     if steerings:
         rooms = [_room(task, example, settings) for example in examples]
@@ -58,10 +58,6 @@ def search_inputs(
         pairs = zip(examples, steering.examples, strict=True)
         examples = [{**example, **steered} for example, steered in pairs]
     return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
-
-
-def _fields(task: DecodingTask) -> Fields:
-    return {name: task.fields[name] for name in task.inputs}
 
 
 def steered_search(
@@ -103,7 +99,7 @@ def room_of(task: DecodingTask, record: Record, settings: DecodingConfig) -> int
 
 
 def _room(task: DecodingTask, example: Example, settings: DecodingConfig) -> int:
-    longest = length_in_search(example, _fields(task)) + settings.extra_length
+    longest = length_in_search(example, task.input_fields) + settings.extra_length
     return min(longest, settings.max_length or longest, settings.buckets[-1]) - 1
 
 

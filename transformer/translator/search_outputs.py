@@ -86,9 +86,8 @@ def teacher_forcing(
     of the search's result, so there is one program for each bucket."""
     task = decoder.task
     rows, columns = result.tokens.shape
-    fields = {name: task.fields[name] for name in task.inputs}
-    bucket = bucket_of(length_in_search(request.example, fields), request.options)
-    row = batch([request.example], fields, bucket, 1)
+    bucket = bucket_of(length_in_search(request.example, task.input_fields), request.options)
+    row = batch([request.example], task.input_fields, bucket, 1)
     target = padded([x.ids for x in hypotheses], columns, rows, task.special.pad)
     *arrays, target_rows = shard_rows(*(np.repeat(array, rows, axis=0) for array in row.values()), target)
     inputs = dict(zip(row, arrays, strict=True))

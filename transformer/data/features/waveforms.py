@@ -166,13 +166,12 @@ class Resampling:
         return samples
 
 
-def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RATE, comment: str = "") -> None:
+def write_audio(path: Path, wave: Float[np.ndarray, " samples"], comment: str = "") -> None:
     """Writes a WAV file of 16 bits, complete or not at all.
 
     Args:
       path: the file.
-      wave: the samples; those beyond -1 and 1 are clipped.
-      rate: samples a second.
+      wave: the samples, `RATE` a second; those beyond -1 and 1 are clipped.
       comment: stored in the file, for `comment_of`.
 
     Raises:
@@ -182,7 +181,7 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], rate: int = RAT
     if not np.isfinite(samples).all():
         raise UserError(f"cannot write {path}: the sound has samples that are not finite numbers")
     buffer = io.BytesIO()
-    with library("soundfile").SoundFile(buffer, "w", rate, 1, "PCM_16", format="WAV") as sound:
+    with library("soundfile").SoundFile(buffer, "w", RATE, 1, "PCM_16", format="WAV") as sound:
         if comment:  # libsndfile refuses an empty one
             sound.comment = comment
         sound.write(samples)

@@ -92,10 +92,25 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
                 f"{data.dataset} {missing} {', '.join(sorted(offered))}: "
                 f"choose one with --data.{option}-language"
             )
-    for split in ("train", "validation"):
-        if split not in builder.info.splits:
-            raise UserError(f"{data.dataset} has no split named {split!r}, only {list(builder.info.splits)}")
+    _check_splits(builder, data.dataset, "train", "validation")
     return _opened(builder, PairSource, languages, splits)
+
+
+def _check_splits(builder: Any, dataset: str, *splits: str) -> None:
+    """Raises UserError if a split is missing."""
+    for split in splits:
+        if split not in builder.info.splits:
+            raise UserError(f"{dataset} has no split named {split!r}, only {list(builder.info.splits)}")
+
+
+def _check_feature(dataset: str, kind: str, feature: str, offered: Sequence[str]) -> None:
+    """Raises UserError if a dataset does not have the text or audio of an option."""
+    if feature not in offered:
+        named = ", ".join(offered) or "none"
+        raise UserError(
+            f"{dataset} has no {kind} named {feature!r}: choose one with --data.{kind}-feature; it has "
+            f"{named}"
+        )
 
 
 def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, TextSource], object]:
@@ -108,14 +123,8 @@ def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, Tex
     offered = sorted(
         name for name, kind in builder.info.features.items() if isinstance(kind, store.tfds().features.Text)
     )
-    if data.text_feature not in offered:
-        named = ", ".join(offered) or "none"
-        raise UserError(
-            f"{data.dataset} has no text named {data.text_feature!r}: choose one with --data.text-feature; "
-            f"it has {named}"
-        )
-    if "train" not in builder.info.splits:
-        raise UserError(f"{data.dataset} has no split named 'train', only {list(builder.info.splits)}")
+    _check_feature(data.dataset, "text", data.text_feature, offered)
+    _check_splits(builder, data.dataset, "train")
     return _opened(builder, TextSource, (data.text_feature,), splits)
 
 
@@ -172,18 +181,9 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         ) from error
     audio = [name for name, kind in features.items() if isinstance(kind, of.Tensor) and len(kind.shape) >= 1]
     texts = [name for name, kind in features.items() if isinstance(kind, of.Text | of.ClassLabel)]
-    for option, feature, offered in (
-        ("audio-feature", data.audio_feature, sorted(set(audio) - set(texts))),
-        ("text-feature", data.text_feature, sorted(texts)),
-    ):
-        if feature not in offered:
-            named = ", ".join(offered) or "none"
-            raise UserError(
-                f"{data.dataset} has no {option.partition('-')[0]} named {feature!r}: choose one with "
-                f"--data.{option}; it has {named}"
-            )
-    if "train" not in builder.info.splits:
-        raise UserError(f"{data.dataset} has no split named 'train', only {list(builder.info.splits)}")
+    _check_feature(data.dataset, "audio", data.audio_feature, sorted(set(audio) - set(texts)))
+    _check_feature(data.dataset, "text", data.text_feature, sorted(texts))
+    _check_splits(builder, data.dataset, "train")
     label = features[data.text_feature]
     about = (
         data.audio_feature,

@@ -20,9 +20,7 @@ from transformer.training.objective import Batch, Context, Loss, Objective, appl
 Fertility = Callable[[Int[Array, "b s"], Int[Array, "b t"]], Int[Array, "b s"]]
 
 
-def nonautoregressive_objective(
-    config: Config, load_teacher: Callable[[Path], Any] | None = None
-) -> Objective:
+def nonautoregressive_objective(config: Config, load_teacher: Callable[[Path], Any]) -> Objective:
     """Cross-entropy of the predicted tokens, plus that of the plan (lengths or fertilities).
 
     The metrics are those of `translation_objective` over the predicted tokens, and `plan`, the loss of the
@@ -104,7 +102,7 @@ def sample_mask(key: Array, is_token: Bool[Array, "b t"]) -> Bool[Array, "b t"]:
     return is_token & (rank < number[:, None])
 
 
-def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | None) -> Fertility:
+def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any]) -> Fertility:
     """A function that gives the fertility of each source token: the number of target tokens that attend to it
     most, in the cross-attention of the teacher.
 
@@ -113,7 +111,7 @@ def teacher_fertilities(config: Config, load_teacher: Callable[[Path], Any] | No
     """
     c = config.model
     assert isinstance(c, NonAutoregressiveConfig)
-    if c.teacher is None or load_teacher is None:
+    if c.teacher is None:
         raise UserError(c.untaught)
     teacher = load_teacher(c.teacher)
     variables = jax.device_get(teacher.variables)  # on the host, so that each layout places its own copy

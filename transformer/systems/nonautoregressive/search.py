@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
 from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.hooks import never_predicted
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, in_order, score_tokens
 from transformer.decoding.scores import lengths as lengths_of
@@ -146,7 +147,7 @@ def predict_tokens(
     position, another token before it, <pad> after it."""
     logits = apply(memory, draft, method="logits")
     vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
-    never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
+    never = never_predicted(special, logits.shape[-1])
     last = (position == lengths[:, None] - 1)[..., None]
     allowed = jnp.where(last, vocabulary == special.eos, ~never & (vocabulary != special.eos))
     tokens = jnp.where(allowed, logits, NEVER).argmax(axis=-1)
@@ -201,9 +202,8 @@ def truncate_at_eos(
     logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds
 ) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
     """The most likely token at every position up to the first <eos>, and their total log-probability."""
-    vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(logits.shape[1])
-    never = jnp.isin(vocabulary, jnp.array(special.never_predicted))
-    tokens = jnp.where(never, NEVER, logits).argmax(axis=-1)
+    position = jnp.arange(logits.shape[1])
+    tokens = jnp.where(never_predicted(special, logits.shape[-1]), NEVER, logits).argmax(axis=-1)
     tokens = jnp.where(position >= jnp.minimum(limits, position.size)[:, None] - 1, special.eos, tokens)
     lengths = (tokens == special.eos).argmax(axis=1) + 1
     inside = position < lengths[:, None]

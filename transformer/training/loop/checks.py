@@ -27,7 +27,6 @@ from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.training.loop.resolved import Resolved
 from transformer.training.loop.teacher import check_teacher
-from transformer.training.methods.guidance import check_layers_and_heads
 from transformer.training.methods.registry import as_replaceable, replacing
 
 FEW = 100  # records of each split that are checked
@@ -138,8 +137,10 @@ def check_guidance(resolved: Resolved) -> None:
         _, sown = model.apply(variables, *example, mutable=[INTERMEDIATES])
         return attentions(sown[INTERMEDIATES])
 
-    shape = jax.eval_shape(attention, *resolved.system.task.example(config)).shape
-    check_layers_and_heads(guidance, shape)
+    layers, _, heads, _, _ = jax.eval_shape(attention, *resolved.system.task.example(config)).shape
+    for what, which, count in (("layers", guidance.layers, layers), ("heads", guidance.heads, heads)):
+        if max(which, default=0) > count:
+            raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
 
 
 # Of this machine

@@ -32,7 +32,6 @@ def guided(objective: Objective, attentions: Attentions, options: GuidanceConfig
     def with_guidance(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
         loss = objective(model, variables, batch, replace(context, sows=True))
         weights = attentions(loss.intermediates)
-        check_layers_and_heads(options, weights.shape)
         attention = _chosen(_chosen(weights, options.layers, 0), options.heads, 2).mean(axis=(0, 2))
         target, source = (_segments(model, batch, side) for side in ("target", "source"))
         off, same = off_diagonal(target, source, options.width)
@@ -79,17 +78,6 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
     assert isinstance(model, EncoderDecoder)
     mask = model.source_mask(batch[side]) if side == "source" else model.target_mask(batch[side])
     return mask.astype(jnp.int32)
-
-
-def check_layers_and_heads(options: GuidanceConfig, attention: tuple[int, ...]) -> None:
-    """Raises UserError if the attention [layers, b, heads, t, s] has fewer layers or heads than are to be
-    guided."""
-    for what, which, count in (
-        ("layers", options.layers, attention[0]),
-        ("heads", options.heads, attention[2]),
-    ):
-        if max(which, default=0) > count:
-            raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
 
 
 def _chosen(weights: Array, which: tuple[int, ...], axis: int) -> Array:

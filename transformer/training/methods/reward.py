@@ -14,6 +14,7 @@ from transformer.config import Config
 from transformer.config.methods import RewardConfig
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs
+from transformer.decoding.hooks import never_predicted
 from transformer.decoding.limits import Limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import wu_penalty
@@ -124,7 +125,7 @@ def log_probabilities(
 
     factors: Any = model.apply(variables, method=run)
     hidden, table = factors
-    never = jnp.zeros(table.shape[0], bool).at[jnp.asarray(special.never_predicted)].set(True)
+    never = never_predicted(special, table.shape[0])
 
     def chosen(hidden: Array, targets: Array) -> Array:
         log_p = jax.nn.log_softmax(jnp.where(never, -jnp.inf, logits(hidden, table)))

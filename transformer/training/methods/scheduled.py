@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import Config
 from transformer.config.methods import ScheduledConfig
 from transformer.decoding.draws import drawn
+from transformer.decoding.hooks import never_predicted
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.model.products import logits
@@ -109,9 +110,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
 
 def _possible(model: EncoderDecoder, scores: Float[Array, "*b v"]) -> Float[Array, "*b v"]:
     """Logits of tokens that may be predicted."""
-    special = model.config.special
-    never = jnp.zeros(scores.shape[-1], bool).at[jnp.asarray(special.never_predicted)].set(True)
-    return jnp.where(never, -jnp.inf, scores)
+    return jnp.where(never_predicted(model.config.special, scores.shape[-1]), -jnp.inf, scores)
 
 
 def _chosen(

@@ -96,7 +96,7 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
     task, model, options = job.task, job.model, job.config.decoding
     system_search = job.system.required("search")
     assert isinstance(task, DecodingTask)
-    fields = {name: task.fields[name] for name in task.inputs}
+    fields = task.input_fields
     sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
 
     def there(tree: Any) -> Any:
