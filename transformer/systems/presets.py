@@ -1,6 +1,7 @@
 """Every preset of every system, and every variant."""
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -27,6 +28,18 @@ def add(system: str, options: Options) -> None:
     for name, change in options.variants.items():
         VARIANTS[name] = change
         VARIANT_GROUPS.setdefault(change.group or f"system {system}", {})[name] = change.described
+    every_system.cache_clear()
+
+
+@functools.cache
+def every_system() -> Mapping[str, Config]:
+    """By the words of a command line: the presets, and the variants that are for their systems only."""
+    configs = dict(PRESETS)
+    for (base, config), (name, change) in itertools.product(PRESETS.items(), VARIANTS.items()):
+        if config.system in change.systems:
+            with contextlib.suppress(UserError):  # some do not go together
+                configs[f"{base} --variant {name}"] = change.of(config)
+    return configs
 
 
 for _name in REGISTRY:
@@ -89,16 +102,6 @@ def _fits(change: Variant, config: Config) -> bool:
 def _fitting(change: Variant) -> list[str]:
     """The presets that a variant fits."""
     return [name for name, config in PRESETS.items() if _fits(change, config)]
-
-
-def every_system() -> Mapping[str, Config]:
-    """By the words of a command line: the presets, and the variants that are for their systems only."""
-    configs = dict(PRESETS)
-    for (base, config), (name, change) in itertools.product(PRESETS.items(), VARIANTS.items()):
-        if config.system in change.systems:
-            with contextlib.suppress(UserError):  # some do not go together
-                configs[f"{base} --variant {name}"] = change.of(config)
-    return configs
 
 
 def _known(name: str, table: Mapping[str, object], kind: str) -> str:

@@ -1,12 +1,13 @@
 """What a run directory records: configuration, metrics, test scores."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from transformer.config import DataConfig, Option, as_decided, changed
+from transformer.config import Config, DataConfig, Option, as_decided, changed
 from transformer.runs.log import spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
@@ -99,16 +100,23 @@ class Logged:
         preset, its value in this run."""
         from transformer.systems.presets import every_system
 
-        size = self.config.model.vocab_size  # training sets it
-        differences = {
-            name: changed(
-                as_decided(replace(preset, model=replace(preset.model, vocab_size=size)), self.config),
-                self.config,
-            )
-            for name, preset in every_system().items()
-        }
-        nearest = min(differences, key=lambda name: len(differences[name]))
-        return nearest, differences[nearest]
+        return _nearest(self.config, tuple(every_system().items()))
+
+
+@functools.lru_cache(maxsize=1)  # of the config of a run, whose report is written after every evaluation
+def _nearest(
+    config: Config, presets: tuple[tuple[str, Config], ...]
+) -> tuple[str, list[tuple[str, Option, Option]]]:
+    """The preset with the fewest differences from a config, and these."""
+    size = config.model.vocab_size  # training sets it
+    differences = {
+        name: changed(
+            as_decided(replace(preset, model=replace(preset.model, vocab_size=size)), config), config
+        )
+        for name, preset in presets
+    }
+    nearest = min(differences, key=lambda name: len(differences[name]))
+    return nearest, differences[nearest]
 
 
 def _score(evaluation: Json) -> str:
