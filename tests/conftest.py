@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -144,23 +145,77 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(small_translator(), tmp_path_factory.mktemp("decoder") / "run")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trained_programs() -> Iterator[dict[Any, Any]]:
+    """The programs of trainings by what determines them: a training with the config of an earlier one, such
+    as one that resumes it, uses its programs."""
+    from transformer.training.loop import loop as module
+
+    programs: dict[Any, Any] = {}
+    initialise, configured_step = module.Loop.__init__, module.configured_step
+
+    def remembering(loop: Any, config: Any, *given: Any) -> None:
+        initialise(loop, config, *given)
+        has_teacher = getattr(config.model, "teacher", None)  # whose parameters are in the program
+        if has_teacher or module.configured_step is not configured_step:
+            return
+        training = replace(config.training, evaluate_every=1, log_every=1, patience=None, keep_last=1)
+        own = loop.train_step, loop.evaluator._step
+        found = programs.setdefault(replace(config, training=training), own)
+        loop.train_step, loop.evaluator._step = found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Loop, "__init__", remembering)
+        yield programs
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_programs_are_released(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Drops compiled programs after a file that may have patched what they were made of, and before they are
-    too many: each takes about a dozen memory mappings, and a process that reaches the limit of the kernel
-    (65,530) crashes. Files use the programs of others otherwise."""
+def _compiled_programs_are_released(
+    patched_modules: set[str], trained_programs: dict[Any, Any]
+) -> Iterator[None]:
+    """Drops compiled programs after a file that has patched what they were made of, and before they are too
+    many. Files use the programs of others otherwise."""
     yield
-    tests = [item for item in request.session.items if item.path == request.path]
-    patched = any("monkeypatch" in getattr(test, "fixturenames", ()) for test in tests)
-    if patched or _memory_mappings() > 25_000:
+    if any(name.startswith(TRACED) for name in patched_modules) or _is_large():
         import jax
 
+        trained_programs.clear()
         jax.clear_caches()
         gc.collect()
+    patched_modules.clear()
 
 
-def _memory_mappings() -> float:
+TRACED = (
+    "jax",
+    "transformer.decoding",
+    "transformer.model",
+    "transformer.systems",
+    "transformer.training.methods",
+    "transformer.training.s",  # slices and step
+)
+"""What the names of modules begin with that programs are made of."""
+
+
+@pytest.fixture(scope="session")
+def patched_modules() -> Iterator[set[str]]:
+    """The modules of which tests of this file have patched something."""
+    names, ordinary = set[str](), pytest.MonkeyPatch.setattr
+
+    def noted(self: pytest.MonkeyPatch, target: Any, *given: Any, **options: Any) -> None:
+        is_name = isinstance(target, str)
+        names.add(target if is_name else getattr(target, "__module__", getattr(target, "__name__", "")))
+        ordinary(self, target, *given, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest.MonkeyPatch, "setattr", noted)
+        yield names
+
+
+def _is_large() -> bool:
+    """Whether this process has more than 2 GiB in memory, or many memory mappings: a program takes about a
+    dozen, and a process that reaches the limit of the kernel (65,530) crashes."""
     try:
-        return Path("/proc/self/maps").read_bytes().count(b"\n")
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident > 2**31 or Path("/proc/self/maps").read_bytes().count(b"\n") > 25_000
     except OSError:  # another kernel
-        return float("inf")
+        return True
