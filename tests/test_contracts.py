@@ -1,7 +1,8 @@
 """Systems from outside the package: the contracts hold for each of them, in every layout.
 
 The toy systems of `toys` train on one device, on eight replicas and on a mesh; stop and resume,
-also elsewhere; accumulate gradients; evaluate, decode and report.
+also elsewhere; accumulate gradients; evaluate, decode and report. In the default tier three of them do so in
+two layouts, and in the slow tier all of them in all layouts.
 """
 
 import json
@@ -13,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_command import on_devices
-from toy_runs import LAYOUTS, RESUMED
-from toys import TOYS, TRAINED, register_toys
+from toy_runs import LAYOUTS, is_resumed
+from toys import QUICK, TOYS, TRAINED, register_toys
 from toys.forbidden import FORBIDDEN
 
 from transformer import Decoder, Run, Translator, UserError
@@ -28,25 +29,27 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the toys were trained on one device and on replicas."""
+    """Where the toys were trained on one device, and some of them on replicas."""
     place = tmp_path_factory.mktemp("toys")
-    trained_on(place, "one")
-    trained_on(place, "replicas")
+    for layout in ("one", "replicas"):
+        trained_on(place, layout, "quick")
     return place
 
 
 @pytest.fixture(scope="module")
-def everywhere(folder: Path) -> Path:
-    """The same, also on a mesh."""
-    trained_on(folder, "mesh")
-    return folder
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all were trained in every layout."""
+    place = tmp_path_factory.mktemp("everywhere")
+    for layout in LAYOUTS:
+        trained_on(place, layout, "all")
+    return place
 
 
-def trained_on(place: Path, layout: str) -> None:
+def trained_on(place: Path, layout: str, which: str) -> None:
     """Trains the toys in a layout, and resumes those of one device there."""
     devices, *_ = LAYOUTS[layout]
     ran = subprocess.run(
-        [sys.executable, TESTS / "toy_runs.py", place, layout, *(["one"] if layout != "one" else [])],
+        [sys.executable, TESTS / "toy_runs.py", place, layout, "" if layout == "one" else "one", which],
         env=on_devices(devices),
         capture_output=True,
         text=True,
@@ -69,7 +72,6 @@ def _registered() -> Iterator[None]:
 
 
 every_toy = pytest.mark.parametrize("name", TOYS)
-every_one = pytest.mark.parametrize("name", TRAINED)
 
 
 def check_same(folder: Path, name: str, kind: str) -> None:
@@ -87,36 +89,45 @@ def check_resumed(folder: Path, layout: str, name: str) -> None:
         assert (resumed[key] == value).all(), key
 
 
-@every_one
+def check_losses(folder: Path, name: str) -> None:
+    """Asserts that a run has learned."""
+    losses = arrays(folder, name, "one-whole")["losses"]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
 def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
     check_same(folder, name, kind)
 
 
-@pytest.mark.parametrize(("layout", "name"), [each for each in RESUMED if each[0] != "mesh"])
-def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, layout: str, name: str) -> None:
-    check_resumed(folder, layout, name)
+@pytest.mark.parametrize("name", QUICK)
+def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: str) -> None:
+    for layout in ("one", "replicas"):
+        if is_resumed(name, layout):
+            check_resumed(folder, layout, name)
 
 
-@every_one
+@pytest.mark.parametrize("name", QUICK)
 def test_runs_resume_on_another_number_of_devices(folder: Path, name: str) -> None:
     check_same(folder, name, "replicas-moved")
 
 
 @pytest.mark.slow
-@every_one
-def test_a_mesh_gives_the_same_results(everywhere: Path, name: str) -> None:
-    for kind in ("mesh-whole", "mesh-moved"):
+@pytest.mark.parametrize("name", TRAINED)
+def test_all_of_this_holds_for_every_one_in_every_layout(everywhere: Path, name: str) -> None:
+    for kind in ("one-accumulated", "replicas-whole", "replicas-moved", "mesh-whole", "mesh-moved"):
         check_same(everywhere, name, kind)
-    if ("mesh", name) in RESUMED:
-        check_resumed(everywhere, "mesh", name)
+    for layout in LAYOUTS:
+        if is_resumed(name, layout):
+            check_resumed(everywhere, layout, name)
+    check_losses(everywhere, name)
 
 
-@every_one
+@every_toy
 def test_losses_fall(folder: Path, name: str) -> None:
-    losses = arrays(folder, name, "one-whole")["losses"]
-    assert np.isfinite(losses).all()
-    assert losses[-1] < losses[0]
+    check_losses(folder, name)
 
 
 @every_toy

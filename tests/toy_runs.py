@@ -1,7 +1,8 @@
 """Trains the toy systems in one layout of devices, in its own process; see `test_contracts.py`.
 
-`python toy_runs.py FOLDER LAYOUT OTHER` trains each system, and resumes it from half way. It also resumes the
-half-trained runs of the layout OTHER, if that is given.
+`python toy_runs.py FOLDER LAYOUT OTHER all` trains each system, and resumes it from half way. It also resumes
+the half-trained runs of the layout OTHER, if that is not empty. With `quick` instead of `all`, only those of
+`toys.QUICK` are resumed and trained in several layouts.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 import toys
 from small_run import changed, interrupted, quiet, small_config
-from toys import STATEFUL, TRAINED
+from toys import QUICK, STATEFUL, TOYS, TRAINED
 from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
@@ -26,8 +27,12 @@ from transformer.training.loop.loop import Loop
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""
 STEPS = 4
-RESUMED = [(layout, name) for layout in LAYOUTS for name in TRAINED if layout == "one" or name in STATEFUL]
-"""What is resumed in the layout it was trained in: all on one device, elsewhere what has most state."""
+
+
+def is_resumed(name: str, layout: str) -> bool:
+    """Whether it is resumed in the layout it was trained in: elsewhere than on one device, what has most
+    state."""
+    return layout == "one" or name in STATEFUL
 
 
 def toy_config(name: str, folder: Path, layout: str = "one", **training: int) -> Config:
@@ -141,17 +146,18 @@ def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
         return evaluated(config, run_dir)
 
 
-def main(folder: Path, layout: str, other: str = "") -> None:
-    for name in TRAINED:
+def main(folder: Path, layout: str, other: str, which: str) -> None:
+    resumed = TRAINED if which == "all" else QUICK
+    for name in TOYS if which == "quick" and layout == "one" else resumed:
         place = folder / name
         place.mkdir(exist_ok=True)
         config, whole = toy_config(name, place, layout), place / f"{layout}-whole"
         found = {"whole": evaluated(config, whole)}
-        if (layout, name) in RESUMED:
+        if name in resumed and is_resumed(name, layout):
             found["resumed"] = trained(config, interrupted(whole, place / f"{layout}-resumed"))
         if other:
             found["moved"] = trained(config, interrupted(place / f"{other}-whole", place / f"{layout}-moved"))
-        else:
+        elif name in resumed:
             accumulated = toy_config(name, place, layout, accumulate=2)
             found["accumulated"] = trained(accumulated, place / f"{layout}-accumulated")
         for kind, arrays in found.items():
