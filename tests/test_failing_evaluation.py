@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from small_run import changed, quiet, same
+from tiers import mostly_slow
 
 from transformer import Run, UserError
 from transformer.cli.command_line import TrainLine
@@ -19,8 +20,10 @@ from transformer.training.loop.evaluator import Evaluator
 from transformer.training.loop.resuming import resume_command
 from transformer.training.loop.train import train
 
+ERRORS = [UserError("this needs jiwer"), MemoryError("out of memory")]
 
-@pytest.mark.parametrize("error", [UserError("this needs jiwer"), MemoryError("out of memory")])
+
+@pytest.mark.parametrize("error", mostly_slow(ERRORS, ERRORS[1:]))
 def test_the_step_is_saved_before_the_error(config, finished, tmp_path, monkeypatch, error):
     def fail(self, *_):
         raise error

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from of_a_config import model_shapes
-from small_run import small_config
+from small_run import changed, interrupted, small_config
 from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM
 
@@ -82,15 +82,15 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
 
 
 def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
+    import_marian(Path(__file__).parent / "data/marian", tmp_path / "parent")
+    config = replace(config, training=replace(config.training, init_from=tmp_path / "parent"))
     train(config, tmp_path / "whole", watch=quiet())
     before, after = losses(tmp_path / "whole")
     assert after < 0.98 * before
 
-    import_marian(Path(__file__).parent / "data/marian", tmp_path / "parent")
-    stopped = replace(config, training=replace(config.training, init_from=tmp_path / "parent"))
-    train(replace(stopped, training=replace(stopped.training, steps=4)), tmp_path / "run", watch=quiet())
+    interrupted(tmp_path / "whole", tmp_path / "run")
     (tmp_path / "parent").rename(tmp_path / "gone")
-    train(stopped, tmp_path / "run", watch=quiet())
+    train(config, tmp_path / "run", watch=quiet())
     shapes = model_shapes(config)
     assert_same(*(Run(tmp_path / name).checkpoints.variables(8, shapes) for name in ("whole", "run")))
 
@@ -178,7 +178,8 @@ def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     assert len([line for line in program.splitlines() if line]) == 6
     (tmp_path / "text").mkdir()
     monkeypatch.chdir(tmp_path)
-    parent = train(small_config(tmp_path / "text"), "runs/transformer-1", watch=quiet())
+    short = changed(small_config(tmp_path / "text"), steps=1)
+    parent = train(short, "runs/transformer-1", watch=quiet())
     shutil.copy(parent_text := Run(parent).config.data.train_source, "my.en")
     shutil.copy(parent_text, "my.de")
     exec(program.replace("steps=500", "steps=4"), {})

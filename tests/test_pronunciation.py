@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_run import quiet, small_config
+from small_run import changed, quiet, small_config
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Synthesizer, Translator, UserError, train
@@ -65,7 +65,7 @@ def runs(tmp_path_factory):
     data = dataclasses.replace(PRESETS["pronunciation"].data, built_in_size=100, cache_dir=folder / "cache")
     model = dataclasses.replace(config.model, vocab_size=0)
     train(dataclasses.replace(config, data=data, model=model), folder / "first", watch=quiet())
-    config = synthesis_config(folder, "one")
+    config = changed(synthesis_config(folder, "one"), steps=1)
     data = dataclasses.replace(
         config.data, dataset="spoken-numbers", writing="phonemes", max_text=60, max_length=400
     )

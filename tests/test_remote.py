@@ -2,6 +2,7 @@
 of its own."""
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -44,10 +45,37 @@ def store() -> Iterator[fsspec.AbstractFileSystem]:
     files.pseudo_dirs[:] = [""]
 
 
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return changed(small_config(tmp_path_factory.mktemp("text")), steps=8)
+
+
+@pytest.fixture(scope="module")
+def trained(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Maps a number of steps to a run of so many, which is on no other machine."""
+
+    @functools.cache
+    def trained_run(steps: int) -> Path:
+        run_dir = tmp_path_factory.mktemp("trained") / "run"
+        return train(changed(config, steps=steps), run_dir, watch=quiet())
+
+    return trained_run
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    (tmp_path / "text").mkdir()
-    return changed(small_config(tmp_path / "text"), steps=8)
+def sent(
+    trained: Callable[[int], Path], machine: Machine, store: fsspec.AbstractFileSystem
+) -> Callable[[int], None]:
+    """Stores such a run at its address, without the files of this machine."""
+
+    def send(steps: int) -> None:
+        run_dir = trained(steps)
+        for path in filter(Path.is_file, run_dir.rglob("*")):
+            name = str(path.relative_to(run_dir))
+            if not name.startswith("lock"):
+                store.pipe_file(f"/bucket/run/{name}", path.read_bytes())
+
+    return send
 
 
 def names(store: fsspec.AbstractFileSystem) -> set[str]:
@@ -71,8 +99,7 @@ def test_addresses(path, expected) -> None:
     assert display_path(path) == expected or expected is None
 
 
-def test_a_run_goes_on_on_another_machine(config, machine, store, tmp_path) -> None:
-    train(config, tmp_path / "here", watch=quiet())
+def test_a_run_goes_on_on_another_machine(config, trained, machine, store) -> None:
     assert train(changed(config, steps=4), RUN, watch=quiet()) == Path(RUN)
     machine("second")
     train(config, RUN, watch=quiet())
@@ -80,17 +107,17 @@ def test_a_run_goes_on_on_another_machine(config, machine, store, tmp_path) -> N
     assert {"config.json", "metrics.jsonl", "results.json", "report.html"} <= found
     assert not {name for name in found if "lock" in name or ".orbax" in name}
     machine("third")
-    assert Run(RUN).checkpoints.steps() == Run(tmp_path / "here").checkpoints.steps()
-    assert same(tmp_path / "here", RUN)
+    assert Run(RUN).checkpoints.steps() == Run(trained(8)).checkpoints.steps()
+    assert same(trained(8), RUN)
     here, there = (
         [(each["step"], each["nll"]) for each in Run(run).log.records("evaluation")]
-        for run in (tmp_path / "here", RUN)
+        for run in (trained(8), RUN)
     )
     assert here == there
 
 
-def test_only_what_is_read_is_copied(config, machine, store, tmp_path) -> None:
-    train(config, RUN, watch=quiet())
+def test_only_what_is_read_is_copied(sent, machine, tmp_path) -> None:
+    sent(8)
     machine("second")
     Translator.load(RUN)
     best = Run(RUN).checkpoints.best()
@@ -104,9 +131,8 @@ def test_only_what_is_read_is_copied(config, machine, store, tmp_path) -> None:
     assert {path: path.stat().st_mtime_ns for path in copies} == copies
 
 
-def test_checkpoints_that_are_deleted_here_are_deleted_there(config, machine, store) -> None:
-    train(changed(config, steps=4, keep_last=1), RUN, watch=quiet())
-    machine("second")
+def test_checkpoints_that_are_deleted_here_are_deleted_there(config, sent, store) -> None:
+    sent(4)
     train(changed(config, steps=16, keep_last=1), RUN, watch=quiet())
     steps = {name.split("/")[1] for name in names(store) if name.startswith("checkpoints/")}
     assert steps == {str(step) for step in Run(RUN).checkpoints.steps()}
@@ -123,8 +149,8 @@ def test_a_checkpoint_without_a_manifest_does_not_count(config, machine, store) 
     assert Run(RUN).checkpoints.steps() == [4, 8]
 
 
-def test_who_starts_last_takes_a_run_over(config, machine, store) -> None:
-    train(changed(config, steps=4), RUN, watch=quiet())
+def test_who_starts_last_takes_a_run_over(sent, machine, store) -> None:
+    sent(4)
 
     def taken_over() -> None:
         first = Run(RUN, writes=True)
@@ -140,16 +166,16 @@ def test_who_starts_last_takes_a_run_over(config, machine, store) -> None:
     assert store.cat("/bucket/run/note") == b"second"
 
 
-def test_two_trainings_on_one_machine(config, machine, store) -> None:
-    train(changed(config, steps=4), RUN, watch=quiet())
+def test_two_trainings_on_one_machine(sent) -> None:
+    sent(4)
     with Run(RUN, writes=True).claimed(), pytest.raises(UserError, match="another process trains there"):
         Run(RUN, writes=True)
     with pytest.raises(UserError, match="http://there/run: it cannot be written"):
         Run("http://there/run", writes=True)
 
 
-def test_a_damaged_checkpoint_is_moved_aside(config, machine, store) -> None:
-    train(config, RUN, watch=quiet())
+def test_a_damaged_checkpoint_is_moved_aside(config, sent, store) -> None:
+    sent(8)
     part = next(path for path in store.find("/bucket/run/checkpoints/8/training") if "/d/" in path)
     store.pipe_file(part, b"not it")
     train(changed(config, steps=12), RUN, watch=quiet())
@@ -157,8 +183,8 @@ def test_a_damaged_checkpoint_is_moved_aside(config, machine, store) -> None:
     assert 12 in Run(RUN).checkpoints.steps()
 
 
-def test_names_that_lead_outside_are_not_copied(config, machine, store, tmp_path) -> None:
-    train(config, RUN, watch=quiet())
+def test_names_that_lead_outside_are_not_copied(sent, machine, store, tmp_path) -> None:
+    sent(8)
     for name in ("../escaped", "a/../../escaped", f"/{tmp_path}/escaped"):
         store.pipe_file(f"/bucket/run/{name}", b"here")
         store.store[f"/bucket/run/{name}"] = store.store.pop(store._strip_protocol(f"/bucket/run/{name}"))
@@ -167,8 +193,10 @@ def test_names_that_lead_outside_are_not_copied(config, machine, store, tmp_path
     assert not [path for path in tmp_path.rglob("*") if path.name == "escaped"]
 
 
-def test_what_is_copied_is_bounded_before_and_while_it_is_copied(config, machine, store, monkeypatch) -> None:
-    train(config, RUN, watch=quiet())
+def test_what_is_copied_is_bounded_before_and_while_it_is_copied(
+    config, sent, machine, store, monkeypatch
+) -> None:
+    sent(8)
     steps = Run(RUN).checkpoints.steps()
     machine("second")
     store.pipe_file("/bucket/run/checkpoints/8/model/d/more", bytes(70 * MiB))
@@ -224,9 +252,9 @@ def test_a_run_at_a_link_is_followed_and_a_pipe_is_not_read(machine, decoder, tm
         remote.fetched(Path(f"file://{tmp_path}/large"), MiB)
 
 
-def test_average_and_report(config, machine, store) -> None:
+def test_average_and_report(sent, machine, store) -> None:
 
-    train(config, RUN, watch=quiet())
+    sent(8)
     run = Run(RUN)
     average = run.checkpoints.averaged(None, run.shapes)
     run.checkpoints.store_average(average)
@@ -237,7 +265,7 @@ def test_average_and_report(config, machine, store) -> None:
     assert len(parameters(RUN, "average")) == len(parameters(RUN))
 
 
-def test_text_is_read_from_there(config, machine, store, tmp_path) -> None:
+def test_text_is_read_from_there(config, trained, machine, store, tmp_path) -> None:
     paths = {}
     for field in dataclasses.fields(config.data):
         value = getattr(config.data, field.name)
@@ -246,9 +274,8 @@ def test_text_is_read_from_there(config, machine, store, tmp_path) -> None:
             paths[field.name] = Path(f"memory://text/{value.name}")
     assert len(paths) == 6
     there = dataclasses.replace(config, data=dataclasses.replace(config.data, **paths))
-    train(config, tmp_path / "here", watch=quiet())
     train(there, tmp_path / "there", watch=quiet())
-    assert same(tmp_path / "here", tmp_path / "there")
+    assert same(trained(8), tmp_path / "there")
     assert json.loads((tmp_path / "there" / "config.json").read_text())["data"]["train_source"]
 
 
@@ -278,8 +305,8 @@ def test_mistakes(config, machine, store, monkeypatch: pytest.MonkeyPatch) -> No
         train(config, RUN, watch=quiet())
 
 
-def test_a_store_that_fails(config, machine, store, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(changed(config, steps=4), RUN, watch=quiet())
+def test_a_store_that_fails(config, sent, store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent(4)
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("quota exceeded\nmore")
@@ -302,8 +329,8 @@ def test_a_store_that_fails(config, machine, store, monkeypatch: pytest.MonkeyPa
     assert Run(RUN).checkpoints.steps()[-1] == 8
 
 
-def test_what_was_not_sent_before_an_interrupt_is_sent_later(config, machine, store, monkeypatch) -> None:
-    train(changed(config, steps=4), RUN, watch=quiet())
+def test_what_was_not_sent_before_an_interrupt_is_sent_later(sent, store, monkeypatch) -> None:
+    sent(4)
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 import pytest
 from configs import CONFIGS
-from small_run import WORDS, changed, parameters, quiet, same, write_text
+from small_run import WORDS, changed, interrupted, parameters, quiet, same, write_text
 from tensorboardX.proto.event_pb2 import Event
+from tiers import mostly_slow
 
 from transformer import (
     OptimizerConfig,
@@ -112,7 +113,7 @@ def test_a_second_signal_ends_at_once_even_if_signals_were_ignored(monkeypatch):
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("step", [3, 4, 5])
+@pytest.mark.parametrize("step", mostly_slow([3, 4, 5], [5]))
 def test_stopped_and_resumed_is_as_if_never_stopped(config, finished, tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         stopping_at(step, patch)
@@ -193,23 +194,19 @@ def test_a_signal_during_the_test_names_the_command_that_resumes(
     assert capsys.readouterr().err.startswith(command)
 
 
-def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stopping_at(5, patch)
-        with pytest.raises(Stopped):
-            train(config, tmp_path / "run", watch=quiet())
-    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path):
+    run_dir = interrupted(finished, tmp_path / "run")  # its last checkpoint is that of step 8
+    with open(run_dir / "metrics.jsonl", "a") as file:
         file.write('{"kind": "training", "step": 11, "loss": 0.0}\n{"kind": "trai')
-    train(config, tmp_path / "run", watch=quiet())
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    train(config, run_dir, watch=quiet())
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if r["kind"] == "training"] == [2, 4, 6, 8, 10, 12]
 
 
-def test_same_seed_same_bits_another_seed_another_model(config, finished, tmp_path):
+def test_another_seed_is_another_model(config, finished, tmp_path):
+    """The same seed gives the same bits: see `test_a_signal_while_the_last_checkpoint_is_written`."""
     train(changed(config, seed=1), tmp_path / "other", watch=quiet())
     assert not same(tmp_path / "other", finished)
-    train(config, tmp_path / "same", watch=quiet())
-    assert same(tmp_path / "same", finished)
 
 
 def test_a_finished_run_stays_as_it_is(config, finished):
@@ -242,18 +239,18 @@ def test_changed_text_is_refused(config, finished, tmp_path):
         path.write_bytes(text)
 
 
-def test_more_steps_may_be_asked_for(config, tmp_path):
-    train(changed(config, steps=4), tmp_path / "run", watch=quiet())
-    train(changed(config, steps=8), tmp_path / "run", watch=quiet())
-    assert Run(tmp_path / "run").checkpoints.steps()[-1] == 8
+def test_more_steps_may_be_asked_for(config, run_dir):
+    train(changed(config, steps=14), run_dir, watch=quiet())
+    assert Run(run_dir).checkpoints.steps()[-1] == 14
 
 
-def test_the_end_of_a_cosine_may_not_be_moved(config, tmp_path):
+def test_the_end_of_a_cosine_may_not_be_moved(config, run_dir):
     optimizer = dataclasses.replace(config.optimizer, schedule="cosine")
-    cosine = changed(dataclasses.replace(config, optimizer=optimizer), steps=4)
-    train(cosine, tmp_path / "run", watch=quiet())
-    with pytest.raises(UserError, match="training.steps: 4 -> 8"):
-        train(changed(cosine, steps=8), tmp_path / "run", watch=quiet())
+    stored = dataclasses.replace(Run(run_dir).config, optimizer=optimizer)
+    (run_dir / "config.json").write_text(to_json(stored))
+    cosine = dataclasses.replace(config, optimizer=optimizer)
+    with pytest.raises(UserError, match="training.steps: 12 -> 16"):
+        train(changed(cosine, steps=16), run_dir, watch=quiet())
 
 
 def test_an_existing_folder_is_never_overwritten(config, tmp_path):
@@ -287,22 +284,19 @@ def test_average_is_the_mean(finished):
         assert (np.asarray(a) == np.asarray(b)).all()
 
 
-def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path, monkeypatch):
+def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path):
     ema = changed(config, ema=0.9)
-    train(ema, tmp_path / "whole", watch=quiet())
-    with monkeypatch.context() as patch:
-        stopping_at(5, patch)
-        with pytest.raises(Stopped):
-            train(ema, tmp_path / "parts", watch=quiet())
-    train(ema, tmp_path / "parts", watch=quiet())
-    assert same(tmp_path / "parts", tmp_path / "whole")
+    whole = train(ema, tmp_path / "whole", watch=quiet())
+    parts = interrupted(whole, tmp_path / "parts")
+    train(ema, parts, watch=quiet())
+    assert same(parts, whole)
 
 
 def test_packed_rows_and_accumulation_train_too(config, finished, tmp_path):
     data = dataclasses.replace(config.data, batching="packed", max_length=16, buckets=(16,))
-    packed = dataclasses.replace(changed(config, accumulate=4), data=data)
+    packed = dataclasses.replace(changed(config, accumulate=4, steps=4), data=data)
     path = train(packed, tmp_path / "packed", watch=quiet())
-    assert Run(path).checkpoints.steps()[-1] == 12
+    assert Run(path).checkpoints.steps()[-1] == 4
 
 
 def test_separate_vocabularies(config, tmp_path):
@@ -400,8 +394,9 @@ def test_runs_of_version_0_1_translate_as_they_did(tmp_path, system):
 
 
 def test_truncated_sources_are_counted_once_a_split(config, tmp_path, caplog):
-    short = dataclasses.replace(config.decoding, buckets=(2,))
-    train(dataclasses.replace(config, decoding=short), tmp_path / "run", watch=quiet())
+    decoding = dataclasses.replace(config.decoding, buckets=(2,))
+    short = dataclasses.replace(changed(config, steps=4, evaluate_every=2), decoding=decoding)
+    train(short, tmp_path / "run", watch=quiet())
     messages = [record.getMessage() for record in caplog.records if record.name == "transformer"]
     (validation, test) = (text for text in messages if "truncated" in text)
     assert re.fullmatch(r"\d+ of \d+ sources of the validation text truncated to 1 subword: .*", validation)

@@ -3,24 +3,28 @@
 import contextlib
 import dataclasses
 import functools
+import io
 import json
 import shlex
 import subprocess
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import apply, init
 from of_a_config import model_shapes
 from run_command import on_devices
 from small_run import WORDS, interrupted, small_config
 from small_translator import small_translator
+from tiers import mostly_slow
 
 from transformer import Config, Run, Translator, UserError
+from transformer.cli.decode import decode_main
+from transformer.cli.main import main
 from transformer.cli.train import train_main
 from transformer.config import as_decided
 from transformer.config.locations import as_options, locations
@@ -61,14 +65,11 @@ MODELS = {
 ROOT = Path(__file__).parent.parent
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "", "dog"]
 quiet = ProgressReporter(quiet=True)
-QUICK = (
-    "recurrent",
-    "convolutional",
-    "nonautoregressive, masked",
-    "copying",
-    "fast-autoregressive",
-)  # one of a kind; the others are slow tests
-NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+NAMES = mostly_slow(
+    list(MODELS),
+    ["recurrent", "convolutional", "nonautoregressive, masked", "copying", "fast-autoregressive"],
+)
+"""One of a kind; the others are slow tests."""
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +100,7 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
     return config
 
 
-ON_TWO = [
-    pytest.param(name, marks=() if name == "nonautoregressive, fertility" else pytest.mark.slow)
-    for name in MODELS
-]
-
-
-@pytest.mark.parametrize("name", ON_TWO)
+@pytest.mark.parametrize("name", mostly_slow(list(MODELS), ["nonautoregressive, fertility"]))
 def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
     """Their copies of the parameters see half of the rows each."""
     (tmp_path / "config.json").write_text(to_json(config_of(name, base, teacher)))
@@ -137,15 +132,30 @@ def resumed(config: Config, run_dir: Path) -> None:
         assert train_main() == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_trains_stops_goes_on_and_translates(name, base, teacher, tmp_path):
-    config = config_of(name, base, teacher)
-    whole = train(config, tmp_path / "whole", watch=quiet)
+@pytest.fixture(scope="module")
+def trained(base, teacher, tmp_path_factory) -> Callable[[str], Path]:
+    """Maps the name of a model to its run. Tests that change it copy it first."""
+
+    @functools.cache
+    def trained_run(name: str) -> Path:
+        return train(config_of(name, base, teacher), tmp_path_factory.mktemp("trained") / "run", watch=quiet)
+
+    return trained_run
+
+
+@pytest.mark.parametrize("name", mostly_slow(list(MODELS), ["copying"]))
+def test_it_stops_and_goes_on(name, base, teacher, trained, tmp_path):
+    """`test_older_runs.py` resumes a run of every system."""
+    whole = trained(name)
     parts = interrupted(whole, tmp_path / "parts")
-    resumed(config, parts)
+    resumed(config_of(name, base, teacher), parts)
     for a, b in zip(leaves(whole), leaves(parts), strict=True):
         np.testing.assert_array_equal(a, b)
 
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_trains_and_translates(name, base, teacher, trained):
+    config, whole = config_of(name, base, teacher), trained(name)
     assert Run(whole).config == as_decided(
         dataclasses.replace(config, model=Run(whole).config.model), Run(whole).config
     )
@@ -176,7 +186,7 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
     config = dataclasses.replace(MODELS[name], num_layers=4, d_model=64, vocab_size=1000)
     model = find_system(name.split(",")[0]).model(config)
     ids = jax.random.randint(jax.random.key(1), (2, 8, 20), 4, 1000)
-    logits = apply(model, init(model, jax.random.key(0), *ids), *ids)
+    logits, _ = jax.jit(model.init_with_output)(jax.random.key(0), *ids)
     says = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids[1])[..., None], -1)
     assert abs(-says.mean() - np.log(1000)) < 1  # ln 2 where half of the probability points to the source
 
@@ -199,13 +209,11 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
+def test_scores_are_those_of_the_search(name, trained):
     """Every method returns the log-probability of its result, and that divided by the penalty."""
-    config = config_of(name, base, teacher)
-    brief = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=1))
-    translator = Translator.load(train(brief, tmp_path / "run", watch=quiet))
+    translator = Translator.load(trained(name))
     source, alpha = "red cat runs", 0.7
-    once = {"iterations": 1} if config.system == "nonautoregressive" else {}
+    once = {"iterations": 1} if translator.config.system == "nonautoregressive" else {}
     for method in ("greedy", "beam", "sample")[
         : 1 if name == "nonautoregressive, fertility" else 2 if once else 3
     ]:
@@ -220,7 +228,7 @@ def test_scores_are_those_of_the_search(name, base, teacher, tmp_path):
         assert [x.score for x in found] == sorted((x.score for x in found), reverse=True)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name, base, teacher):
     """Otherwise `--init-from` would start a run whose checkpoints cannot be loaded."""
     config = config_of(name, base, teacher)
@@ -239,8 +247,8 @@ def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name
                 assert shapes(**{field: choice}) == shapes(), field
 
 
-def test_another_mechanism_of_attention_is_another_network(base, teacher, tmp_path):
-    parent = train(config_of("recurrent", base, teacher), tmp_path / "parent", watch=quiet)
+def test_another_mechanism_of_attention_is_another_network(base, teacher, trained, tmp_path):
+    parent = trained("recurrent")
     config = config_of("recurrent", base, teacher)
     other = dataclasses.replace(
         config,
@@ -252,23 +260,25 @@ def test_another_mechanism_of_attention_is_another_network(base, teacher, tmp_pa
     assert not (tmp_path / "child").exists()
 
 
-def test_length_can_be_asked_for(base, teacher, tmp_path):
-    path = train(config_of("nonautoregressive, length", base, teacher), tmp_path / "run", watch=quiet)
-    program = [sys.executable, "decode.py", str(path)]
+def decoded(monkeypatch, capfd, given: str, *words: object) -> tuple[int, str, str]:
+    """Exit status, output and errors of `decode.py` in this process, with this standard input."""
+    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, words)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    return decode_main(), *capfd.readouterr()
+
+
+def test_length_can_be_asked_for(trained, monkeypatch, capfd):
+    path = trained("nonautoregressive, length")
     lengths = []
     for scale in ("0.5", "2.0"):
-        done = subprocess.run(
-            [*program, "--length-scale", scale],
-            input="red green cat runs blue dog\n",
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        lengths.append(len(done.stdout.split()))
+        given = "red green cat runs blue dog\n"
+        status, output, errors = decoded(monkeypatch, capfd, given, path, "--length-scale", scale)
+        assert status == 0, errors
+        lengths.append(len(output.split()))
     assert lengths[0] < lengths[1]
-    done = subprocess.run([*program, "--length-scale", "0"], input="x\n", capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--length-scale must be from" in done.stderr
+    status, _, errors = decoded(monkeypatch, capfd, "x\n", path, "--length-scale", "0")
+    assert status == 2
+    assert "--length-scale must be from" in errors
 
 
 def test_a_config_of_two_systems_is_refused(base, tmp_path):
@@ -397,25 +407,16 @@ def test_several_models_may_choose_together(teacher):
         next(iter(rescored([source], found, judges, weights=[1.0])))
 
 
-def test_rescoring_and_distilling_as_commands(teacher, tmp_path):
-    words = [str(teacher), "--rescore", str(teacher), "--rescore", str(teacher)]
-    decoded = subprocess.run(
-        [sys.executable, "decode.py", *words, "--rescore-weights", "2", "1", "--n-best", "2"],
-        input="red cat runs\n",
-        capture_output=True,
-        text=True,
-    )
-    assert decoded.returncode == 0, decoded.stderr
-    assert len(decoded.stdout.splitlines()) == 2
-    bare = [sys.executable, "-m", "transformer", "distill", str(teacher), str(tmp_path / "new")]
-    refused = subprocess.run(bare, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "give --data.test-source, --data.test-target" in refused.stderr
+def test_rescoring_and_distilling_as_commands(teacher, tmp_path, monkeypatch, capfd):
+    words = [teacher, "--rescore", teacher, "--rescore", teacher, "--rescore-weights", "2", "1"]
+    status, output, errors = decoded(monkeypatch, capfd, "red cat runs\n", *words, "--n-best", "2")
+    assert status == 0, errors
+    assert len(output.splitlines()) == 2
+    bare = ["transformer", "distill", str(teacher), str(tmp_path / "new")]
+    monkeypatch.setattr(sys, "argv", bare)
+    assert main() == 2
+    assert "give --data.test-source, --data.test-target" in capfd.readouterr().err
     text = shlex.split(as_options(locations(Run(teacher).config.data, "data.")))
-    command = [*bare, *text]
-    done = subprocess.run([*command, "--beam-size", "1"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "200 pairs written to" in done.stdout
-    refused = subprocess.run(command, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "another distillation" in refused.stderr
+    monkeypatch.setattr(sys, "argv", [*bare, *text, "--beam-size", "1"])
+    assert main() == 0
+    assert "200 pairs written to" in capfd.readouterr().out
