@@ -21,6 +21,7 @@ from transformer import Config, Run, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.cli.guard import run_command
+from transformer.cli.main import main
 from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
@@ -129,21 +130,28 @@ def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path)
 @pytest.mark.parametrize(
     "words",
     [
-        ["decode.py", "x" * 300],
-        ["decode.py", "RUN", "--input", "x" * 300],
-        ["decode.py", "RUN", "--input", __file__, "--output", "x" * 300],
-        ["decode.py", "RUN", "--checkpoint", "9" * 5000],
-        ["-m", "transformer", "average", "x" * 300],
-        ["-m", "transformer", "import", "x" * 300, "y"],
-        ["train.py", "--run-dir", "x" * 300, "--init-from", "RUN"],
-        ["-m", "transformer", "report", b"\xff"],
-        ["decode.py", b"\xff"],
+        ["decode", "x" * 300],
+        ["decode", "RUN", "--input", "x" * 300],
+        ["decode", "RUN", "--input", __file__, "--output", "x" * 300],
+        ["decode", "RUN", "--checkpoint", "9" * 5000],
+        ["average", "x" * 300],
+        ["import", "x" * 300, "y"],
+        ["train", "--run-dir", "x" * 300, "--init-from", "RUN"],
+        ["report", os.fsdecode(b"\xff")],
     ],
-    ids=range(9),
+    ids=range(8),
 )
-def test_odd_names(decoder: Path, words: list) -> None:
+def test_odd_names(
+    decoder: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = [str(decoder) if word == "RUN" else word for word in words]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True)
+    monkeypatch.setattr(sys, "argv", ["transformer", *words])
+    assert main() == 2
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_name_that_is_no_text() -> None:
+    done = subprocess.run([sys.executable, "decode.py", b"\xff"], cwd=ROOT, capture_output=True)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count(b"\n") == 1
     assert b"Traceback" not in done.stderr

@@ -413,19 +413,17 @@ def test_a_typed_line_is_answered_at_once(run_dir):
         assert answer
 
 
-def test_two_devices_translate_like_one(run_dir):
+def test_two_devices_translate_like_one(run_dir, command):
     """Full batches, whose rows are sharded, and a few sentences, whose rows cannot be."""
     for lines in (3, 80):
         text = "".join(f"{'w ' * (1 + index % 7)}\n" for index in range(lines))
-        found = []
-        for devices in (1, 2):
-            command = [sys.executable, ROOT / "decode.py", run_dir]
-            environment = on_devices(devices)
-            ended = subprocess.run(command, input=text, capture_output=True, text=True, env=environment)
-            assert ended.returncode == 0, ended.stderr
-            found.append(ended.stdout)
-        assert found[0] == found[1]
-        assert found[0].count("\n") == lines
+        status, alone, errors = command(decode_main, run_dir, stdin=text.encode())
+        assert status == 0, errors
+        words = [sys.executable, ROOT / "decode.py", run_dir]
+        ended = subprocess.run(words, input=text, capture_output=True, text=True, env=on_devices(2))
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == alone
+        assert alone.count("\n") == lines
 
 
 def test_a_closed_pipe_is_no_error(run_dir):
@@ -449,6 +447,7 @@ def test_configs_that_cannot_work_are_refused():
 
 def test_every_preset_is_announced_beside_every_other() -> None:
     """At most four lines, and what differs from the preset is what was asked for."""
+    flat = {name: flatten(config) for name, config in CONFIGS.items()}
     for name in CONFIGS:
         assert announced(CONFIGS[name], CONFIGS[name], name) == f"Preset {name}"
         for other in CONFIGS:
@@ -457,7 +456,7 @@ def test_every_preset_is_announced_beside_every_other() -> None:
             assert len(lines) <= 4
             assert all(len(line) <= 80 for line in lines)
             found = differences(CONFIGS[name], CONFIGS[other])
-            assert bool(found) == (flatten(CONFIGS[name]) != flatten(CONFIGS[other]))
+            assert bool(found) == (flat[name] != flat[other])
     tiny = PRESETS["tiny"]
     changed = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, steps=7))
     assert announced(changed, tiny, "tiny") == "Preset tiny, with --training.steps 7"

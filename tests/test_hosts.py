@@ -103,13 +103,14 @@ def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
 
 
 def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
-    train(config, tmp_path / "one", watch=ProgressReporter(quiet=True))
-    assert ended(start(config, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
+    short = replace(config, training=replace(config.training, steps=6, evaluate_every=3))
+    train(short, tmp_path / "one", watch=ProgressReporter(quiet=True))
+    assert ended(start(short, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
     assert "Trained" in log_of(tmp_path, 0)
     assert "Trained" not in log_of(tmp_path, 1)
     one, two = Run(tmp_path / "one"), Run(tmp_path / "run")
     shapes = one.shapes
-    weights = (jax.tree.leaves(run.checkpoints.variables(12, shapes)) for run in (one, two))
+    weights = (jax.tree.leaves(run.checkpoints.variables(6, shapes)) for run in (one, two))
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     for ours, theirs in zip(evaluations(one.path), evaluations(two.path), strict=True):

@@ -21,7 +21,7 @@ def run(path, monkeypatch, cache, changes=None):
 
 def test_the_first_runs_with_hardly_any_training(monkeypatch, tmp_path):
     sizes = {
-        "UPDATES = 420": "UPDATES = 2",
+        "UPDATES = 420": "UPDATES = 1",
         "size=45_000": "size=4_000",
         "samples=2": "samples=2, evaluate_sentences=8",
         "preset,\n": "preset, model=replace(preset.model, num_layers=1, d_model=32, d_ff=64),\n",

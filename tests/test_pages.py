@@ -1,5 +1,6 @@
 """Programs of the documentation run as printed, and its sources are wrapped."""
 
+import json
 import os
 import re
 import shlex
@@ -110,8 +111,8 @@ def test_each_way_to_steer(
 
 
 class Outside:
-    """The package of the page, beside this one: found through its entry points by commands in separate
-    processes."""
+    """The package of the page, beside this one: found through its entry points by commands in another
+    process."""
 
     def __init__(self, folder: Path) -> None:
         page = (DOCS / "own-system.md").read_text(encoding="utf-8")
@@ -128,37 +129,66 @@ class Outside:
             "[transformer.systems]\n" + "".join(f"{name} = {module}\n" for name, module in points.items())
         )
 
-    def run(self, *words: object, text: str = "") -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "transformer", *map(str, words)],
+    def run(self, *commands: tuple[list[object], str]) -> list[tuple[int, str, str]]:
+        """The exit status, output and errors of commands with their standard inputs, which run one after
+        the other in a process of their own."""
+        given = [([str(word) for word in words], text) for words, text in commands]
+        ran = subprocess.run(
+            [sys.executable, "-c", COMMANDS, json.dumps(given)],
             env={**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{DOCS.parent}"},
-            input=text,
             cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=240,
         )
+        assert ran.returncode == 0, ran.stderr
+        ended = [json.loads(line) for line in (self.folder / "statuses").read_text().splitlines()]
+        return [
+            (status, *((self.folder / f"{name}-{number}").read_text() for name in ("out", "errors")))
+            for number, status in enumerate(ended)
+        ]
+
+
+COMMANDS = """
+import json, os, sys
+from transformer.cli.main import main
+open("statuses", "w").close()
+for number, (words, text) in enumerate(json.loads(sys.argv[1])):
+    open(f"in-{number}", "w").write(text)
+    for descriptor, name, mode in ((0, "in", "r"), (1, "out", "w"), (2, "errors", "w")):
+        with open(f"{name}-{number}", mode) as file:
+            os.dup2(file.fileno(), descriptor)
+    sys.stdin, sys.argv = open(0, closefd=False), ["transformer", *words]
+    try:
+        status = main()
+    except SystemExit as stop:
+        status = stop.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    print(json.dumps(status), file=open("statuses", "a"))
+"""
 
 
 def test_a_task_from_outside(tmp_path: Path) -> None:
-    run = Outside(tmp_path).run
-    short = ("--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt")
-    done = run("train", "sorter", *short, "--run-dir=run", "--data.cache-dir=cache")
-    assert done.returncode == 0, done.stderr
-    assert "test rows sorted" in done.stdout + done.stderr
-    assert run("train", "--run-dir=run", "--training.steps=6", "--data.cache-dir=cache").returncode == 0
+    short = ["--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt"]
+    row = "3 1 2\n"
+    done, resumed, decoded, truncated, *refused = Outside(tmp_path).run(
+        (["train", "sorter", *short, "--run-dir=run", "--data.cache-dir=cache"], ""),
+        (["train", "--run-dir=run", "--training.steps=6", "--data.cache-dir=cache"], ""),
+        (["decode", "run"], f"{row}\n9 9 0\n"),
+        (["decode", "run", "--buckets", "2"], row),
+        (["decode", "run", "--reference", "run/config.json"], row),
+        (["train", "sorter", "--init-from", "run"], row),
+    )
+    assert done[0] == 0, done
+    assert "test rows sorted" in done[1] + done[2]
+    assert resumed[0] == 0, resumed
     assert "200 rows of digits" in (tmp_path / "run/report.html").read_text()
-    done = run("decode", "run", text="3 1 2\n\n9 9 0\n")
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"([0-9 ]*\n){3}", done.stdout)
-    done = run("decode", "run", "--buckets", "2", text="3 1 2\n")
-    assert "line 1: source truncated from 4 to 2" in done.stderr
-    for words in (
-        ("decode", "run", "--reference", "run/config.json"),
-        ("train", "sorter", "--init-from", "run"),
-    ):
-        done = run(*words, text="3 1 2\n")
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert decoded[0] == 0, decoded
+    assert re.fullmatch(r"([0-9 ]*\n){3}", decoded[1])
+    assert "line 1: source truncated from 4 to 2" in truncated[2]
+    for status, _, errors in refused:
+        assert (status, len(errors.splitlines())) == (2, 1), errors
 
 
 def test_a_model_of_pictures() -> None:
@@ -187,8 +217,7 @@ def test_a_model_of_pictures() -> None:
 
 
 def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
-    run = Outside(tmp_path).run
-    assert "quickstart with a z-loss" in run("train", "--list-presets").stdout
+    outside = Outside(tmp_path)
     files = {name: value for name, value in flatten(config).items() if name.startswith("data.") and value}
     options = [
         f"--{name.replace('_', '-')}={files[name]}"
@@ -201,19 +230,23 @@ def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
     ]
     short = ["--training.steps=4", "--training.evaluate-every=2", "--data.vocab-size=280"]
     short.append("--optimizer.schedule=inverse_sqrt")  # whose number of steps may change
-    done = run("train", "z-loss", *options, *sizes, *short, "--run-dir=run")
-    assert done.returncode == 0, done.stderr
-    assert run("train", "--run-dir=run", "--training.steps=6", *options).returncode == 0
+    presets, trained, resumed, *others = outside.run(
+        (["train", "--list-presets"], ""),
+        (["train", "z-loss", *options, *sizes, *short, "--run-dir=run"], ""),
+        (["train", "--run-dir=run", "--training.steps=6", *options], ""),
+        *(([name, "run"], "a b\n") for name in ("decode", "average", "report")),
+    )
+    assert "quickstart with a z-loss" in presets[1]
+    assert trained[0] == 0, trained
+    assert resumed[0] == 0, resumed
     assert Path(tmp_path / "run/checkpoints/6").is_dir()
     assert '"z_loss": 0.5' in (tmp_path / "run/config.json").read_text()
-    for words in (("decode", "run"), ("average", "run"), ("report", "run")):
-        done = run(*words, text="a b\n")
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    for status, _, errors in others:
+        assert (status, "Traceback" in errors) == (0, False), errors
     (tmp_path / "zloss.py").write_text("import nothing_like_this")
-    done = run("decode", "run", text="a\n")
-    assert done.returncode == 2
-    assert "the systems of package zloss cannot be imported: No module named" in done.stderr
-    done = run("train", "--list-presets")  # others are known nevertheless
-    assert done.returncode == 0
-    assert "sorts digits" in done.stdout
-    assert "cannot be imported" in done.stderr
+    decoded, presets = outside.run((["decode", "run"], "a\n"), (["train", "--list-presets"], ""))
+    assert decoded[0] == 2
+    assert "the systems of package zloss cannot be imported: No module named" in decoded[2]
+    assert presets[0] == 0  # others are known nevertheless
+    assert "sorts digits" in presets[1]
+    assert "cannot be imported" in presets[2]
