@@ -43,7 +43,7 @@ MODELS = {
     "convolutional": Convolutional(ConvolutionalConfig(**SIZES, num_layers=2)),
     "dilated": Convolutional(ConvolutionalConfig(**SIZES, num_layers=3, dilation=(1, 2))),
 }
-QUICK = ["gru, additive", "lstm, fixed", "rnn, dot", "AT", "FAT", "dilated"]  # others are slow tests
+QUICK = ["gru, additive", "lstm, fixed", "rnn, dot", "FAT", "dilated"]  # others are slow tests
 every_model = pytest.mark.parametrize("name", mostly_slow(list(MODELS), QUICK))
 SOURCE = jnp.asarray(SOURCES)
 TARGET = jnp.asarray(

@@ -152,6 +152,7 @@ def test_rows_of_several_sentences_end_in_each_of_them():
     assert batch["source_segments"][0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
     growth.main(["--quick", "--repeats", "1", "--output", str(tmp_path / "growth")])
     points = json.loads((tmp_path / "growth.json").read_text())["points"]

@@ -10,6 +10,7 @@ from benchmarks.speed import segments
 from transformer import PRESETS, UserError
 
 
+@pytest.mark.slow
 def test_the_comparison_of_memories(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     monkeypatch.setattr(language_model, "MEMORIES", (0, 16))

@@ -28,6 +28,7 @@ def record(folder, speakers):
                 soundfile.write(folder / f"{digit}_{name}_{number}.wav", spoken(signs, speaker, random), RATE)
 
 
+@pytest.mark.slow
 def test_recorded_digits(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
     record(tmp_path / "recordings", {"anna": 1, "theo": 2})

@@ -67,7 +67,8 @@ def test_words_the_vocabulary_has_or_that_stand_twice_are_counted_once():
 
 
 def test_the_loss_is_that_of_the_distribution():
-    (log_p, _, mixture), _ = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
+    found = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
+    (log_p, _, mixture), _ = jax.tree.map(np.asarray, found)
     places = np.asarray(extended_ids(TARGET, SOURCE, SIZE))
     # A is not in the third source: it can only be generated as <unk>
     expected = np.take_along_axis(extended(), np.where(places == SIZE + 6, UNK, places)[..., None], -1)[
@@ -77,8 +78,9 @@ def test_the_loss_is_that_of_the_distribution():
     np.testing.assert_allclose(log_p[1], expected[1], atol=1e-4)
     np.testing.assert_allclose(log_p[2], expected[2], atol=1e-4)
     np.testing.assert_allclose(np.exp(mixture.log_copy) + np.exp(mixture.log_generate), 1, atol=1e-6)
-    scores = copying_scores(MODEL, variables(), {"source": SOURCE}, TARGET).log_p.sum(axis=1)
-    np.testing.assert_allclose(scores, (log_p * (TARGET != PAD)).sum(axis=1), rtol=1e-6)
+    scored = jax.jit(copying_scores, static_argnums=0)(MODEL, variables(), {"source": SOURCE}, TARGET)
+    scores = np.asarray(scored.log_p).sum(axis=1)
+    np.testing.assert_allclose(scores, (log_p * np.asarray(TARGET != PAD)).sum(axis=1), rtol=1e-6)
 
 
 def test_the_pointer_looks_at_words_only():
@@ -90,16 +92,14 @@ def test_the_pointer_looks_at_words_only():
 def test_coverage_counts_attention_paid_twice():
     config = dataclasses.replace(CONFIG, coverage_weight=0.5)
     preset = PRESETS["dialogue-en"]
-    plain, covered = (
-        copying_objective(dataclasses.replace(preset, model=model))(
-            CopyingTransformer(model),
-            variables(),
-            {"source": SOURCE, "target": TARGET},
-            Context(),
-        )
-        for model in (CONFIG, config)
-    )
-    (_, _, mixture), _ = forced(MODEL, variables(), SOURCE, TARGET)
+    batch = {"source": SOURCE, "target": TARGET}
+
+    def loss_of(model):
+        objective = copying_objective(dataclasses.replace(preset, model=model))
+        return jax.jit(lambda v: objective(CopyingTransformer(model), v, batch, Context()))(variables())
+
+    plain, covered = loss_of(CONFIG), loss_of(config)
+    (_, _, mixture), _ = jax.jit(forced, static_argnums=0)(MODEL, variables(), SOURCE, TARGET)
     pointer, expected = np.asarray(mixture.pointer), 0.0
     for row, time in itertools.product(range(3), range(7)):
         if TARGET[row, time] != PAD:
@@ -237,12 +237,13 @@ def trained(tmp_path_factory):
         data=dataclasses.replace(
             preset.data, built_in_size=2000, cache_dir=folder / "cache", max_length=20, buckets=(20,)
         ),
-        training=dataclasses.replace(preset.training, steps=160, evaluate_every=80, evaluate_sentences=50),
+        training=dataclasses.replace(preset.training, steps=160, evaluate_every=160, evaluate_sentences=20),
         decoding=dataclasses.replace(preset.decoding, beam_size=2, buckets=(20,)),
     )
     return train(config, folder / "run", watch=ProgressReporter(quiet=True))
 
 
+@pytest.mark.slow  # a training of 160 updates; test_systems.py has runs that copy words
 def test_unseen_names_come_out_as_they_went_in(trained):
     translator = Translator.load(trained)
     sources = ["Hello, I am Kuroro.", "Please tell Xanthippe-Zoë that Bzrk42 called."]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compiled import apply
 from reference_search import random_variables
+from tiers import mostly_slow
 
 from transformer import UserError
 from transformer.systems.fast_autoregressive.model import FastAutoregressive
@@ -27,7 +28,8 @@ OPTIONS = {
     "FAT, hybrid": {"num_heads": 2, "hybrid": True},
     "FAT, hybrid, frequent": {"num_heads": 2, "hybrid": True, "frequent": 0.5},
 }
-every = pytest.mark.parametrize("name", OPTIONS)
+QUICK = ["AT", "FAT, left to right", "FAT, tanh", "FAT, hybrid, frequent"]  # every option once
+every = pytest.mark.parametrize("name", mostly_slow(list(OPTIONS), QUICK))
 
 
 @functools.cache

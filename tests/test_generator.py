@@ -4,9 +4,11 @@ import dataclasses
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import mostly_slow
 
 from transformer import PRESETS, Generator, UserError, train
 from transformer.cli.decode import decode_main
@@ -19,23 +21,34 @@ from transformer.translator.explorer import search_tree
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 
 
-@pytest.fixture(scope="module", params=["memory", "no memory"])
-def generator(request, tmp_path_factory):
-    """A model that was trained for a few updates."""
-    folder = tmp_path_factory.mktemp("generator")
+def trained(preset: str, folder: Path, steps: int, **changes) -> Generator:
     (folder / "text").write_text(TEXT)
-    base = PRESETS["language-model" if request.param == "memory" else "shakespeare"]
+    base = PRESETS[preset]
     sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    memory = {"memory": 12} if request.param == "memory" else {}
     config = dataclasses.replace(
         base,
-        model=dataclasses.replace(base.model, **sizes, **memory),
+        model=dataclasses.replace(base.model, **sizes, **changes),
         data=StreamConfig(train=folder / "text", max_length=32, batch_tokens=128, cache_dir=folder / "cache"),
-        training=dataclasses.replace(base.training, steps=150, evaluate_every=150),
+        training=dataclasses.replace(base.training, steps=steps, evaluate_every=steps),
         decoding=dataclasses.replace(base.decoding, extra_length=12, buckets=(8, 24)),
     )
     train(config, folder / "run")
     return Generator.load(folder / "run")
+
+
+@pytest.fixture(scope="module", params=mostly_slow(["memory", "no memory"], ["memory"]))
+def generator(request, tmp_path_factory):
+    """A model that was trained for a few updates."""
+    folder = tmp_path_factory.mktemp("generator")
+    if request.param == "memory":
+        return trained("language-model", folder, 150, memory=12)
+    return trained("shakespeare", folder, 150)
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory):
+    """A model without memory."""
+    return trained("shakespeare", tmp_path_factory.mktemp("forgetful"), 10)
 
 
 def test_pieces_join_to_what_is_generated(generator):
@@ -73,7 +86,12 @@ def test_stop_strings_end_a_text_and_are_not_shown(generator):
         assert "".join(generator.pieces("1 and", seed=2, until=["never", stop])) == expected
 
 
-def test_scores_are_those_of_the_search_and_of_the_evaluation(generator):
+def test_scores_are_those_of_the_search_and_of_the_evaluation(generator, forgetful):
+    for each in (generator, forgetful):
+        check_scores(each)
+
+
+def check_scores(generator: Generator) -> None:
     best, *others = generator.decode(["1 and 2"], method="beam", beam_size=3, length_penalty=0.0)[0]
     assert [best.score, *(each.score for each in others)] == sorted(
         (each.score for each in [best, *others]), reverse=True
@@ -258,9 +276,8 @@ def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch
     assert "language-model, 2 layers, d_model 16" in capsys.readouterr().out
 
 
-def test_a_model_without_memory_writes_no_more_than_its_segment(generator):
+def test_only_a_model_with_memory_writes_more_than_its_segment(generator, forgetful):
     if generator.config.model.memory:
         assert generator.generate("1", extra_length=60) is not None
-        return
     with pytest.raises(UserError, match="has no memory and reads 32 tokens, so it writes at most 16"):
-        generator.generate("1", extra_length=60)
+        forgetful.generate("1", extra_length=60)

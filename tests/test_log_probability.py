@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from reference_search import random_variables
 from small_translator import small_translator
+from tiers import mostly_slow
 
 from transformer import BeamConfig, UserError
 from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
@@ -85,7 +86,9 @@ def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
     return found, np.asarray(forced(found.tokens))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", mostly_slow(list(MODELS), [name for name in MODELS if "," not in name or "masked" in name])
+)
 def test_of_every_system(name: str) -> None:
     """Under a penalty and noise at once; of parallel decoders, after iterations and with samples."""
     options: DecodingConfig = ALL

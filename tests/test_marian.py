@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from safetensors.numpy import load_file, save_file
 
 from transformer.cli.models import export_command, import_command
@@ -39,7 +40,7 @@ def imported(request, tmp_path_factory):
 
 
 def logits_of(translator, source, target):
-    return np.asarray(translator.model.apply(translator.variables, jnp.asarray(source), jnp.asarray(target)))
+    return np.asarray(apply(translator.model, translator.variables, jnp.asarray(source), jnp.asarray(target)))
 
 
 def test_logits_are_those_of_the_reference(imported):

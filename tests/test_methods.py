@@ -10,7 +10,7 @@ from compiled import apply
 from configs import CONFIGS
 from of_a_config import check_config, objective_of
 from reference_search import random_variables
-from tiers import combinations
+from tiers import combinations, mostly_slow
 
 from transformer import PRESETS, Config, Context, TransformerConfig, UserError, train
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
@@ -112,7 +112,9 @@ def test_guidance_of_packed_rows_is_that_of_their_sentences():
     assert float(loss_of(config, packed).total) == pytest.approx(float(loss_of(config).total), rel=1e-5)
 
 
-@pytest.mark.parametrize("system", MODELS)
+@pytest.mark.parametrize(
+    "system", mostly_slow(list(MODELS), ["recurrent", "convolutional", "nonautoregressive"])
+)
 def test_every_system_can_be_guided(system):
     """Its attention moves towards the diagonal."""
     config = config_of(system, guidance=GuidanceConfig(weight=1.0))
@@ -156,7 +158,7 @@ def softmax(x):
 LIKELIHOOD = ("transformer", "recurrent", "convolutional", "fast-autoregressive")
 
 
-@pytest.mark.parametrize("system", LIKELIHOOD)
+@pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["transformer", "convolutional"]))
 def test_rdrop_is_the_divergence_of_two_passes(system):
     """Liang et al. 2021, Eq. 1-4, from the two passes' distributions."""
     config = config_of(system, {"dropout": 0.4}, rdrop=RDropConfig(weight=2.0))
@@ -201,7 +203,7 @@ def test_the_gradient_of_rdrop(platform, smoothing):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-@pytest.mark.parametrize("system", LIKELIHOOD)
+@pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["recurrent", "convolutional"]))
 def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system):
     # convolutions share a dropout between encoder and decoder, whose masks depend on the order of their calls
     model = {"dropout": 0.0 if system == "convolutional" else 0.3}
@@ -215,7 +217,7 @@ def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system)
     assert float(later.metrics["replaced"][0]) == 6  # all but the first token of each sentence
 
 
-@pytest.mark.parametrize("tokens", ["argmax", "sample"])
+@pytest.mark.parametrize("tokens", mostly_slow(["argmax", "sample"], ["sample"]))
 def test_step_by_step_a_decoder_reads_what_it_predicts(tokens, monkeypatch):
     """All tokens but the first are its own: the loss is that of teacher forcing with these tokens, which a
     loop over ever longer prefixes finds."""

@@ -159,10 +159,11 @@ def test_flops_of_the_base_model():
 
 
 def small(system):
-    """A small config of a system, for eight devices."""
+    """A small config of a system, of one layer, for eight devices."""
     name = next(n for n in CONFIGS if CONFIGS[n].system == system and n.startswith(SMALL))
     preset = CONFIGS[name]
-    return replace(preset, data=replace(preset.data, batch_tokens=1024, max_length=32))
+    data = replace(preset.data, batch_tokens=1024, max_length=32)
+    return replace(preset, model=replace(preset.model, num_layers=1), data=data)
 
 
 SMALL = (
@@ -276,7 +277,7 @@ def plan(monkeypatch, *arguments):
 
 
 def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
-    sizes = ("--data.batch-tokens", "1024", "--data.max-length", "32")
+    sizes = ("--data.batch-tokens", "1024", "--data.max-length", "32", "--model.num-layers", "1")
     assert (
         plan(monkeypatch, "quickstart", *sizes, "--plan", "cpu:2", "--plan-json", str(tmp_path / "p.json"))
         == 0

@@ -31,6 +31,9 @@ WORDS = jnp.asarray([[4, A, 5, B, A, EOS], [5, 4, EOS, PAD, PAD, PAD]])
 ANSWERS = jnp.asarray([[A, 5, B, 4, EOS, PAD], [4, 5, EOS, PAD, PAD, PAD]])
 
 
+teacher_forced = jax.jit(forced, static_argnums=0)
+
+
 @functools.cache
 def built(name):
     model = CopyingTransformer(dataclasses.replace(CONFIG, **OUTPUTS[name]))
@@ -56,7 +59,8 @@ def test_copynet_is_one_softmax_over_words_and_positions():
     matrix = np.asarray(variables["params"]["copy_key"]["kernel"], np.float64)
     found = np.exp(np.asarray(apply(model, variables, SOURCE, decoder_input(TARGET, SpecialIds()))))
     ids = np.asarray(extended_ids(SOURCE, SOURCE, SIZE))
-    (log_p, _, _), _ = forced(model, variables, SOURCE, TARGET)
+    (log_p, _, _), _ = teacher_forced(model, variables, SOURCE, TARGET)
+    log_p = np.asarray(log_p)
     for row, time in itertools.product(range(3), range(7)):
         words = int((SOURCE[row] != PAD).sum())
         copying = np.tanh(states[row, :words] @ matrix) @ hidden[row, time]
@@ -122,11 +126,11 @@ def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
     log_p = np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds())))
     assert (log_p[0, :, [3, 6, 7]] == -np.inf).all()
-    scores = copying_scores(model, variables, {"source": WORDS}, ANSWERS)
+    scores = jax.jit(copying_scores, static_argnums=0)(model, variables, {"source": WORDS}, ANSWERS)
     assert np.isfinite(scores.log_p).all()
     assert np.isfinite(scores.entropy).all()
-    (_, _, mixture), _ = forced(model, variables, WORDS, ANSWERS)
-    gradient = jax.grad(lambda v: forced(model, v, WORDS, ANSWERS)[0][0].sum())(variables)
+    (_, _, mixture), _ = teacher_forced(model, variables, WORDS, ANSWERS)
+    gradient = jax.jit(jax.grad(lambda v: forced(model, v, WORDS, ANSWERS)[0][0].sum()))(variables)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
     np.testing.assert_allclose(mixture.pointer.sum(axis=-1), 1, atol=1e-5)
 

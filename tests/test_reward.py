@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -47,6 +48,7 @@ def built(system="transformer", **options):
     )
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def enumerated(model, variables):
     """The probability of every output, by the conditional distributions of its tokens. The end of the
     longest is certain."""
@@ -79,6 +81,7 @@ def words_of(ids):
 REWARDS = np.array([gleu_by_counting(words_of(each), [4, 5]) for each in OUTPUTS])
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def expected_cost(model, variables):
     return (enumerated(model, variables) * (1 - REWARDS)).sum()
 
@@ -94,7 +97,7 @@ def test_the_probabilities_of_all_outputs_add_up_to_one():
 
 
 @pytest.mark.parametrize(
-    "system", mostly_slow(["transformer", "recurrent", "convolutional"], ["transformer", "convolutional"])
+    "system", mostly_slow(["transformer", "recurrent", "convolutional"], ["convolutional"])
 )
 def test_the_risk_of_all_outputs_by_enumeration(system):
     """A beam of 40 has all of them; with alpha 1 the risk is the expected cost."""
@@ -113,7 +116,7 @@ def test_the_risk_of_all_outputs_by_enumeration(system):
     assert float(sentences) == 1
 
 
-@pytest.mark.parametrize("baseline", mostly_slow(["greedy", "mean", "none"], ["mean", "none"]))
+@pytest.mark.parametrize("baseline", mostly_slow(["greedy", "mean", "none"], ["mean"]))
 def test_reinforce_is_unbiased(baseline):
     """The mean of 3000 single estimates lies within 5 standard errors of the gradient by enumeration, along
     random directions."""
@@ -131,9 +134,10 @@ def test_reinforce_is_unbiased(baseline):
     keys = jax.random.split(jax.random.key(5), 3000)
     found = np.asarray(jax.jit(jax.vmap(estimate))(keys), np.float64)
     cost = jax.grad(lambda flat: expected_cost(model, {"params": rebuild(flat)}))(params)
+    expected = np.asarray(directions) @ np.asarray(cost)
     error = found.std(axis=0) / np.sqrt(len(found))
-    assert (np.abs(found.mean(axis=0) - np.asarray(directions @ cost)) < 5 * error).all()
-    assert (error < 0.3 * np.abs(directions @ cost).max()).all()
+    assert (np.abs(found.mean(axis=0) - expected) < 5 * error).all()
+    assert (error < 0.3 * np.abs(expected).max()).all()
 
 
 def test_rewards_of_tokens_are_those_of_the_host():

@@ -58,23 +58,21 @@ def ruled(ask: NextLogP, rules: Rules, limit: int) -> NextLogP:
     return asked
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {},
-        {"suppress": (3, 5), "suppress_first": (4, 9)},
-        {"min_length": 4},
-        {"no_repeat_ngram": 1},
-        {"no_repeat_ngram": 2},
-        {"no_repeat_ngram": 3, "min_length": 6},
-        {"repetition_penalty": 3.0},
-        {"repetition_penalty": 0.4},
-        {"phrases": PHRASES},
-        {"phrases": PHRASES, "repetition_penalty": 1.5, "no_repeat_ngram": 2, "min_length": 2},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("seed", [0, 1])
+RULES: list[dict[str, Any]] = [
+    {},
+    {"suppress": (3, 5), "suppress_first": (4, 9)},
+    {"min_length": 4},
+    {"no_repeat_ngram": 1},
+    {"no_repeat_ngram": 2},
+    {"no_repeat_ngram": 3, "min_length": 6},
+    {"repetition_penalty": 3.0},
+    {"repetition_penalty": 0.4},
+    {"phrases": PHRASES},
+    {"phrases": PHRASES, "repetition_penalty": 1.5, "no_repeat_ngram": 2, "min_length": 2},
+]
+
+
+@pytest.mark.parametrize(("rules", "seed"), combinations(RULES, [0, 1]), ids=str)
 def test_a_search_finds_what_brute_force_finds(rules: dict[str, Any], seed: int) -> None:
     variables, phrases = random_variables(MODEL, seed), rules.get("phrases", ())
     given = {name: value for name, value in rules.items() if name != "phrases"}

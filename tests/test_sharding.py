@@ -25,9 +25,10 @@ from jax.sharding import PartitionSpec
 from of_a_config import declared_parameters, model_shapes
 from run_command import on_devices
 from small_run import small_config
+from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError
-from transformer.config import MeshConfig, TrainingConfig
+from transformer.config import MeshConfig, TrainingConfig, flatten
 from transformer.model.sharding import AXES, Shards, check_rows, layout_of
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY
@@ -209,7 +210,17 @@ def test_what_is_cut_along_which_axis() -> None:
     assert odd["table"].spec == PartitionSpec(None, "fsdp")
 
 
-@pytest.mark.parametrize("preset", CONFIGS)
+def networks() -> list[str]:
+    """The first preset of those whose networks differ in sizes only."""
+    first: dict[object, str] = {}
+    for name, config in CONFIGS.items():
+        options = flatten(config.model).items()
+        kinds = [option for option in options if isinstance(option[1], bool | str | None)]
+        first.setdefault((config.system, *kinds), name)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("preset", mostly_slow(list(CONFIGS), networks()))
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
     config = CONFIGS[preset]
     from_data = dict.fromkeys(config.model.FROM_DATA, 64)

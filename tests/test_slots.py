@@ -337,9 +337,9 @@ def test_alignments_follow_the_options_of_the_search(translator: Translator) -> 
 
 
 @pytest.mark.parametrize("penalty", [-1.0, 0.0, 0.6, 2.0])
-def test_the_best_are_the_same_if_the_others_may_be_uncertain(penalty: float) -> None:
+def test_the_best_are_the_same_if_the_others_may_be_uncertain(translator: Translator, penalty: float) -> None:
     """A search for the best one ends earlier than one for all of them, and finds the same one."""
-    translator, rng = small_translator(), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     sources = [" ".join(rng.choice(WORDS, rng.integers(1, 7))) for _ in range(40)]
     every = translator.search(sources, length_penalty=penalty, extra_length=12)
     for number in 1, 2, 3:

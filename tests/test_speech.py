@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import apply, init
+from tiers import mostly_slow
 
 from transformer import PRESETS, UserError
 from transformer.config.recordings import RecordingsConfig
@@ -58,7 +59,7 @@ def test_a_halving_is_a_product_with_the_frames_around_every_second_one(width, l
         np.testing.assert_allclose(found[row, place], np.maximum(total, 0), atol=1e-5)
 
 
-@pytest.mark.parametrize("convolutions", [1, 2, 3])
+@pytest.mark.parametrize("convolutions", mostly_slow([1, 2, 3], [1, 3]))
 def test_what_is_heard_does_not_depend_on_padding_and_other_recordings(convolutions):
     model, variables = network(convolutions=convolutions)
     lengths = [37, 12, 1, 24]

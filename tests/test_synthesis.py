@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import apply, init
+from tiers import mostly_slow
 
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
@@ -40,14 +41,26 @@ def frames(lengths, size=None):
     return jnp.asarray(batch)
 
 
-@pytest.mark.parametrize("reduction", [1, 2, 3])
+def spoken(model, variables, source, target):
+    """What a pass gives, in NumPy."""
+    return Spoken(*(np.asarray(each) for each in apply(model, variables, source, target)))
+
+
+def loss_of(model, variables, batch, context=None, objective=synthesis_objective):
+    """The loss, as a compiled program; by default in evaluation."""
+    context = context or Context()
+    return jax.jit(lambda variables: objective(model, variables, batch, context))(variables)
+
+
+@pytest.mark.parametrize("reduction", mostly_slow([1, 2, 3], [1, 3]))
 def test_a_step_reads_only_the_frames_before_it(reduction):
     model, variables = network(reduction=reduction, postnet_layers=0)
     target = frames([9, 9, 9])
-    before = Spoken(*apply(model, variables, SOURCE, target)).frames
+    before = spoken(model, variables, SOURCE, target).frames
     for frame in range(9):
-        changed = target.at[:, frame].add(1.0)
-        after = Spoken(*apply(model, variables, SOURCE, changed)).frames
+        changed = np.array(target)
+        changed[:, frame] += 1
+        after = spoken(model, variables, SOURCE, jnp.asarray(changed)).frames
         first = (frame // reduction + 1) * reduction
         np.testing.assert_array_equal(after[:, :first], before[:, :first])
         is_read = frame % reduction == reduction - 1  # the last frame of a step
@@ -58,11 +71,11 @@ def test_an_utterance_does_not_depend_on_padding_and_others():
     model, variables = network()
     lengths = [7, 2, 10]
     target = frames(lengths, size=14)
-    together = Spoken(*apply(model, variables, SOURCE, target))
+    together = spoken(model, variables, SOURCE, target)
     assert np.isfinite(together.refined).all()
     for row, length in enumerate(lengths):
         text = SOURCE[row : row + 1, : int((SOURCE[row] > 0).sum())]
-        alone = Spoken(*apply(model, variables, text, target[row : row + 1, :length]))
+        alone = spoken(model, variables, text, target[row : row + 1, :length])
         np.testing.assert_allclose(together.refined[row, :length], alone.refined[0], atol=1e-5)
         steps = -(-length // 2)
         np.testing.assert_allclose(together.stop[row, :steps], alone.stop[0], atol=1e-5)
@@ -71,8 +84,8 @@ def test_an_utterance_does_not_depend_on_padding_and_others():
 def test_the_loss_is_that_of_its_parts():
     model, variables = network(stop_weight=3.0)
     lengths, target = [7, 2, 10], frames([7, 2, 10])
-    loss = synthesis_objective(model, variables, {"source": SOURCE, "target": target}, Context())
-    found = Spoken(*apply(model, variables, SOURCE, target))
+    loss = loss_of(model, variables, {"source": SOURCE, "target": target})
+    found = spoken(model, variables, SOURCE, target)
     total = refined = stop = 0.0
     for row, length in enumerate(lengths):
         wanted, steps = np.asarray(target[row, :length]), -(-length // 2)
@@ -92,9 +105,11 @@ def test_guidance_counts_steps_and_not_frames():
     target = frames([7, 2, 10])
     batch = {"source": SOURCE, "target": target}
     options = GuidanceConfig(weight=1.0)
-    plain = synthesis_objective(model, variables, batch, Context())
-    found = guided(synthesis_objective, cross_attention, options)(model, variables, batch, Context())
-    weights = sown_attention(cross_attention, model, variables, {"source": SOURCE}, target)
+    plain = loss_of(model, variables, batch)
+    guiding = guided(synthesis_objective, cross_attention, options)
+    found = loss_of(model, variables, batch, objective=guiding)
+    attention = jax.jit(lambda v: sown_attention(cross_attention, model, v, {"source": SOURCE}, target))
+    weights = np.asarray(attention(variables))
     steps, words = (np.asarray(model.target_mask(target)), np.asarray(model.source_mask(SOURCE)))
     assert steps.sum(axis=1).tolist() == [4, 1, 5]
     off, _ = off_diagonal(jnp.asarray(steps, int), jnp.asarray(words, int), options.width)
@@ -109,10 +124,10 @@ def test_training_reads_frames_of_its_own():
     target = frames([7, 2, 10])
     batch = {"source": SOURCE, "target": target}
     context = Context(key=jax.random.key(1))
-    found = synthesis_objective(model, variables, batch, context)
-    first = Spoken(*apply(model, variables, SOURCE, target)).frames
+    found = loss_of(model, variables, batch, context)
+    first = spoken(model, variables, SOURCE, target).frames
     own = jnp.where(jnp.isfinite(target), first, target)
-    again = Spoken(*apply(model, variables, SOURCE, own))
+    again = spoken(model, variables, SOURCE, own)
     errors = [
         sum(
             float(np.abs(each[row, :n] - target[row, :n]).mean(axis=1).sum())
@@ -123,17 +138,17 @@ def test_training_reads_frames_of_its_own():
     assert float(found.metrics["mel"][0]) == pytest.approx(errors[1], rel=1e-5)
     assert errors[1] != pytest.approx(float(plain_mel(model, variables, batch)), rel=1e-5)
     none = dataclasses.replace(model.config, own_frames=0.0)
-    plain = synthesis_objective(Synthesiser(none), variables, batch, context)
+    plain = loss_of(Synthesiser(none), variables, batch, context)
     assert float(plain.metrics["mel"][0]) == pytest.approx(plain_mel(model, variables, batch), rel=1e-5)
     # the gradient does not go through the pass before
-    gradient = jax.grad(lambda v: synthesis_objective(model, v, batch, context).total)(variables)
-    given = jax.grad(lambda v: reading(model, v, own, batch))(variables)
+    gradient = jax.jit(jax.grad(lambda v: synthesis_objective(model, v, batch, context).total))(variables)
+    given = jax.jit(jax.grad(lambda v: reading(model, v, own, batch)))(variables)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, given)
 
 
 def plain_mel(model, variables, batch):
     """The error with the frames of the recording, in evaluation."""
-    return float(synthesis_objective(model, variables, batch, Context()).metrics["mel"][0])
+    return float(loss_of(model, variables, batch).metrics["mel"][0])
 
 
 def reading(model, variables, read, batch):
@@ -161,30 +176,20 @@ def test_speaking_is_teacher_forcing_with_its_own_frames():
     assert not found.stopped.any()
     # the post-net adds to what is read, so it is switched off to read again
     bare = dataclasses.replace(model.config, postnet_layers=0)
-    spoken = synthesis_search(
+    said = synthesis_search(
         Synthesiser(bare), variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=0.999)
     ).frames
-    again = Spoken(*apply(model, variables, SOURCE, spoken))
-    np.testing.assert_allclose(again.frames, spoken, atol=1e-5)
+    again = spoken(model, variables, SOURCE, said)
+    np.testing.assert_allclose(again.frames, said, atol=1e-5)
     np.testing.assert_allclose(again.refined, found.frames, atol=1e-5)
 
 
 def test_an_utterance_ends_where_the_stop_token_says():
     model, variables = network()
-    every = Spoken(
-        *model.apply(
-            variables,
-            SOURCE,
-            synthesis_search(
-                Synthesiser(dataclasses.replace(model.config, postnet_layers=0)),
-                variables,
-                {"source": SOURCE},
-                jnp.arange(1, 4),
-                options(stop=0.999),
-            ).frames,
-        )
-    )
-    chances = np.asarray(jax.nn.sigmoid(every.stop))
+    bare = Synthesiser(dataclasses.replace(model.config, postnet_layers=0))
+    lines = jnp.arange(1, 4)
+    read = synthesis_search(bare, variables, {"source": SOURCE}, lines, options(stop=0.999)).frames
+    chances = 1 / (1 + np.exp(-spoken(model, variables, SOURCE, read).stop))
     limit = float(np.median(chances))
     found = synthesis_search(model, variables, {"source": SOURCE}, jnp.arange(1, 4), options(stop=limit))
     for row in range(3):

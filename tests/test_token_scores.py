@@ -8,6 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import apply
 from small_translator import small_translator, stored
 
 from transformer import UserError
@@ -44,7 +45,7 @@ def test_against_numpy() -> None:
     for hypothesis in several:
         target = np.array([[translator.task.special.bos, *hypothesis.ids[:-1]]])
         given = jnp.asarray(source, jnp.int32), jnp.asarray(target, jnp.int32)
-        logits = np.asarray(translator.model.apply(translator.variables, *given), np.float64)[0]
+        logits = np.asarray(apply(translator.model, translator.variables, *given), np.float64)[0]
         p = np.exp(logits - logits.max(axis=-1, keepdims=True))
         p /= p.sum(axis=-1, keepdims=True)
         chosen = p[np.arange(len(hypothesis.ids)), list(hypothesis.ids)]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
+from tiers import combinations
 
 from transformer.config import BeamConfig, SpecialIds
 from transformer.decoding import steps
@@ -30,16 +31,14 @@ def logits_of(width: int, seed: int) -> list[jax.Array]:
     return [jnp.asarray(each, jnp.float32) for each in values]
 
 
-@pytest.mark.parametrize("width", [5000, 16001])
-@pytest.mark.parametrize("k", [1, 8, 40])
+@pytest.mark.parametrize(("width", "k"), combinations([5000, 16001], [1, 8, 40]))
 def test_top_k_is_exact(width: int, k: int) -> None:
     for x in logits_of(width, k):
         for found, expected in zip(top_k(x, k), jax.lax.top_k(x, k), strict=True):
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("width", [5000, 16001, 37000])
-@pytest.mark.parametrize("k", [1, 8, 16])
+@pytest.mark.parametrize(("width", "k"), combinations([5000, 16001, 37000], [1, 8, 16]))
 def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
     for x in logits_of(width, k):
         best, places = _top_k_of_strides(k, x)
@@ -60,8 +59,7 @@ def best_of_gpus(unrestricted: Unrestricted, k: int) -> Any:
     return *best_of_whole(unrestricted, k), log_normaliser
 
 
-@pytest.mark.parametrize("width", [9, 5000, 16001, 37000])
-@pytest.mark.parametrize("k", [1, 8, 16])
+@pytest.mark.parametrize(("width", "k"), combinations([9, 5000, 16001, 37000], [1, 8, 16]))
 @pytest.mark.parametrize("best_of", [best_in_one_pass, best_of_gpus])
 def test_accelerators_find_the_best_that_are_allowed(best_of: Any, width: int, k: int) -> None:
     if best_of is best_of_gpus and width < k + 2:
