@@ -169,16 +169,19 @@ for number, (words, text) in enumerate(json.loads(sys.argv[1])):
 """
 
 
+SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]
+
+
 def test_a_task_from_outside(tmp_path: Path) -> None:
     short = ["--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt"]
     row = "3 1 2\n"
     done, resumed, decoded, truncated, *refused = Outside(tmp_path).run(
-        (["train", "sorter", *short, "--run-dir=run", "--data.cache-dir=cache"], ""),
+        (["train", "sorter", *SIZES, *short, "--run-dir=run", "--data.cache-dir=cache"], ""),
         (["train", "--run-dir=run", "--training.steps=6", "--data.cache-dir=cache"], ""),
         (["decode", "run"], f"{row}\n9 9 0\n"),
         (["decode", "run", "--buckets", "2"], row),
         (["decode", "run", "--reference", "run/config.json"], row),
-        (["train", "sorter", "--init-from", "run"], row),
+        (["train", "sorter", *SIZES, "--init-from", "run"], row),
     )
     assert done[0] == 0, done
     assert "test rows sorted" in done[1] + done[2]
@@ -202,7 +205,7 @@ def test_a_model_of_pictures() -> None:
     pictures = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 16, 16, 3)), jnp.float32)
     pictures = pictures.at[2].set(-jnp.inf)
     assert model.source_mask(pictures).tolist() == [[True] * 16, [True] * 16, [False] * 16]
-    variables = model.init(jax.random.key(0), pictures, jnp.ones((3, 2), jnp.int32))
+    variables = jax.jit(model.init)(jax.random.key(0), pictures, jnp.ones((3, 2), jnp.int32))
     system, inputs = names["system"], {"source": pictures}
     options = BeamConfig(beam_size=2, extra_length=5)
     result = system.search(model, variables, inputs, jnp.arange(3), options)
@@ -210,9 +213,10 @@ def test_a_model_of_pictures() -> None:
     np.testing.assert_array_equal(result.tokens[0], alone.tokens[0])
     assert np.isneginf(result.scores[2]).all() or not result.tokens[2].any()
     best = result.tokens[:2, 0]
-    log_p = system.scores(model, variables, {"source": inputs["source"][:2]}, best).log_p.sum(axis=1)
+    scores, alignment = (jax.jit(each, static_argnums=0) for each in (system.scores, system.alignment))
+    log_p = scores(model, variables, {"source": inputs["source"][:2]}, best).log_p.sum(axis=1)
     np.testing.assert_allclose(log_p, result.log_probabilities[:2, 0], atol=1e-5)
-    weights = system.alignment(model, variables, {"source": inputs["source"][:2]}, best)
+    weights = alignment(model, variables, {"source": inputs["source"][:2]}, best)
     assert weights.shape == (2, best.shape[1], 16)
 
 
@@ -225,14 +229,11 @@ def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
         if name in files
     ]
     options.append(f"--data.validation-target={files['data.validation_target']}")
-    sizes = [
-        f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2", "z-loss=0.5")
-    ]
     short = ["--training.steps=4", "--training.evaluate-every=2", "--data.vocab-size=280"]
     short.append("--optimizer.schedule=inverse_sqrt")  # whose number of steps may change
     presets, trained, resumed, *others = outside.run(
         (["train", "--list-presets"], ""),
-        (["train", "z-loss", *options, *sizes, *short, "--run-dir=run"], ""),
+        (["train", "z-loss", *options, *SIZES, "--model.z-loss=0.5", *short, "--run-dir=run"], ""),
         (["train", "--run-dir=run", "--training.steps=6", *options], ""),
         *(([name, "run"], "a b\n") for name in ("decode", "average", "report")),
     )
