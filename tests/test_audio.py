@@ -138,7 +138,7 @@ def test_files_that_are_no_audio(tmp_path, content, message):
     [
         (9, "9 samples a second; there"),
         (2**31 - 1, "2,147,483,647 samples a"),
-        (10**6, "10 samples, at 1,000,"),
+        (10**6, "too short: 10 samples at 1,000,"),
     ],
 )
 def test_rates_that_are_none_of_speech(tmp_path, rate, message):

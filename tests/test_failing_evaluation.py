@@ -79,7 +79,7 @@ def test_an_error_prints_that_command(config, finished):
     other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, peak=0.5))
     with pytest.raises(UserError) as refused:
         train(other, finished, watch=quiet())
-    (line,) = re.findall("these options out: (.*); or name another", str(refused.value))
+    (line,) = re.findall("these options: (.*); or name another", str(refused.value))
     assert line == resume_command(Run(finished))
     assert parsed(line, finished) == Run(finished).config
 

@@ -144,7 +144,7 @@ def test_a_text_shorter_than_a_batch_is_refused(tmp_path, options):
     corpus = LanguageModelling.open_corpus(config)
     task = LanguageModelling.create(config, corpus)
     records = corpus.splits["train"]
-    with pytest.raises(UserError, match="36 tokens, fewer than the 16 rows of 128"):
+    with pytest.raises(UserError, match="36 tokens, fewer than a batch of 16 rows of 128"):
         task.plan(records, examples_of(task, corpus))
 
 

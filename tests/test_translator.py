@@ -183,7 +183,7 @@ def test_scores_are_those_of_teacher_forcing(word_translator: Translator) -> Non
         assert hypothesis.score == pytest.approx(log_p, abs=1e-3)
 
     assert word_translator.score([], []).shape == (0,)
-    with pytest.raises(UserError, match="not 2 sources and 1 targets"):
+    with pytest.raises(UserError, match="not 2 sources and 1 target"):
         word_translator.score(["größe", "größe"], ["größe"])
 
 

@@ -97,9 +97,9 @@ def check_replacing(resolved: Resolved) -> None:
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}: each replaces cross-entropy; leave one of them out")
     if getattr(config.model, "teacher", None) is None:  # otherwise known when the teacher is loaded
-        own = system.objective(config, lambda path: None)
+        objective = system.objective(config, lambda path: None)
         for option in chosen:
-            as_replaceable(own, option, config)
+            as_replaceable(objective, option, config)
 
 
 def check_predictions(resolved: Resolved) -> None:
