@@ -256,6 +256,7 @@ def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, capf
         (tmp_path / f"text.{name}").write_text("".join(f"{number} {line}" for number in range(40)))
     options = ["--data.train-source", "text.en", "--data.train-target", "text.de", "--run-dir", "run"]
     options += ["--training.steps", "1", "--data.tokenizer", "char", "--data.cache-dir", "cache"]
+    options += ["--model.num-layers", "1", "--model.d-model", "32", "--model.d-ff", "32"]
     monkeypatch.chdir(tmp_path)
     status, out, err = run(monkeypatch, capfd, "train", *options)
     assert status == 0, err
