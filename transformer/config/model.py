@@ -7,10 +7,12 @@ from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Rang
 from transformer.runtime.errors import UserError
 
 Norm = Literal["post", "pre"]
-Activation = Literal["relu", "gelu", "swish"]
-PositionScheme = Literal["sinusoidal", "learned", "rotary", "alibi", "relative"]
+Activation = Literal["relu", "gelu", "gelu-exact", "swish"]
+PositionScheme = Literal[
+    "sinusoidal", "sinusoidal-halves", "learned", "rotary", "alibi", "relative", "buckets"
+]
 Mechanism = Literal["dot-product", "linear", "additive"]
-Normalization = Literal["layer", "batch", "power"]
+Normalization = Literal["layer", "rms", "batch", "power"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,12 @@ class ModelConfig:
     matrices."""
     target_vocab_size: Annotated[int, Range(1, LARGEST)] | None = None
     """Rows of the target embedding, if vocabularies are separate. None: --model.vocab-size."""
+    scale_embedding: bool = True
+    """Multiply embeddings by sqrt(d_model) (section 3.4). BART, T5, BERT and Whisper do not."""
+    scale_output: bool = False
+    """Divide the logits by sqrt(d_model), as T5 does if source, target and pre-softmax share a matrix."""
     output_bias: bool = False
-    """Add a bias to the logits (not in the paper; imported models have one)."""
+    """Add a bias to the logits (not in the paper; Marian, BART and Pegasus have one)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
     TPUs and GPUs if the system supports it, else float32; decided when a run begins."""
@@ -146,14 +152,34 @@ class StackConfig(ModelConfig):
     """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
     norm_epsilon: Annotated[float, Range(0, 1, above=True)] = 1e-6
     """Epsilon of layer normalisation."""
+    final_norm: bool = False
+    """Normalise the output of the last layer, as torch.nn.Transformer does with norm post. With norm pre it
+    always is."""
+    embedding_norm: bool = False
+    """Normalise the sum of embedding and position (not in the paper; BART, mBART and BERT do)."""
     activation: Activation = "relu"
-    """Activation of the feed-forward networks; relu in the paper."""
+    """Activation of the feed-forward networks; relu in the paper. gelu: the approximation by tanh;
+    gelu-exact: x Phi(x), as in BART, BERT and Whisper."""
+    gated: bool = False
+    """Multiply the activation by a second projection of the input (Shazeer 2020), as T5 1.1 does."""
+    feed_forward_bias: bool = True
+    """Add biases in the feed-forward networks (section 3.3). T5 has none."""
     attention_bias: bool = False
-    """Add biases to the attention projections (not in the paper; imported models have them)."""
+    """Add biases to the attention projections (not in the paper; most pretrained models have them)."""
+    key_bias: bool = True
+    """With attention_bias: also to the keys. It changes no attention weight; Whisper has none."""
     positions: PositionScheme = "sinusoidal"
-    """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); rotary: queries and keys
-    are rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022); relative: a
-    second score of query and distance, as in Transformer-XL (Dai et al. 2019)."""
+    """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); sinusoidal-halves: all
+    sines, then all cosines, with the rates of tensor2tensor (M2M-100, NLLB); rotary: queries and keys are
+    rotated (Su et al. 2021); alibi: scores decrease with the distance (Press et al. 2022); relative: a
+    second score of query and distance, as in Transformer-XL (Dai et al. 2019); buckets: a learned term of
+    the scores for each range of distances and each head, the same in all layers (T5, Raffel et al. 2020)."""
+    first_position: Annotated[int, Range(0, LARGEST)] = 0
+    """Position of the first token, for sinusoids (2 in M2M-100)."""
+    position_buckets: Annotated[int, Range(4, LARGEST)] = 32
+    """Number of ranges of distances, with positions buckets."""
+    bucket_distance: Annotated[int, Range(2, LARGEST)] = 128
+    """Distance from which all are in the last range, with positions buckets."""
     max_positions: Annotated[int, Range(1, LARGEST)] = 1024
     """Rows of the learned position table. Sinusoids have no limit."""
     window: Annotated[int, Range(0, LARGEST)] | None = None
@@ -163,7 +189,8 @@ class StackConfig(ModelConfig):
     the length, and a decoding state of constant size (Katharopoulos et al. 2020); additive: by a small
     network (Bahdanau et al. 2015)."""
     normalization: Normalization = "layer"
-    """Normalisation of each sublayer. layer: over the features of a position; batch: each feature over the
+    """Normalisation of each sublayer. layer: over the features of a position; rms: the same without mean and
+    offset (Zhang and Sennrich 2019), as in T5; batch: each feature over the
     positions of a batch (Ioffe and Szegedy 2015); power: by running quadratic means, forward and backward
     (Shen et al. 2020)."""
     attention: Literal["auto", "einsum", "fused"] = "auto"
@@ -188,8 +215,15 @@ class StackConfig(ModelConfig):
                 f"--model.d-model {self.d_model} is not divisible by --model.num-heads "
                 f"{self.num_heads}: change one of them, or give --model.d-k and --model.d-v"
             )
-        if self.positions in ("sinusoidal", "relative") and self.d_model % 2:
+        if self.positions in ("sinusoidal", "sinusoidal-halves", "relative") and self.d_model % 2:
             raise UserError("--model.d-model must be even: sinusoids come in pairs")
+        if self.positions == "sinusoidal-halves" and self.d_model < 4:
+            raise UserError("--model.d-model must be at least 4: the rates of the sinusoids are between two")
+        if self.positions == "buckets" and self.bucket_distance <= self.position_buckets // 2:
+            raise UserError(
+                f"--model.bucket-distance {self.bucket_distance} must exceed half of "
+                f"--model.position-buckets {self.position_buckets}, which are for single distances"
+            )
         if self.positions == "rotary" and self.key_width % 2:
             raise UserError("--model.d-k must be even: rotary positions rotate pairs")
         if self.mechanism != "dot-product" and self.is_relative:
@@ -205,7 +239,12 @@ class StackConfig(ModelConfig):
     @property
     def is_relative(self) -> bool:
         """Whether attention depends on distances, and not on positions."""
-        return self.positions in ("rotary", "alibi", "relative")
+        return self.positions in ("rotary", "alibi", "relative", "buckets")
+
+    @property
+    def normalizes_output(self) -> bool:
+        """Whether the output of the last layer is normalised."""
+        return self.norm == "pre" or self.final_norm
 
     @property
     def key_width(self) -> int:
@@ -249,12 +288,28 @@ class EncoderConfig:
     """Layer normalisation in the encoder: after each residual sum (post), or before each sublayer (pre)."""
     norm_epsilon: Annotated[float, Range(0, 1, above=True)] | None = None
     """Epsilon of layer normalisation in the encoder."""
+    final_norm: bool | None = None
+    """Normalise the output of the encoder's last layer also with norm post."""
+    embedding_norm: bool | None = None
+    """Normalise the sum of embedding and position in the encoder."""
     activation: Activation | None = None
     """Activation of the encoder's feed-forward networks."""
+    gated: bool | None = None
+    """Multiply the activation of the encoder's feed-forward networks by a second projection."""
+    feed_forward_bias: bool | None = None
+    """Add biases in the encoder's feed-forward networks."""
     attention_bias: bool | None = None
     """Add biases to the attention projections of the encoder."""
+    key_bias: bool | None = None
+    """With attention_bias in the encoder: also to its keys."""
     positions: PositionScheme | None = None
     """Position scheme of the encoder."""
+    first_position: Annotated[int, Range(0, LARGEST)] | None = None
+    """Position of the first token in the encoder, for sinusoids."""
+    position_buckets: Annotated[int, Range(4, LARGEST)] | None = None
+    """Number of ranges of distances in the encoder, half of them for later positions."""
+    bucket_distance: Annotated[int, Range(2, LARGEST)] | None = None
+    """Distance from which all are in the last range, in the encoder."""
     max_positions: Annotated[int, Range(1, LARGEST)] | None = None
     """Rows of the encoder's learned position table."""
     mechanism: Mechanism | None = None

@@ -103,7 +103,7 @@ class MultiHeadAttention(Module):
         return matrix(self, name, glorot, shape, axes, summed=(0, 1)), self._bias(name, (c.d_model,))
 
     def _bias(self, name: str, shape: tuple[int, ...]) -> Array | None:
-        if not self.config.attention_bias:
+        if not self.config.attention_bias or (name == "key" and not self.config.key_bias):
             return None
         axes = ("heads", None, None) if len(shape) == 3 else ("model",)
         return param(self, f"{name}_bias", nn.initializers.zeros_init(), shape, axes)
@@ -131,6 +131,7 @@ class MultiHeadAttention(Module):
         positions: tuple[Positions, Positions] | None = None,
         deterministic: bool = True,
         state: State = None,
+        shared_scores: Float[Array, "#b h q k"] | None = None,
     ) -> tuple[Float[Array, "b q m"], State]:
         """The output for each query in `x`, and the mechanism's new state. If the collection "intermediates"
         is mutable, the attention weights are sown there as `weights`.
@@ -142,9 +143,10 @@ class MultiHeadAttention(Module):
           positions: of queries and keys. None for cross-attention, whose scores do not depend on them.
           deterministic: whether to disable dropout.
           state: of the mechanism, None at first.
+          shared_scores: what is added to the scores in all layers.
         """
         query = self._project(x, self.query)
-        bias = None
+        bias = shared_scores
         if self.positions and positions:
             bias = self.positions.scores(query, positions, mask.causal)
             query = self.positions.queries(query, positions[0])

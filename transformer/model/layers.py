@@ -1,5 +1,6 @@
 """The parts around attention: residuals, normalisation, feed-forward, embeddings (sections 3.1, 3.3, 3.4)."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -29,7 +30,12 @@ def _relu_forward(x: Array) -> tuple[Array, Array]:
 
 
 relu.defvjp(_relu_forward, lambda y, gradient: (jnp.where(y > 0, gradient, 0),))
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "gelu": jax.nn.gelu, "swish": jax.nn.swish}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "gelu": jax.nn.gelu,
+    "gelu-exact": functools.partial(jax.nn.gelu, approximate=False),
+    "swish": jax.nn.swish,
+}
 
 
 class Residual(Module):
@@ -62,30 +68,38 @@ class Affine(Module):
     width: int
     axes: Axes
     """The names of the matrix's two axes."""
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"]) -> Float[Array, "b t n"]:
         glorot = nn.initializers.glorot_uniform()
         shape = (x.shape[-1], self.width)
         kernel = matrix(self, "kernel", glorot, shape, self.axes)
+        if not self.has_bias:
+            return linear(x, kernel)
         return linear(x, kernel, param(self, "bias", nn.initializers.zeros_init(), shape[1:], self.axes[1:]))
 
 
 class FeedForward(Module):
-    """max(0, x W1 + b1) W2 + b2 at every position (Eq. 2)."""
+    """max(0, x W1 + b1) W2 + b2 at every position (Eq. 2). Gated: (f(x W1 + b1) * (x V + c)) W2 + b2 (Shazeer
+    2020, Eq. 6)."""
 
     config: StackConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t m"], deterministic: bool = True) -> Float[Array, "b t m"]:
         c = self.config
-        inner = Affine(c.d_ff, ("model", "hidden"), name="inner")(x)
-        inner = Dropout(c.activation_dropout)(ACTIVATIONS[c.activation](inner), deterministic)
-        return Affine(c.d_model, ("hidden", "model"), name="outer")(inner)
+        bias = c.feed_forward_bias
+        inner = ACTIVATIONS[c.activation](Affine(c.d_ff, ("model", "hidden"), bias, name="inner")(x))
+        if c.gated:
+            inner = inner * Affine(c.d_ff, ("model", "hidden"), bias, name="gate")(x)
+        inner = Dropout(c.activation_dropout)(inner, deterministic)
+        return Affine(c.d_model, ("hidden", "model"), bias, name="outer")(inner)
 
 
 class Embedding(Module):
-    """Maps ids to rows of a matrix, initially N(0, d_model^-0.5), times sqrt(d_model) (section 3.4)."""
+    """Maps ids to rows of a matrix, initially N(0, d_model^-0.5), times sqrt(d_model) (section 3.4), unless
+    the config says otherwise."""
 
     config: ModelConfig
     size: int
@@ -96,4 +110,5 @@ class Embedding(Module):
         self.table = matrix(self, "table", normal, shape, ("vocabulary", "model"), summed=(1,))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        return self.table[ids].astype(self.config.compute_dtype) * math.sqrt(self.config.d_model)
+        embedded = self.table[ids].astype(self.config.compute_dtype)
+        return embedded * math.sqrt(self.config.d_model) if self.config.scale_embedding else embedded

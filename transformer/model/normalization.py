@@ -20,10 +20,10 @@ from transformer.model.statistics import counts, over_replicas, running_gradient
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
 
 
-def normalization(config: StackConfig) -> nn.Module:
-    """The normalisation that a config names."""
+def normalization(config: StackConfig, name: str | None = None) -> nn.Module:
+    """The normalisation that a config names, as a module of this name."""
     kind: Any = NORMALIZATIONS[config.normalization]
-    return kind(config)  # type: ignore[no-any-return]
+    return kind(config, name=name)  # type: ignore[no-any-return]
 
 
 def scale_and_bias(module: nn.Module, width: int) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
@@ -88,6 +88,27 @@ def _layer_backward(epsilon: float, residuals: Any, gradient: Array) -> tuple[Ar
 
 
 layer_normalised.defvjp(_layer_forward, _layer_backward)
+
+
+class RmsNorm(Module):
+    """Root mean square normalisation (Zhang and Sennrich 2019): each position divided by the root of its mean
+    square, times a scale. There is no offset."""
+
+    config: StackConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b t m"],
+        mask: Bool[Array, "b t"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b t m"]:
+        width = x.shape[-1]
+        norm: Any = self.param("norm", lambda _: {"scale": Declared(jnp.ones(width), ("model",))})
+        values = x.astype(jnp.float32)
+        mean_square = jnp.square(values).mean(axis=-1, keepdims=True)
+        normalised = values * jax.lax.rsqrt(mean_square + self.config.norm_epsilon)
+        return (normalised * norm["scale"]).astype(x.dtype)
 
 
 def _is_token(x: Float[Array, "b t m"], mask: Bool[Array, "b t"] | None) -> Float[Array, "b t 1"]:
@@ -190,5 +211,10 @@ def _backward(residuals: Any, g: Array) -> tuple[Array, ...]:
 
 
 power_normalised.defvjp(_forward, _backward)
-NORMALIZATIONS: dict[str, type[Module]] = {"layer": LayerNorm, "batch": BatchNorm, "power": PowerNorm}
+NORMALIZATIONS: dict[str, type[Module]] = {
+    "layer": LayerNorm,
+    "rms": RmsNorm,
+    "batch": BatchNorm,
+    "power": PowerNorm,
+}
 """Those of `StackConfig.normalization`."""

@@ -1,13 +1,16 @@
-"""Position schemes. What a scheme adds to the embeddings is a module of the stack (section 3.5); what it does
-to queries, keys and scores is a module of every self-attention.
+"""Position schemes. What a scheme adds to the embeddings is a module of the stack (section 3.5), as is a term
+that the scores of all layers share; what it does to queries, keys and scores otherwise is a module of every
+self-attention.
 
 | scheme | embeddings | attention |
 |---|---|---|
 | sinusoidal | sines and cosines (section 3.5) | |
+| sinusoidal-halves | sines, then cosines | |
 | learned | a table (Table 3, row E) | |
 | rotary | | queries and keys are rotated (Su et al. 2021) |
 | alibi | | scores decrease with the distance (Press et al. 2022) |
 | relative | | a second score of query and distance (Dai et al. 2019) |
+| buckets | | a learned score of the distance, the same in all layers (Raffel et al. 2020) |
 """
 
 import math
@@ -15,10 +18,11 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import StackConfig
 from transformer.model.dropout import Dropout
+from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, param
 from transformer.model.placement import by_rows
 
@@ -30,6 +34,14 @@ where the last key is."""
 def sinusoids(positions: Int[Array, "*batch t"], d_model: int) -> Float[Array, "*batch t m"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(same) (section 3.5)."""
     return jnp.stack(_sines_cosines(positions, d_model), axis=-1).reshape(*positions.shape, d_model)
+
+
+def halves(positions: Int[Array, "*batch t"], d_model: int) -> Float[Array, "*batch t m"]:
+    """sin(pos / 10000^(i / (d_model / 2 - 1))) for all i, then the cosines: those of tensor2tensor, which
+    fairseq, M2M-100 and Whisper have."""
+    exponents = jnp.arange(d_model // 2) / (d_model // 2 - 1)
+    angles = positions[..., None].astype(jnp.float32) * 10_000.0**-exponents
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
 def _sines_cosines(positions: Array, width: int) -> tuple[Array, Array]:
@@ -45,23 +57,78 @@ def positions_in(segments: Int[Array, "b t"]) -> Int[Array, "b t"]:
     return index - jax.lax.cummax(jnp.where(first, index, 0), axis=1)
 
 
+SINUSOIDS = {"sinusoidal": sinusoids, "sinusoidal-halves": halves}
+
+
 class PositionEncoding(Module):
-    """Embedding + position, then dropout (sections 3.5, 5.4)."""
+    """Embedding + position, then dropout (sections 3.5, 5.4). Between them a normalisation, if the config
+    asks for it."""
 
     config: StackConfig
 
     @nn.compact
     def __call__(
-        self, embedded: Float[Array, "b t m"], positions: Positions, deterministic: bool = True
+        self,
+        embedded: Float[Array, "b t m"],
+        positions: Positions,
+        deterministic: bool = True,
+        mask: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t m"]:
+        """The sum. `mask` is False for padding, as in `Residual`."""
         c = self.config
-        if c.positions == "sinusoidal":
-            embedded += sinusoids(positions, c.d_model).astype(embedded.dtype)
+        if c.positions in SINUSOIDS:
+            added = SINUSOIDS[c.positions](positions + c.first_position, c.d_model)
+            embedded += added.astype(embedded.dtype)
         elif c.positions == "learned":
             normal = nn.initializers.normal(c.d_model**-0.5)
             table = param(self, "table", normal, (c.max_positions, c.d_model), ("vocabulary", "model"))
             embedded += table[positions].astype(embedded.dtype)
+        if c.embedding_norm:
+            embedded = normalization(c, name="norm")(embedded, mask, deterministic)
         return by_rows(Dropout(c.dropout)(embedded, deterministic))
+
+
+class DistanceScores(Module):
+    """What the scores of all layers of a stack share: with positions buckets a learned number for each range
+    of distances and each head (Raffel et al. 2020, section 2.1), otherwise nothing."""
+
+    config: StackConfig
+    is_causal: bool
+    """Whether later keys do not matter. Otherwise half of the ranges are for them."""
+
+    @nn.compact
+    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h q k"] | None:
+        """What is added to the scores of queries and keys at these positions, in float32."""
+        c = self.config
+        if c.positions != "buckets":
+            return None
+        shape = (c.position_buckets, c.num_heads)
+        normal = nn.initializers.normal(c.d_model**-0.5)
+        table = param(self, "table", normal, shape, (None, "heads"))
+        index = bucket(_distances(queries, keys), *shape[:1], c.bucket_distance, self.is_causal)
+        return jnp.moveaxis(table[index], -1, 1)
+
+
+def bucket(
+    distances: Int[Array, "*shape"], buckets: int, farthest: int, is_causal: bool
+) -> Int[Array, "*shape"]:
+    """The range of each distance: one each for the nearest, then ranges that grow exponentially.
+
+    Args:
+      distances: how far each key is before its query.
+      buckets: number of ranges.
+      farthest: distance from which all are in the last range.
+      is_causal: whether no key comes after its query; otherwise the second half of the ranges is for those.
+    """
+    if not is_causal:
+        buckets //= 2
+        after = jnp.where(distances < 0, buckets, 0)
+        return after + bucket(jnp.abs(distances), buckets, farthest, True)
+    distances = jnp.maximum(distances, 0)
+    single = buckets // 2
+    relative = jnp.log(jnp.maximum(distances, 1).astype(jnp.float32) / single) / math.log(farthest / single)
+    far = single + (relative * (buckets - single)).astype(jnp.int32)
+    return jnp.where(distances < single, distances, jnp.minimum(far, buckets - 1))
 
 
 class RelativePositions(Module):
@@ -186,9 +253,11 @@ def slopes(num_heads: int) -> list[float]:
 
 SCHEMES: dict[str, type[RelativePositions] | None] = {
     "sinusoidal": None,
+    "sinusoidal-halves": None,
     "learned": None,
     "rotary": Rotary,
     "alibi": Alibi,
     "relative": Relative,
+    "buckets": None,
 }
 """What each scheme of `StackConfig.positions` does in self-attention."""

@@ -21,7 +21,7 @@ from transformer.model.masks import Mask
 from transformer.model.mechanism import State
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, Variables
-from transformer.model.positions import PositionEncoding, Positions, positions_in
+from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
 from transformer.model.statistics import layers_sown
 from transformer.model.views import VIEWS
 
@@ -86,10 +86,13 @@ class EncoderLayer(Module):
         mask: Mask,
         positions: Positions,
         deterministic: bool,
+        shared_scores: Array | None = None,
     ) -> Float[Array, "b s m"]:
         def attend(x: Array) -> Array:
             keys_values = self.self_attention.keys_values(x, positions)
-            return self.self_attention(x, keys_values, mask, (positions, positions), deterministic)[0]
+            return self.self_attention(
+                x, keys_values, mask, (positions, positions), deterministic, shared_scores=shared_scores
+            )[0]
 
         def transform(x: Array) -> Array:
             return self.feed_forward(x, deterministic)
@@ -120,13 +123,16 @@ class DecoderLayer(Module):
         cross_mask: Mask,
         positions: Positions,
         deterministic: bool,
+        shared_scores: Array | None = None,
     ) -> Float[Array, "b t m"]:
         """Training: all positions at once. `target_mask` is False for padding."""
         sources = self.source_keys_values(views)
 
         def attend(x: Array) -> Array:
             keys_values = self.self_attention.keys_values(x, positions)
-            return self.self_attention(x, keys_values, self_mask, (positions, positions), deterministic)[0]
+            return self.self_attention(
+                x, keys_values, self_mask, (positions, positions), deterministic, shared_scores=shared_scores
+            )[0]
 
         def attend_to_source(x: Array) -> Array:
             outputs = [
@@ -144,12 +150,16 @@ class DecoderLayer(Module):
         cache: Cache,
         sources: tuple[KeysValues, ...],
         cross_mask: Mask,
+        shared_scores: Array | None = None,
     ) -> tuple[Float[Array, "b n m"], "LayerPast"]:
         """Decoding: one new token in each of n beams. Also returns the layer's cache, with the new token.
 
         Args:
           layer_cache: the layer's, with keys, values and states.
           cache: that of the decoder, without its layers.
+          sources: keys and values of each view of the source.
+          cross_mask: which positions of the source are there.
+          shared_scores: what is added to the scores of self-attention in all layers.
         """
         past = layer_cache.past
         self_state, cross_states = layer_cache.states.value
@@ -164,7 +174,9 @@ class DecoderLayer(Module):
             past = past.append(new, cache.column, cache.positions)
             mask = cache.mask(self.config.window)
             positions = (query_positions, cache.key_positions())
-            x, self_state = self.self_attention(x, past, mask, positions, state=self_state)
+            x, self_state = self.self_attention(
+                x, past, mask, positions, state=self_state, shared_scores=shared_scores
+            )
             return x
 
         def attend_to_source(x: Array) -> Array:
@@ -229,14 +241,16 @@ class Transformer(EncoderDecoder):
         self.encoder = [encoder_layer(encoder) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
         self.second_view = VIEWS[c.cross_view](c)
-        if encoder.norm == "pre":
+        if encoder.normalizes_output:
             self.encoder_norm = normalization(encoder)
-        if c.norm == "pre":
+        if c.normalizes_output:
             self.decoder_norm = normalization(c)
         if encoder.d_model != c.d_model:
             self.bridge = Affine(c.d_model, ("hidden", "model"))
         self.source_positions = PositionEncoding(encoder)
         self.target_positions = PositionEncoding(c)
+        self.source_distances = DistanceScores(encoder, is_causal=False)
+        self.target_distances = DistanceScores(c, is_causal=True)
 
     def encode(
         self,
@@ -279,14 +293,15 @@ class Transformer(EncoderDecoder):
           deterministic: False draws dropout masks.
           every_layer: whether the memory also has the output of each layer.
         """
-        x = self.source_positions(embedded, positions, deterministic)
+        x = self.source_positions(embedded, positions, deterministic, source_mask)
+        shared_scores = self.source_distances(positions, positions)
         outputs = []
         for layer in self.encoder:
-            x = layer(x, source_mask, mask, positions, deterministic)
+            x = layer(x, source_mask, mask, positions, deterministic, shared_scores)
             outputs.append(x)
         c = self.config
         encoder = self.config.of_encoder
-        states = self.encoder_norm(x, source_mask, deterministic) if encoder.norm == "pre" else x
+        states = self.encoder_norm(x, source_mask, deterministic) if encoder.normalizes_output else x
         layers = tuple(outputs) if every_layer or c.cross_view != "last" else ()
         if encoder.d_model != c.d_model:
             states = self.bridge(states)
@@ -318,11 +333,12 @@ class Transformer(EncoderDecoder):
             cross_mask = Mask(segments=(target_segments, source_segments))
             positions = positions_in(target_segments)
         embedded = self.embed_target(target) if embedded is None else embedded
-        x = self.target_positions(embedded, positions, deterministic)
         target_mask = target != self.config.special.pad
+        x = self.target_positions(embedded, positions, deterministic, target_mask)
+        shared_scores = self.target_distances(positions, positions)
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
-            x = layer(x, target_mask, views, self_mask, cross_mask, positions, deterministic)
-        return self.decoder_norm(x, target_mask, deterministic) if self.config.norm == "pre" else x
+            x = layer(x, target_mask, views, self_mask, cross_mask, positions, deterministic, shared_scores)
+        return self.decoder_norm(x, target_mask, deterministic) if self.config.normalizes_output else x
 
     def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
         """The mask of the decoder's self-attention."""
@@ -361,16 +377,26 @@ class Transformer(EncoderDecoder):
         """`decode_step` before its `output`."""
         cache = cache.begin_step()
         x = self.target_positions(self.embed_target(tokens), cache.positions[:, None])
+        shared_scores = None
+        if self.config.positions == "buckets":
+            shared_scores = self.target_distances(cache.positions[:, None], cache.key_positions())
         one_layer = DecoderLayer(self.config, parent=None)
         shared = replace(cache, layers=(), source=())
         sources, source_mask = cache.source
         layers = []
         for layer, layer_cache, source in zip(self.decoder, cache.layers, sources, strict=True):
             x, layer_cache = _traced_once(
-                one_layer, layer.variables, x, layer_cache, shared, source, Mask(keys=source_mask)
+                one_layer,
+                layer.variables,
+                x,
+                layer_cache,
+                shared,
+                source,
+                Mask(keys=source_mask),
+                shared_scores,
             )
             layers.append(layer_cache)
-        return self.decoder_norm(x) if self.config.norm == "pre" else x, cache.end_step(layers)
+        return self.decoder_norm(x) if self.config.normalizes_output else x, cache.end_step(layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

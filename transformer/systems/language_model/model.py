@@ -140,7 +140,7 @@ class LanguageModel(EncoderDecoder):
         layer = nn.remat(Layer, static_argnums=(6,)) if c.remat else Layer
         self.layers = [layer(c) for _ in range(c.num_layers)]
         self.encoding = PositionEncoding(c)
-        if c.norm == "pre":
+        if c.normalizes_output:
             self.norm = normalization(c)
 
     def advance(
@@ -181,7 +181,7 @@ class LanguageModel(EncoderDecoder):
         for layer, states in zip(self.layers, past, strict=True):
             x, inputs = layer(x, states, is_token, mask, positions, deterministic)
             read.append(inputs)
-        return self.norm(x, is_token, deterministic) if self.config.norm == "pre" else x, tuple(read)
+        return self.norm(x, is_token, deterministic) if self.config.normalizes_output else x, tuple(read)
 
     # Generation: every token attends to as many earlier ones as the memory of evaluation has
 
@@ -259,7 +259,7 @@ class LanguageModel(EncoderDecoder):
         for layer, beam_cache, keys_values in zip(self.layers, cache.layers, prompts, strict=True):
             x, beam_cache = layer.decode_step(x, beam_cache, cache, keys_values, mask, key_positions)
             layers.append(beam_cache)
-        hidden = self.norm(x) if self.config.norm == "pre" else x
+        hidden = self.norm(x) if self.config.normalizes_output else x
         return self.output(hidden), cache.end_step(layers)
 
     def _of_beams(self, cache: Cache, prompt: Prompt, beams: int) -> tuple[Mask, Positions]:
