@@ -107,12 +107,18 @@ def _distill_arguments(command_line: list[str]) -> DistillArguments:
 
 @dataclass(frozen=True)
 class Import:
-    """Import a Marian (OPUS-MT) model in Hugging Face's format as a run directory."""
+    """Import a pretrained model in Hugging Face's format as a run directory: Marian (OPUS-MT), BART,
+    mBART-50, NLLB, Pegasus or T5."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
-    """Folder with config.json, model.safetensors, vocab.json, source.spm and target.spm."""
+    """Folder with config.json, model.safetensors and tokenizer.json (Marian: vocab.json, source.spm and
+    target.spm)."""
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """New run directory, for decode.py, Translator.load and train.py --init-from."""
+    source_language: str | None = None
+    """Code of the source language, such as eng_Latn, for a model of many languages."""
+    target_language: str | None = None
+    """Code of the target language."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +136,11 @@ class Export:
 def import_command(command_line: list[str]) -> None:
     arguments = parse(Import, command_line, "import")
     check_local(arguments.folder, "the folder")
-    from transformer.interop.folders import ignored_options, import_marian
+    from transformer.interop.folders import ignored_options
+    from transformer.interop.pretrained import import_model
 
-    run = import_marian(arguments.folder, arguments.run_dir)
+    languages = arguments.source_language, arguments.target_language
+    run = import_model(arguments.folder, arguments.run_dir, *languages)
     for sentence in ignored_options(arguments.folder):
         print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")

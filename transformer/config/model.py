@@ -49,10 +49,10 @@ class ModelConfig:
     """Width of the embeddings and of every layer's output."""
     dropout: Annotated[float, RATE] = 0.1
     """P_drop: dropout on the output of every sublayer and on embedding + position (section 5.4)."""
-    share_embeddings: Literal["all", "target", "none"] = "all"
+    share_embeddings: Literal["all", "inputs", "target", "none"] = "all"
     """Tied embeddings. all: source, target and pre-softmax (section 3.4), which needs one vocabulary for both
-    languages and an encoder as wide as the decoder; target: target and pre-softmax only; none: three
-    matrices."""
+    languages and an encoder as wide as the decoder; inputs: source and target only, as in T5 1.1; target:
+    target and pre-softmax only; none: three matrices."""
     target_vocab_size: Annotated[int, Range(1, LARGEST)] | None = None
     """Rows of the target embedding, if vocabularies are separate. None: --model.vocab-size."""
     scale_embedding: bool = True
@@ -80,10 +80,15 @@ class ModelConfig:
         check_ranges("model.special", self.special)  # a foreign tokenizer may have others, and is refused
         if self.dtype not in ("auto", *self.DTYPES):
             raise UserError(f"--model.dtype {self.dtype}: this model supports {self.DTYPES[0]} only")
-        if self.share_embeddings == "all" and self.target_vocab_size not in (None, self.vocab_size):
+        if self.shares_inputs and self.target_vocab_size not in (None, self.vocab_size):
             raise UserError(
                 "separate vocabularies cannot share one matrix: use --model.share-embeddings target"
             )
+
+    @property
+    def shares_inputs(self) -> bool:
+        """Whether source and target have one embedding matrix."""
+        return self.share_embeddings in ("all", "inputs")
 
     @property
     def output_size(self) -> int:
@@ -369,7 +374,7 @@ class TransformerConfig(StackConfig):
             width = self.of_encoder.d_model
         except UserError as error:
             raise UserError(f"in the encoder (--model.encoder-stack): {error}") from error
-        if width != self.d_model and self.share_embeddings == "all":
+        if width != self.d_model and self.shares_inputs:
             raise UserError(
                 f"--model.encoder-stack.d-model {width}: source and target of different widths cannot share "
                 "one matrix: use --model.share-embeddings target"

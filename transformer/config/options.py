@@ -54,7 +54,7 @@ class Config:
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"--{name.replace('_', '-')} must be a finite number, not {value}")
         separate = isinstance(self.data, DataConfig) and not self.data.joint_vocabulary
-        if separate and self.model.share_embeddings == "all":
+        if separate and self.model.shares_inputs:
             raise UserError(
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
                 "two vocabularies cannot share one matrix"

@@ -1,17 +1,14 @@
 """Converts a Marian folder to a run directory and back: config.json, model.safetensors, vocabularies."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from transformer.config import Config, DataConfig, DecodingConfig, SpecialIds, TransformerConfig, text_data
+from transformer.config import Config, DataConfig, SpecialIds, TransformerConfig, text_data
 from transformer.config.languages import CODE
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -22,18 +19,27 @@ from transformer.interop.marian import (
     params_from_marian,
     params_to_marian,
 )
-from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
+from transformer.interop.reading import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    WEIGHTS,
+    naming,
+    read_json,
+    search_of,
+    search_options,
+    searched_file,
+    tensors,
+    tokenizer_options,
+)
+from transformer.interop.search import not_exported, not_imported, search_to_marian
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, folder_whole, open_regular, parse_object, read_bytes, read_text
+from transformer.runtime.files import Json, folder_whole, read_bytes
 from transformer.tasks.translation import Translation
 
 POSITIONS = 1024  # maximum sentence length of an exported model
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
 VOCABULARY = "vocab.json"
-GENERATION = "generation_config.json"
-TOKENIZER = "tokenizer_config.json"
 LANGUAGES = ("source_lang", "target_lang")
 TARGET_VOCABULARY = "target_vocab.json"
 SENTENCEPIECE = ("source.spm", "target.spm")
@@ -57,11 +63,11 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
     Run.check_free(run_dir)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    described = _json(folder / CONFIG)
-    vocabularies = [_json(folder / VOCABULARY)]
+    described = read_json(folder / CONFIG)
+    vocabularies = [read_json(folder / VOCABULARY)]
     if (folder / TARGET_VOCABULARY).exists():
-        vocabularies.append(_json(folder / TARGET_VOCABULARY))
-    with _naming(folder / CONFIG):
+        vocabularies.append(read_json(folder / TARGET_VOCABULARY))
+    with naming(folder / CONFIG):
         unk = vocabularies[0].get("<unk>")
         if type(unk) is not int:
             raise UserError(f"{folder / VOCABULARY} has no <unk>")
@@ -75,9 +81,9 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
             strict=True,
         )
     )
-    with _tensors(folder / WEIGHTS) as read, _naming(folder / WEIGHTS):
+    with tensors(folder) as read, naming(folder / WEIGHTS):
         params = params_from_marian(model, read)
-    generation = _generation(folder)
+    generation = search_options(folder)
     if generation.get("renormalize_logits") is True:  # over the words that can be generated
         params["output_bias"][model.special.pad] = NEVER_GENERATED
     if not params["output_bias"].any():
@@ -85,7 +91,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
         model = replace(model, output_bias=False)
     joint = model.share_embeddings == "all"
     data = replace(DataConfig(dataset="imported", joint_vocabulary=joint), **_languages(folder))
-    config = Config(model=model, data=data, decoding=_decoding(folder, generation, model.output_size))
+    config = Config(model=model, data=data, decoding=search_of(folder, generation, model.output_size))
     return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
 
 
@@ -97,8 +103,8 @@ def ignored_options(folder: Path | str) -> list[str]:
       UserError: a file cannot be read.
     """
     folder = Path(folder)
-    with _naming(_searched(folder)):
-        return not_imported(_generation(folder), _json(folder / CONFIG))
+    with naming(searched_file(folder)):
+        return not_imported(search_options(folder), read_json(folder / CONFIG))
 
 
 def left_options(run_dir: Path | str) -> list[str]:
@@ -187,55 +193,13 @@ def unnamed_languages(run_dir: Path | str) -> list[str]:
 
 def _languages(folder: Path) -> dict[str, Any]:
     """The languages that a folder names, as options of the data."""
-    about = _json(folder / TOKENIZER) if (folder / TOKENIZER).exists() else {}
+    about = tokenizer_options(folder)
     named = zip(("source_language", "target_language"), map(about.get, LANGUAGES), strict=True)
     return {
         option: language
         for option, language in named
         if isinstance(language, str) and CODE.fullmatch(language)
     }
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Adds the name of a file to errors."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: not the config of a Marian model ({error})") from error
-
-
-def _json(path: Path) -> Json:
-    try:
-        return parse_object(read_text(path))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; a Marian folder has one") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-
-
-@contextmanager
-def _tensors(path: Path) -> Iterator[Any]:
-    """A function from a tensor's name to the tensor, or None."""
-    if not path.exists():
-        pickled = path.with_name("pytorch_model.bin").exists()
-        reason = (
-            ": pytorch_model.bin is a pickle, which could execute anything when read. If you trust it, "
-            "load it with transformers' MarianMTModel.from_pretrained and save it again with save_pretrained"
-        )
-        raise UserError(f"{path}: no such file{reason if pickled else '; a Marian folder has one'}")
-    try:
-        with open_regular(path), safe_open(path, framework="flax") as file:
-            names = set(file.keys())
-
-            def read(name: str) -> np.ndarray | None:
-                return np.asarray(file.get_tensor(name), np.float32) if name in names else None
-
-            yield read
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def _marian_tokenizer(spm: Path, vocabulary: Json, size: int, special: SpecialIds) -> MarianTokenizer:
@@ -259,23 +223,6 @@ def _marian_tokenizer(spm: Path, vocabulary: Json, size: int, special: SpecialId
         raise UserError(f"{spm} is not a SentencePiece model") from error
     except UserError as error:
         raise UserError(f"{spm.parent}: {error}") from error
-
-
-def _generation(folder: Path) -> Json:
-    """The search options, which older models have in config.json. As in `transformers`, that counts only if
-    there is no other file."""
-    return _json(_searched(folder))
-
-
-def _searched(folder: Path) -> Path:
-    """The file that has the search options."""
-    return folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)
-
-
-def _decoding(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
-    """The model's own search options."""
-    with _naming(_searched(folder)):
-        return search_from_marian(meant, vocab_size)
 
 
 # Writing

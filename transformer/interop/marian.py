@@ -174,7 +174,7 @@ def config_to_marian(config: TransformerConfig, vocab_size: int, positions: int)
         "a separate d_k or d_v": config.num_heads * config.key_width != config.d_model
         or config.num_heads * config.value_width != config.d_model,
         "an encoder unlike its decoder": config.of_encoder != config,
-        "three separate embeddings": config.share_embeddings == "none",
+        "a separate pre-softmax matrix": config.share_embeddings in ("inputs", "none"),
     }
     if has := [name for name, is_present in cannot.items() if is_present]:
         raise UserError(f"this model has {' and '.join(has)}, which Marian does not support")

@@ -131,7 +131,7 @@ class MultiHeadAttention(Module):
         positions: tuple[Positions, Positions] | None = None,
         deterministic: bool = True,
         state: State = None,
-        shared_scores: Float[Array, "#b h q k"] | None = None,
+        shared_scores: Float[Array, "#b h #q k"] | None = None,
     ) -> tuple[Float[Array, "b q m"], State]:
         """The output for each query in `x`, and the mechanism's new state. If the collection "intermediates"
         is mutable, the attention weights are sown there as `weights`.

@@ -36,9 +36,9 @@ class EncoderDecoder(Module):
         if c.vocab_size < 1:
             raise ValueError("the config's vocab_size is not set")
         self.source_embedding = Embedding(c.of_encoder, c.vocab_size)
-        if c.share_embeddings != "all":
+        if not c.shares_inputs:
             self.target_embedding = Embedding(c, c.output_size)
-        if c.share_embeddings == "none":
+        if c.share_embeddings in ("inputs", "none"):
             self.output_embedding = Embedding(c, c.output_size)
         if c.output_bias:
             zeros = nn.initializers.zeros_init()
@@ -165,7 +165,7 @@ class EncoderDecoder(Module):
 
     def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
         """Embeds target tokens; with the noise of a search, if it has some."""
-        shared = self.config.share_embeddings == "all"
+        shared = self.config.shares_inputs
         embedded: Array = self.source_embedding(ids) if shared else self.target_embedding(ids)
         if self.has_variable(NOISE, OF_INPUTS):
             embedded = self.get_variable(NOISE, OF_INPUTS)(embedded)

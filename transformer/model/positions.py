@@ -97,7 +97,7 @@ class DistanceScores(Module):
     """Whether later keys do not matter. Otherwise half of the ranges are for them."""
 
     @nn.compact
-    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h q k"] | None:
+    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h #q k"] | None:
         """What is added to the scores of queries and keys at these positions, in float32."""
         c = self.config
         if c.positions != "buckets":

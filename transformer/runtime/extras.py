@@ -9,6 +9,7 @@ from transformer.runtime.errors import UserError
 EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
+    "tokenizers": "'.[pretrained]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",
 }

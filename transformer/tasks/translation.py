@@ -23,6 +23,7 @@ from transformer.data.sampled_examples import drawn_by, with_method
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.decoding import opening
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
@@ -216,6 +217,11 @@ class Translation(TextTask, Lines):
             for record in records
         ]
         steerings = []
+        if start := self.tokenizers[1].start:
+            examples = [opening.example(start) for _ in requests]
+            steerings.append(
+                Steering("start", opening.OPENING, opening.FIELDS, examples, [len(start)] * len(requests))
+            )
         if any(request.prefix for request in requests):
             steerings.append(self._steering.prefixes([request.prefix for request in requests], lines))
         if any(request.terms for request in requests):

@@ -46,6 +46,9 @@ class Tokenizer(ABC):
     one_language: bool = False
     """Whether it is for one of the two languages only, so that the other one needs another."""
 
+    start: tuple[int, ...] = ()
+    """Ids that `encode` puts before every text, such as the code of its language. Every output begins so."""
+
     @property
     def num_ids(self) -> int:
         """One more than the largest id that `encode` gives."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformer.config import SpecialIds
 from transformer.data.features.characters import KINDS
+from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.features.vocabulary import train_sentencepiece
@@ -14,6 +15,10 @@ from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import LARGEST_FILE, parse_object, read_bytes
 
+IMPORTED: dict[str, type[MarianTokenizer] | type[HubTokenizer]] = {
+    kind.kind: kind for kind in (MarianTokenizer, HubTokenizer)
+}
+"""The tokenizers of imported models, by what a saved one is called."""
 _STANDARD_IDS = SpecialIds()
 
 
@@ -61,7 +66,9 @@ def _read(content: bytes) -> Tokenizer:
     if not content.startswith(b"{"):
         return SentencePieceTokenizer(content)
     saved = parse_object(content.decode())
-    return MarianTokenizer.read(saved) if saved["kind"] == MarianTokenizer.kind else read_vocabulary(saved)
+    if saved["kind"] in IMPORTED:
+        return IMPORTED[saved["kind"]].read(saved)
+    return read_vocabulary(saved)
 
 
 def _listed(special: SpecialIds) -> str:

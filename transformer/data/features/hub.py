@@ -1,0 +1,114 @@
+"""The tokenizers of pretrained models: what the library `tokenizers` reads from their tokenizer.json."""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple
+from typing import Any
+
+import numpy as np
+
+from transformer.config import SpecialIds
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.features.vocabulary import to_utf8
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import library
+from transformer.runtime.files import Json
+
+_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
+"""Such as eng_Latn or en_XX."""
+
+
+class HubTokenizer(Tokenizer):
+    """Text to ids as in the model's training.
+
+    Args:
+      model: the content of a tokenizer.json.
+      size: rows of the model's embedding, of which the last may have no piece.
+      special: the ids that are not text.
+      start: ids that begin every text, such as the code of its language. A search is forced to begin with
+        those of the target.
+
+    Raises:
+      UserError: `tokenizers` is not installed, `model` is not a tokenizer.json, or an id is not below `size`.
+    """
+
+    kind = "hub"
+    one_language = True
+
+    def __init__(self, model: str, size: int, special: SpecialIds, start: Sequence[int] = ()) -> None:
+        self._tokenizer = _read(model)
+        self.model, self.vocab_size, self.special, self.start = model, size, special, tuple(start)
+        largest = max(self._tokenizer.get_vocab_size(with_added_tokens=True) - 1, *astuple(special), *start)
+        if largest >= size:
+            raise UserError(f"its vocabulary has the id {largest}, and the model has {size} rows")
+        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
+
+    @classmethod
+    def read(cls, saved: Json) -> "HubTokenizer":
+        """The tokenizer of a parsed `content`. Raises KeyError, TypeError or UserError for others."""
+        special = SpecialIds(**saved["special"])
+        return cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
+
+    def content(self) -> bytes:
+        saved = {"kind": self.kind, "special": asdict(self.special), "size": self.vocab_size}
+        return json.dumps({**saved, "start": self.start, "model": self.model}, ensure_ascii=False).encode()
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            to_utf8(text)
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [[*self.start, *encoding.ids] for encoding in encodings]
+
+    def knows(self, text: str) -> bool:
+        return self.special.unk not in self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength:
+            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
+        return self.encode(text)
+
+    @functools.cached_property
+    def _silent(self) -> set[int]:
+        """Ids that spell nothing."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {index for index, token in added.items() if token.special} | set(astuple(self.special)[:3])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        spelled = [index for index in self._checked(ids) if index not in self._silent]
+        text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
+        return text.strip(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        checked = self._checked(ids)
+        return [self._special.get(i) or self._tokenizer.id_to_token(i) or f"<{i}>" for i in checked]
+
+    def spelled(self, text: str) -> str | None:
+        return "".join(self._tokenizer.encode(text, add_special_tokens=False).tokens)
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """The id of each special piece that is named like a language."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: index for index, token in added.items() if _CODE.fullmatch(token.content)}
+
+    @classmethod
+    def id_in(cls, model: str, piece: str) -> int | None:
+        """The id of a piece in the content of a tokenizer.json, or None. Raises UserError as this class."""
+        index: int | None = _read(model).token_to_id(piece)
+        return index
+
+
+def _read(model: str) -> Any:
+    tokenizers = library("tokenizers")
+    try:
+        return tokenizers.Tokenizer.from_str(model)
+    except BaseException as error:  # the library panics on some content, which is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise UserError(f"not a tokenizer.json that `tokenizers` can read ({error})") from None

@@ -1,0 +1,7 @@
+"""Pretrained models as declarations: what a family is in terms of the options and parameters here."""
+
+from transformer.interop.architectures.bart import BART, M2M_100, MBART, PEGASUS
+from transformer.interop.architectures.t5 import T5
+
+ARCHITECTURES = {family.model_type: family for family in (BART, MBART, PEGASUS, M2M_100, T5)}
+"""By the `model_type` of their config.json."""

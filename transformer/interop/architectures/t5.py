@@ -1,0 +1,88 @@
+"""T5 (Raffel et al. 2020), its version 1.1, mT5 and Flan-T5."""
+
+import math
+from collections.abc import Container
+from typing import Any
+
+from transformer.config import TransformerConfig
+from transformer.interop.architectures.architecture import Architecture, Path, Tensor
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+
+FEED_FORWARD: dict[str, dict[str, Any]] = {
+    "relu": {"activation": "relu"},
+    "gated-gelu": {"activation": "gelu", "gated": True},
+    "gated-silu": {"activation": "swish", "gated": True},
+}
+SUBLAYERS = {  # and their order in a layer of encoder and decoder
+    "self_attention": ("SelfAttention.", 0, 0),
+    "self_residual": ("layer_norm.", 0, 0),
+    "cross_attention": ("EncDecAttention.", 1, 1),
+    "cross_residual": ("layer_norm.", 1, 1),
+    "feed_forward": ("DenseReluDense.", 1, 2),
+    "feed_forward_residual": ("layer_norm.", 1, 2),
+}
+LEAVES = {
+    "query": "q.weight",
+    "key": "k.weight",
+    "value": "v.weight",
+    "out": "o.weight",
+    "inner.kernel": "wi.weight",
+    "outer.kernel": "wo.weight",
+    "norm.norm.scale": "weight",
+}
+GATED = {**LEAVES, "inner.kernel": "wi_0.weight", "gate.kernel": "wi_1.weight"}
+
+
+def _options(config: Json, names: Container[str]) -> dict[str, Any]:
+    kind = config.get("feed_forward_proj", "relu")
+    if kind not in FEED_FORWARD:
+        raise UserError(f"feed_forward_proj {kind!r}: supported are {', '.join(FEED_FORWARD)}")
+    tied = config.get("tie_word_embeddings", True)  # since transformers 5 always true
+    own_head = "lm_head.weight" in names and "shared.weight" in names
+    return {
+        "num_layers": config["num_layers"],
+        "decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
+        "d_model": config["d_model"],
+        "d_ff": config["d_ff"],
+        "num_heads": config["num_heads"],
+        "d_k": config["d_kv"],
+        "d_v": config["d_kv"],
+        "dropout": float(config.get("dropout_rate", 0.1)),
+        "norm": "pre",
+        "normalization": "rms",
+        "norm_epsilon": float(config.get("layer_norm_epsilon", 1e-6)),
+        "feed_forward_bias": False,
+        "positions": "buckets",
+        "position_buckets": config.get("relative_attention_num_buckets", 32),
+        "bucket_distance": config.get("relative_attention_max_distance", 128),
+        "scale_embedding": False,
+        "scale_output": bool(config.get("scale_decoder_outputs", tied)),
+        "share_embeddings": "inputs" if own_head else "all",
+        **FEED_FORWARD[kind],
+    }
+
+
+def _tensor(path: Path, config: Json, model: TransformerConfig) -> Tensor:
+    part, *inner = path
+    if part == "source_embedding":
+        return Tensor(("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"))
+    if part == "output_embedding":
+        return Tensor(("lm_head.weight",))
+    stack, kind = part.rsplit("_", 1)
+    if kind == "distances":
+        side = {"source": "encoder", "target": "decoder"}[stack]
+        return Tensor((f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",))
+    if kind == "norm":
+        return Tensor((f"{stack}.final_layer_norm.weight",))
+    name, *orders = SUBLAYERS[inner[0]]
+    order = orders[stack == "decoder"]
+    leaf = (GATED if model.gated else LEAVES)[".".join(inner[1:])]
+    return Tensor(
+        (f"{stack}.block.{kind}.layer.{order}.{name}{leaf}",),
+        is_linear=not inner[0].endswith("residual"),
+        factor=math.sqrt(model.key_width) if leaf == "q.weight" else 1.0,  # scores are not scaled there
+    )
+
+
+T5 = Architecture("t5", _options, _tensor)
