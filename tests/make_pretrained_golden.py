@@ -117,8 +117,8 @@ def make_tokenizer(kind: str) -> Tokenizer:
 
 
 def make(name: str, kind: str, model_class: str, options: dict[str, Any], seed: int) -> bool:
-    """Writes a folder. Returns whether enough searches end by themselves: where an output is cut, the reference
-    adds </s> at no cost, so n-best lists with one of these are left out."""
+    """Writes a folder. Returns whether enough searches end by themselves: where an output is cut, the
+    reference adds </s> at no cost, so n-best lists with one of these are left out."""
     folder = PLACE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

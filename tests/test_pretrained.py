@@ -6,14 +6,20 @@ log-probabilities of such logits.
 """
 
 import json
+import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from transformer.cli.models import import_command
 from transformer.interop.pretrained import import_model
+from transformer.runtime.errors import UserError
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data" / "pretrained"
@@ -68,3 +74,95 @@ def test_n_best_is_that_of_the_reference(imported):
             if search["num_beams"] > 1:
                 scores = [score for _, score in expected]
                 np.testing.assert_allclose([h.score for h in hypotheses], scores, atol=2e-4)
+
+
+def test_the_command_says_what_it_wrote_and_what_decodes_it(tmp_path, capsys):
+    arguments = ["--source-language", "eng_Latn", "--target-language", "deu_Latn"]
+    import_command([str(DATA / "nllb"), str(tmp_path / "run"), *arguments])
+    assert f"Written to {tmp_path / 'run'}" in capsys.readouterr().out
+    run = Translator.load(tmp_path / "run").tokenizers
+    assert [tokenizer.pieces(tokenizer.start) for tokenizer in run] == [["eng_Latn"], ["deu_Latn"]]
+    assert run[1].decode(run[1].encode("der hund")) == "der hund"
+
+
+def test_parts_of_a_large_model_are_read_by_their_index(tmp_path):
+    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+    arrays = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    parts = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(sorted(arrays))}
+    for file in set(parts.values()):
+        save_file({name: arrays[name] for name in arrays if parts[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
+    import_model(folder, tmp_path / "parts")
+    import_model(DATA / "t5", tmp_path / "whole")
+    variables = [Translator.load(tmp_path / name).variables for name in ("parts", "whole")]
+    jax.tree.map(np.testing.assert_array_equal, *variables)
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def without(path, name):
+    arrays = load_file(path)
+    save_file({key: value for key, value in arrays.items() if key != name}, path)
+
+
+def reshaped(path, name):
+    arrays = load_file(path)
+    save_file({**arrays, name: np.ascontiguousarray(arrays[name][:-1])}, path)
+
+
+SHARED = "shared.weight"
+MISTAKES = {
+    "no such file": lambda f: (f / "config.json").unlink(),
+    "model_type is 'gpt2'; known are marian, bart, mbart, pegasus, m2m_100, t5": lambda f: edit(
+        f / "config.json", model_type="gpt2"
+    ),
+    "'d_kv'": lambda f: (f / "config.json").write_text(
+        json.dumps({k: v for k, v in json.loads((f / "config.json").read_text()).items() if k != "d_kv"})
+    ),
+    "pad_token_id is 999, not an id below": lambda f: edit(f / "config.json", pad_token_id=999),
+    "feed_forward_proj 'gated-tanh': supported are": lambda f: edit(
+        f / "config.json", feed_forward_proj="gated-tanh"
+    ),
+    "tokenizer.json: no such file. Load the tokenizer": lambda f: (f / "tokenizer.json").unlink(),
+    "not a tokenizer.json that": lambda f: (f / "tokenizer.json").write_text("{}"),
+    "model.safetensors: no such file; the folder": lambda f: (f / "model.safetensors").unlink(),
+    "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"nothing"),
+    "there is no tensor shared.weight": lambda f: without(f / "model.safetensors", SHARED),
+    "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_in_a_folder_are_named(tmp_path, message):
+    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+    MISTAKES[message](folder)
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        import_model(folder, tmp_path / "run")
+    assert str(folder) in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "message"),
+    [
+        ("nllb", (None, None), "give --source-language, such as eng_Latn, deu_Latn"),
+        ("nllb", ("eng_Latn", "deu_Latm"), "--target-language deu_Latm: .*did you mean deu_Latn"),
+        ("t5", ("eng_Latn", None), "texts of this model have no code"),
+    ],
+)
+def test_languages_are_asked_for(tmp_path, name, languages, message):
+    with pytest.raises(UserError, match=message):
+        import_model(DATA / name, tmp_path / "run", *languages)
+
+
+def test_a_part_may_not_be_outside_of_the_folder(tmp_path):
+    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+    (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {SHARED: "../outside.safetensors"}})
+    )
+    with pytest.raises(UserError, match="which is not a file of this folder"):
+        import_model(folder, tmp_path / "run")

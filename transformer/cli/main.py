@@ -19,7 +19,7 @@ COMMANDS = {
         "distill_main",
         "translate a model's training text for distillation",
     ),
-    "import": ("transformer.cli.models", "import_main", "import a Marian (OPUS-MT) model as a run"),
+    "import": ("transformer.cli.models", "import_main", "import a pretrained model as a run"),
     "export": ("transformer.cli.models", "export_main", "export to transformers and CTranslate2"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }

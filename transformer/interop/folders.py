@@ -96,7 +96,7 @@ def import_marian(folder: Path | str, run_dir: Path | str) -> Run:
 
 
 def ignored_options(folder: Path | str) -> list[str]:
-    """A sentence for each search option of a Marian model that affects Hugging Face's output, but is not
+    """A sentence for each search option of a model that affects Hugging Face's output, but is not
     imported.
 
     Raises:
@@ -104,7 +104,11 @@ def ignored_options(folder: Path | str) -> list[str]:
     """
     folder = Path(folder)
     with naming(searched_file(folder)):
-        return not_imported(search_options(folder), read_json(folder / CONFIG))
+        described = read_json(folder / CONFIG)
+        meant = search_options(folder)
+        if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
+            meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
+        return not_imported(meant, described)
 
 
 def left_options(run_dir: Path | str) -> list[str]:
