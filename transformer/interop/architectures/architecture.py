@@ -1,5 +1,6 @@
 """What a family of pretrained models declares, and how its tensors become parameters here."""
 
+import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
@@ -108,8 +109,8 @@ def imported_params(architecture: Architecture, config: Json, model: Transformer
         if x is None:
             raise UserError(f"there is no tensor {name}")
         x = x[tensor.rows_before :]
-        expected = _stored_shape(shape, parameter, tensor)
-        if x.size != int(np.prod(shape)) or (len(shape) > 1 and x.ndim > 1 and x.shape != expected):
+        expected = _stored_shape(parameter, tensor)
+        if x.shape != expected and (x.size,) != expected:
             raise UserError(f"{name} has shape {list(x.shape)}, by config.json it should be {list(expected)}")
         x = (x.T if tensor.is_linear else x).reshape(shape) * np.float32(tensor.factor)
         if architecture.sines_first and "model" in parameter.names:
@@ -121,9 +122,11 @@ def imported_params(architecture: Architecture, config: Json, model: Transformer
     return unflatten_dict({path: convert(path, parameter) for path, parameter in declared.items()})
 
 
-def _stored_shape(shape: tuple[int, ...], parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a stored matrix: heads are side by side, and the matrices of linear layers transposed."""
-    if len(shape) == 1:
-        return shape
-    inputs = int(np.prod([shape[axis] for axis in parameter.summed])) if tensor.is_linear else shape[0]
-    return (int(np.prod(shape)) // inputs, inputs) if tensor.is_linear else (inputs, int(np.prod(shape[1:])))
+def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a stored tensor: heads are side by side, and the matrices of linear layers transposed."""
+    shape = parameter.value.shape
+    size = math.prod(shape)
+    if tensor.is_linear:
+        inputs = math.prod(shape[axis] for axis in parameter.summed)
+        return size // inputs, inputs
+    return shape if len(shape) == 2 else (size,)
