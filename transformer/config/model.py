@@ -172,7 +172,7 @@ class StackConfig(ModelConfig):
     attention_bias: bool = False
     """Add biases to the attention projections (not in the paper; most pretrained models have them)."""
     key_bias: bool = True
-    """With attention_bias: also to the keys. It changes no attention weight; Whisper has none."""
+    """With --model.attention-bias: also to the keys. It changes no attention weight; Whisper has none."""
     positions: PositionScheme = "sinusoidal"
     """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); sinusoidal-halves: all
     sines, then all cosines, with the rates of tensor2tensor (M2M-100, NLLB); rotary: queries and keys are
@@ -306,7 +306,7 @@ class EncoderConfig:
     attention_bias: bool | None = None
     """Add biases to the attention projections of the encoder."""
     key_bias: bool | None = None
-    """With attention_bias in the encoder: also to its keys."""
+    """With --model.encoder-stack.attention-bias: also to the keys of the encoder."""
     positions: PositionScheme | None = None
     """Position scheme of the encoder."""
     first_position: Annotated[int, Range(0, LARGEST)] | None = None
