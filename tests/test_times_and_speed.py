@@ -33,7 +33,7 @@ from transformer.training.loop.train import train
 
 def test_every_second_belongs_to_one_phase(monkeypatch):
     now = iter([0.0, 5.0, 6.0, 7.0, 8.0, 10.0, 11.0, 15.0, 20.0])
-    monkeypatch.setattr(clocks.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(clocks, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
     clock = Clock()  # 0
     clock.enter(TRAINING)  # 5
     with clock.during(WAITING):  # 6
