@@ -160,9 +160,8 @@ def trained_programs() -> Iterator[dict[Any, Any]]:
         if has_teacher or module.configured_step is not configured_step:
             return
         training = replace(config.training, evaluate_every=1, log_every=1, patience=None, keep_last=1)
-        own = loop.train_step, loop.evaluator._step
-        found = programs.setdefault(replace(config, training=training), own)
-        loop.train_step, loop.evaluator._step = found
+        steps = loop.train_step, loop.evaluator._step
+        loop.train_step, loop.evaluator._step = programs.setdefault(replace(config, training=training), steps)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Loop, "__init__", remembering)

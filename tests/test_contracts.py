@@ -30,26 +30,26 @@ TESTS = Path(__file__).parent
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the toys were trained on one device, and some of them on replicas."""
-    place = tmp_path_factory.mktemp("toys")
+    folder = tmp_path_factory.mktemp("toys")
     for layout in ("one", "replicas"):
-        trained_on(place, layout, "quick")
-    return place
+        trained_on(folder, layout, "quick")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all were trained in every layout."""
-    place = tmp_path_factory.mktemp("everywhere")
+    folder = tmp_path_factory.mktemp("everywhere")
     for layout in LAYOUTS:
-        trained_on(place, layout, "all")
-    return place
+        trained_on(folder, layout, "all")
+    return folder
 
 
-def trained_on(place: Path, layout: str, which: str) -> None:
+def trained_on(folder: Path, layout: str, which: str) -> None:
     """Trains the toys in a layout, and resumes those of one device there."""
     devices, *_ = LAYOUTS[layout]
     ran = subprocess.run(
-        [sys.executable, TESTS / "toy_runs.py", place, layout, "" if layout == "one" else "one", which],
+        [sys.executable, TESTS / "toy_runs.py", folder, layout, "" if layout == "one" else "one", which],
         env=on_devices(devices),
         capture_output=True,
         text=True,

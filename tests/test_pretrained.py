@@ -158,6 +158,26 @@ def test_languages_are_asked_for(tmp_path, name, languages, message):
         import_model(DATA / name, tmp_path / "run", *languages)
 
 
+def test_models_whose_texts_end_with_a_code_are_refused(tmp_path):
+    folder = Path(shutil.copytree(DATA / "mbart", tmp_path / "folder"))
+    edit(folder / "config.json", decoder_start_token_id=5)
+    with pytest.raises(UserError, match="such as mBART-25, are not supported"):
+        import_model(folder, tmp_path / "run", "en_XX", "de_DE")
+
+
+def test_what_steers_a_search_comes_after_the_code(tmp_path):
+    import_model(DATA / "nllb", tmp_path / "run", "eng_Latn", "deu_Latn")
+    translator = Translator.load(tmp_path / "run")
+    options = {"beam_size": 4, "rows": 8, "buckets": (32,)}
+    for prefix in ("ein hund", "ein hu", "hu"):
+        ((best, *_),) = translator.search(["a dog"], prefixes=[prefix], **options)
+        assert best.tokens[0] == "deu_Latn"
+        assert best.text.startswith(prefix)
+    ((best, *_),) = translator.search(["a dog"], terms=[["hund"]], **options)
+    assert best.tokens[0] == "deu_Latn"
+    assert "hund" in best.text
+
+
 def test_a_part_may_not_be_outside_of_the_folder(tmp_path):
     folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
     (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")

@@ -149,19 +149,21 @@ def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
 def main(folder: Path, layout: str, other: str, which: str) -> None:
     resumed = TRAINED if which == "all" else QUICK
     for name in TOYS if which == "quick" and layout == "one" else resumed:
-        place = folder / name
-        place.mkdir(exist_ok=True)
-        config, whole = toy_config(name, place, layout), place / f"{layout}-whole"
+        of_toy = folder / name
+        of_toy.mkdir(exist_ok=True)
+        config, whole = toy_config(name, of_toy, layout), of_toy / f"{layout}-whole"
         found = {"whole": evaluated(config, whole)}
         if name in resumed and is_resumed(name, layout):
-            found["resumed"] = trained(config, interrupted(whole, place / f"{layout}-resumed"))
+            found["resumed"] = trained(config, interrupted(whole, of_toy / f"{layout}-resumed"))
         if other:
-            found["moved"] = trained(config, interrupted(place / f"{other}-whole", place / f"{layout}-moved"))
+            found["moved"] = trained(
+                config, interrupted(of_toy / f"{other}-whole", of_toy / f"{layout}-moved")
+            )
         elif name in resumed:
-            accumulated = toy_config(name, place, layout, accumulate=2)
-            found["accumulated"] = trained(accumulated, place / f"{layout}-accumulated")
+            accumulated = toy_config(name, of_toy, layout, accumulate=2)
+            found["accumulated"] = trained(accumulated, of_toy / f"{layout}-accumulated")
         for kind, arrays in found.items():
-            np.savez(place / f"{layout}-{kind}.npz", **arrays)
+            np.savez(of_toy / f"{layout}-{kind}.npz", **arrays)
     print(json.dumps({"devices": jax.device_count()}))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, SpecialIds, TransformerConfig
+from transformer.interop.architectures.bart import LEAVES
 from transformer.model.parameters import Declarations, Declared, Params
 from transformer.model.positions import sinusoids
 from transformer.runtime.errors import UserError
@@ -42,22 +43,6 @@ _MODULES = {
     "self_residual": "self_attn_layer_norm.",
     "cross_residual": "encoder_attn_layer_norm.",
     "feed_forward_residual": "final_layer_norm.",
-}
-_PARAMETERS = {  # their names in Marian
-    "query": "q_proj.weight",
-    "key": "k_proj.weight",
-    "value": "v_proj.weight",
-    "out": "out_proj.weight",
-    "query_bias": "q_proj.bias",
-    "key_bias": "k_proj.bias",
-    "value_bias": "v_proj.bias",
-    "out_bias": "out_proj.bias",
-    "norm.norm.scale": "weight",
-    "norm.norm.bias": "bias",
-    "inner.kernel": "fc1.weight",
-    "inner.bias": "fc1.bias",
-    "outer.kernel": "fc2.weight",
-    "outer.bias": "fc2.bias",
 }
 _TABLES = {  # the first of these names that exists: Hugging Face stores shared tables once
     "source_embedding": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
@@ -266,7 +251,7 @@ def _counterpart(path: Path, parameter: Declared) -> tuple[tuple[str, ...], int 
     if path[0] == "output_bias":
         return (BIAS,), axis
     stack, layer = path[0].split("_")
-    leaf = _PARAMETERS[".".join(path[2:])]
+    leaf = LEAVES[".".join(path[2:])]
     return (f"{_MODULES[stack]}{layer}.{_MODULES.get(path[1], '')}{leaf}",), axis
 
 

@@ -1,6 +1,5 @@
 """Imports pretrained models from folders as Hugging Face has them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from transformer.config import Config, DataConfig
@@ -23,6 +22,7 @@ from transformer.runtime.files import read_text
 from transformer.tasks.translation import Translation
 
 PIECES = "tokenizer.json"
+SIDES = ("source", "target")
 
 
 def import_model(
@@ -69,6 +69,11 @@ def import_model(
             tokenizer = HubTokenizer(pieces, model.vocab_size, model.special)
             starts = [architecture.start(described)] * 2
             if architecture.has_codes:
+                if described["decoder_start_token_id"] != model.special.eos:
+                    raise UserError(
+                        "decoder_start_token_id is no </s>: models whose texts end with the code of their "
+                        "language, such as mBART-25, are not supported"
+                    )
                 sides = zip(languages, SIDES, strict=True)
                 starts = [_code(tokenizer, language, side) for language, side in sides]
             elif any(languages):
@@ -76,20 +81,16 @@ def import_model(
         with naming(folder):
             params = imported_params(architecture, described, model, read)
     source, target = (HubTokenizer(pieces, model.vocab_size, model.special, start) for start in starts)
-    data = DataConfig(dataset="imported", joint_vocabulary=model.shares_inputs)
-    longest = min(data.max_length, model.longest or data.max_length)
-    data = replace(
-        data,
-        max_length=longest,
+    data = DataConfig(
+        dataset="imported",
+        joint_vocabulary=model.shares_inputs,
+        max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
         source_language=source_language,
         target_language=target_language,
     )
     decoding = search_of(folder, search_options(folder), model.output_size)
     config = Config(model=model, data=data, decoding=decoding)
     return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
-
-
-SIDES = ("source", "target")
 
 
 def _pieces(folder: Path) -> str:

@@ -97,7 +97,8 @@ class TextSteering:
         if not continues:  # it is too long, or letters have no piece: as it is
             head = whole
             spelled = ""
-        return self._known("prefix", text, tokenizer.encode(head.strip()) if has_text(head) else []), spelled
+        ids = self._ids(head.strip()) if has_text(head) else []
+        return [*tokenizer.start, *self._known("prefix", text, ids)], spelled
 
     # Terms
 
@@ -144,7 +145,7 @@ class TextSteering:
         whole = one_line(text).strip()
         if not has_text(whole):
             raise UserError("a term is empty: leave it out")
-        ids = self._known("term", text, self.tokenizer.encode(whole))
+        ids = self._known("term", text, self._ids(whole))
         if len(ids) > LONGEST:
             raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
@@ -155,6 +156,10 @@ class TextSteering:
             if alone in self.tokenizer.by_piece:
                 return (self.tokenizer.by_piece[alone], *ids[1:])
         return tuple(ids)
+
+    def _ids(self, text: str) -> list[int]:
+        """The ids of a text, without those that begin every one."""
+        return self.tokenizer.encode(text)[len(self.tokenizer.start) :]
 
     def _known(self, what: str, text: str, ids: list[int]) -> list[int]:
         if self.special.unk in ids:
@@ -167,7 +172,7 @@ class TextSteering:
         """All divisions of a phrase into subwords, at the beginning of a word."""
         spelled = self.tokenizer.spelled(one_line(text).strip())
         if spelled is None:
-            ids = tuple(self.tokenizer.encode(one_line(text)))
+            ids = tuple(self._ids(one_line(text)))
             return [] if self.special.unk in ids else [ids]
         divisions = segmentations(spelled, self.tokenizer.by_piece)
         if not text.strip()[0].isalnum():  # a sign stands without a space too
