@@ -25,7 +25,7 @@ from transformer.cli.main import main
 from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
 from transformer.data.sources import corpora
-from transformer.interop.folders import import_marian
+from transformer.interop.pretrained import import_model
 from transformer.runs import bounds
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
@@ -313,7 +313,7 @@ def test_a_refused_import_leaves_nothing(tmp_path: Path, file: str, changes: dic
     (folder / file).write_text(json.dumps(about | changes))
     begun = time.process_time()
     with pytest.raises(UserError):
-        import_marian(folder, tmp_path / "run")
+        import_model(folder, tmp_path / "run")
     assert time.process_time() - begun < 20
     assert os.listdir(tmp_path) == ["marian"]
 
@@ -327,9 +327,9 @@ def test_an_import_refused_while_it_is_stored_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "store_model", refuse)
         with pytest.raises(UserError, match="no"):
-            import_marian(MARIAN, tmp_path / "run")
+            import_model(MARIAN, tmp_path / "run")
     assert os.listdir(tmp_path) == []
-    import_marian(MARIAN, tmp_path / "run")
+    import_model(MARIAN, tmp_path / "run")
 
 
 def in_child(queue: "multiprocessing.Queue[str]", work: Callable[[], object]) -> None:

@@ -20,7 +20,6 @@ from transformer import (
     UserError,
 )
 from transformer.config import CorpusConfig
-from transformer.interop.marian import config_to_marian
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.translator.lengths import within_positions
 
@@ -130,8 +129,3 @@ def test_limits_are_those_of_both(tiny):
     linear, batch = EncoderConfig(mechanism="linear"), EncoderConfig(normalization="batch")
     assert tiny(encoder_stack=linear).packing_conflict == "--model.encoder-stack.mechanism linear"
     assert tiny(encoder_stack=batch).needs_whole_batch == "--model.encoder-stack.normalization batch"
-
-
-def test_marian_models_have_no_such_encoder(tiny):
-    with pytest.raises(UserError, match="an encoder unlike its decoder, which Marian does not support"):
-        config_to_marian(tiny(encoder_stack=EncoderConfig(activation="gelu")), 20, 100)

@@ -29,7 +29,7 @@ from transformer import (
 from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _initial_arguments, train_main
 from transformer.config import EncoderConfig
-from transformer.interop.folders import import_marian
+from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import REGISTRY, Registered
@@ -38,7 +38,7 @@ from transformer.systems.variants import as_option
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    return import_marian(Path(__file__).parent / "data/marian", tmp_path_factory.mktemp("parent") / "run")
+    return import_model(Path(__file__).parent / "data/marian", tmp_path_factory.mktemp("parent") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
 
 
 def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
-    import_marian(Path(__file__).parent / "data/marian", tmp_path / "parent")
+    import_model(Path(__file__).parent / "data/marian", tmp_path / "parent")
     config = replace(config, training=replace(config.training, init_from=tmp_path / "parent"))
     train(config, tmp_path / "whole", watch=quiet())
     before, after = losses(tmp_path / "whole")

@@ -33,7 +33,7 @@ from transformer.cli.train import train_main
 from transformer.config import flatten
 from transformer.decoding import workers
 from transformer.decoding.queue import SearchThread
-from transformer.interop.folders import import_marian
+from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
@@ -379,7 +379,7 @@ def test_a_model_to_import_with_anything_in_it(
         (folder / "marian" / "config.json").write_text(json.dumps(about))
     before = {entry for entry in folder.rglob("*")}
     with contextlib.suppress(UserError):
-        import_marian(folder / "marian", folder / "run")
+        import_model(folder / "marian", folder / "run")
         before |= {folder / "run", *(folder / "run").rglob("*")}
     assert before == {entry for entry in folder.rglob("*")}
     shutil.rmtree(folder)

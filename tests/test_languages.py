@@ -12,7 +12,7 @@ from transformer import UserError
 from transformer.cli.models import export_command
 from transformer.config import DataConfig, text_data
 from transformer.config.languages import language_of
-from transformer.interop.folders import import_marian
+from transformer.interop.pretrained import import_model
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
 from transformer.training.loop.resolved import resolve
@@ -82,7 +82,7 @@ def test_presets_of_the_paper_name_their_languages():
     ],
 )
 def test_exports_have_the_languages_that_are_known(options, expected, tmp_path, capsys):
-    import_marian(MARIAN, tmp_path / "imported")
+    import_model(MARIAN, tmp_path / "imported")
     path = tmp_path / "imported" / "config.json"
     values = json.loads(path.read_text())
     assert values["data"]["source_language"] is None  # the folder names none
@@ -94,7 +94,7 @@ def test_exports_have_the_languages_that_are_known(options, expected, tmp_path, 
     missing = [name for name in ("source_lang", "target_lang") if name not in expected]
     said = capsys.readouterr().out
     assert (f"add {' and '.join(missing)} to tokenizer_config.json" in said) == bool(missing)
-    import_marian(tmp_path / "out", tmp_path / "back")
+    import_model(tmp_path / "out", tmp_path / "back")
     data = text_data(Run(tmp_path / "back").config)
     assert (data.source_language, data.target_language) == tuple(
         expected.get(name) for name in ("source_lang", "target_lang")

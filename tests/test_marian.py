@@ -18,9 +18,10 @@ from compiled import apply
 from safetensors.numpy import load_file, save_file
 
 from transformer.cli.models import export_command, import_command
-from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig
+from transformer.config import BeamConfig, Config, DataConfig, EncoderConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
-from transformer.interop.folders import CTRANSLATE2, export_marian, import_marian
+from transformer.interop.pretrained import export_model, import_model
+from transformer.interop.vocabularies.marian import WORD_LISTS as CTRANSLATE2
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -34,7 +35,7 @@ STOP = {False: "present", True: "full", "never": "exact"}
 @pytest.fixture(scope="module", params=["marian", "marian-separate", "marian-renormalized"])
 def imported(request, tmp_path_factory):
     folder, run_dir = DATA / request.param, tmp_path_factory.mktemp("imported") / "run"
-    import_marian(folder, run_dir)
+    import_model(folder, run_dir)
     golden = json.loads((folder / "golden.json").read_text())
     return SimpleNamespace(folder=folder, run_dir=run_dir, golden=golden, translator=Translator.load(run_dir))
 
@@ -97,8 +98,8 @@ def assert_same_n_best(translator, sources, search):
 
 
 def test_what_was_imported_goes_out_and_comes_back(imported, tmp_path):
-    export_marian(imported.run_dir, tmp_path / "out")
-    import_marian(tmp_path / "out", tmp_path / "again")
+    export_model(imported.run_dir, tmp_path / "out")
+    import_model(tmp_path / "out", tmp_path / "again")
     golden, again = imported.golden, Translator.load(tmp_path / "again")
     found = logits_of(again, golden["source_ids"], golden["target_ids"])
     np.testing.assert_allclose(found[..., :-1], np.array(golden["logits"])[..., :-1], atol=1e-4)
@@ -163,8 +164,8 @@ def assert_vocabularies_of_ctranslate2(folder, translator):
 
 def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     """<bos> has its own vector here and none there: it is in the table of positions."""
-    export_marian(ours, tmp_path / "out")
-    import_marian(tmp_path / "out", tmp_path / "back")
+    export_model(ours, tmp_path / "out")
+    import_model(tmp_path / "out", tmp_path / "back")
     before, after = Translator.load(ours), Translator.load(tmp_path / "back")
     assert_vocabularies_of_ctranslate2(tmp_path / "out", after)
     logits = []
@@ -184,14 +185,14 @@ def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
 
 
 def test_an_exported_folder_has_the_search_of_the_run(ours, tmp_path):
-    export_marian(ours, tmp_path / "out")
+    export_model(ours, tmp_path / "out")
     there = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     options = "length_penalty", "num_beams", "early_stopping", "max_length", "no_repeat_ngram_size"
     assert [there[name] for name in options] == [0.8, 3, False, 20, 2]
     assert there.keys().isdisjoint(
         json.loads((tmp_path / "out" / "config.json").read_text()).keys() & options
     )
-    import_marian(tmp_path / "out", tmp_path / "back")
+    import_model(tmp_path / "out", tmp_path / "back")
     before, after = Translator.load(ours), Translator.load(tmp_path / "back")
     search = after.config.decoding
     assert {name: getattr(search, name) for name in SEARCH} == SEARCH
@@ -202,9 +203,9 @@ def test_an_exported_folder_has_the_search_of_the_run(ours, tmp_path):
 
 def test_search_options_of_the_config_count_only_without_a_file_of_their_own(folder, tmp_path):
     edit(folder / "config.json", num_beams=7)
-    import_marian(folder, tmp_path / "without")
+    import_model(folder, tmp_path / "without")
     (folder / "generation_config.json").write_text('{"length_penalty": 0.5}')
-    import_marian(folder, tmp_path / "with")
+    import_model(folder, tmp_path / "with")
     assert [Run(tmp_path / name).config.decoding.beam_size for name in ("without", "with")] == [7, 1]
 
 
@@ -267,7 +268,7 @@ def test_options_of_the_search_are_honoured_or_reported(folder, capsys):
 
 
 def test_a_lost_tokenizer_is_missed(folder):
-    run = import_marian(folder, folder.parent / "run")
+    run = import_model(folder, folder.parent / "run")
     (run.path / "target.model").unlink()
     with pytest.raises(UserError, match="target.model: the tokenizer cannot be read"):
         Translator.load(run.path)
@@ -309,11 +310,9 @@ DAMAGE = {
     "not a SentencePiece model": lambda f: (f / "source.spm").write_bytes(b"{}"),
     "config.json cannot be read": lambda f: (f / "config.json").write_text("[" * 9),
     "not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
-    "model_type is 'bart'": lambda f: edit(f / "config.json", model_type="bart"),
+    "model_type is 'bert2'": lambda f: edit(f / "config.json", model_type="bert2"),
     "not the config of a model that is known": lambda f: edit(f / "config.json", d_model=None),
-    "scale_embedding is false": lambda f: edit(f / "config.json", scale_embedding=False),
     "activation_function 'tanh'": lambda f: edit(f / "config.json", activation_function="tanh"),
-    "_ffn_dim differ": lambda f: edit(f / "config.json", decoder_ffn_dim=8),
     "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
     "by config.json it should be": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
     "eos_token_id is [0, 1], not an id below 60": lambda f: edit(f / "config.json", eos_token_id=[0, 1]),
@@ -338,7 +337,7 @@ DAMAGE = {
 def test_damaged_folders_are_refused_whole(folder, message):
     DAMAGE[message](folder)
     with pytest.raises(UserError) as caught:
-        import_marian(folder, folder.parent / "run")
+        import_model(folder, folder.parent / "run")
     assert message in str(caught.value)
     assert "marian" in str(caught.value)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["marian"]
@@ -348,20 +347,27 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
     texts = train_tokenizer(TEXT, "bpe", 290)
     words = train_tokenizer(TEXT, "word", 290)
     models = {
-        "pre-norm and learned positions": (tiny(vocab_size=290, norm="pre", positions="learned"), texts),
-        "a separate d_k or d_v": (tiny(vocab_size=290, d_k=3), texts),
-        "not SentencePiece's": (tiny(vocab_size=words.vocab_size), words),
+        "no --model.norm pre and no --model.positions learned and no --model.encoder-stack.norm pre": (
+            tiny(vocab_size=290, norm="pre", positions="learned"),
+            texts,
+        ),
+        "no --model.d-k 3": (tiny(vocab_size=290, d_k=3), texts),
+        "no --model.encoder-stack.gated": (
+            tiny(vocab_size=290, encoder_stack=EncoderConfig(gated=True)),
+            texts,
+        ),
+        "neither SentencePiece's nor": (tiny(vocab_size=words.vocab_size), words),
     }
     for number, (message, (model, tokenizer)) in enumerate(models.items()):
         config = Config(model=model)
         Run.create(tmp_path / str(number), config, Translation(config, (tokenizer, tokenizer)))
         with pytest.raises(UserError, match=message):
-            export_marian(tmp_path / str(number), tmp_path / "out")
+            export_model(tmp_path / str(number), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_not_imported_yet_says_how(folder):
-    for use in (lambda: Translator.load(folder), lambda: export_marian(folder, folder.parent / "out")):
+    for use in (lambda: Translator.load(folder), lambda: export_model(folder, folder.parent / "out")):
         with pytest.raises(UserError, match="first: transformer import"):
             use()
 
@@ -370,9 +376,9 @@ def test_nothing_is_overwritten(imported, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
     with pytest.raises(UserError, match="exists"):
-        import_marian(imported.folder, tmp_path / "there")
+        import_model(imported.folder, tmp_path / "there")
     with pytest.raises(UserError, match="exists"):
-        export_marian(imported.run_dir, tmp_path / "there")
+        export_model(imported.run_dir, tmp_path / "there")
 
 
 def test_the_config_type_is_the_transformers(imported):

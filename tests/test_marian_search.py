@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from transformer.config import BeamConfig, MbrConfig, SampleConfig
-from transformer.interop.search import not_exported, not_imported, search_from_marian, search_to_marian
+from transformer.interop.search import not_exported, not_imported, search_from_hub, search_to_hub
 from transformer.runtime.errors import UserError
 
 SEARCHES = {
@@ -28,8 +28,8 @@ SEARCHES = {
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_goes_out_and_comes_back(name):
     search, numbers = SEARCHES[name], {index: index + 1 for index in range(4, 59)}
-    there = {"pad_token_id": 59, **search_to_marian(search, numbers, [], 59, 1024)}
-    back = search_from_marian(there, 60)
+    there = {"pad_token_id": 59, **search_to_hub(search, numbers, [], 59, 1024)}
+    back = search_from_hub(there, 60)
     expected = replace(
         search,
         suppress=tuple(index + 1 for index in search.suppress),
@@ -59,8 +59,8 @@ def test_a_search_goes_out_and_comes_back(name):
 )
 def test_values_that_an_option_cannot_have_are_refused(option, value, message):
     with pytest.raises(UserError, match=message):
-        search_from_marian({"do_sample": True, option: value}, 60)
-    assert search_from_marian({"do_sample": True, option: None}, 60) is not None  # as if it were not there
+        search_from_hub({"do_sample": True, option: value}, 60)
+    assert search_from_hub({"do_sample": True, option: None}, 60) is not None  # as if it were not there
 
 
 def test_diverse_beams_are_named():
@@ -79,5 +79,5 @@ def test_what_is_not_exported_is_named():
     assert "nothing there chooses among the 64 candidates" in not_exported(MbrConfig())[-1]
     one = not_exported(BeamConfig(beam_size=1, repetition_penalty=2.0))
     assert ["factor on log-probabilities" in one[1], "--stop exact of one beam" in one[2]] == [True, True]
-    phrases = search_to_marian(search, {4: 2, 5: 3}, [(4, 5), (6,)], 9, 1024)["bad_words_ids"]
+    phrases = search_to_hub(search, {4: 2, 5: 3}, [(4, 5), (6,)], 9, 1024)["bad_words_ids"]
     assert phrases == [[9], [2, 3]]  # one with an id that is not exported cannot occur

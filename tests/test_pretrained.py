@@ -18,7 +18,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from transformer.cli.models import import_command
-from transformer.interop.pretrained import import_model
+from transformer.interop.architectures.t5 import T5
+from transformer.interop.pretrained import export_model, import_model
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.translator.translator import Translator
 
@@ -74,6 +76,34 @@ def test_n_best_is_that_of_the_reference(imported):
             if search["num_beams"] > 1:
                 scores = [score for _, score in expected]
                 np.testing.assert_allclose([h.score for h in hypotheses], scores, atol=2e-4)
+
+
+def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
+    """The same tensors under the same names, up to the rounding of a factor; transformers and CTranslate2
+    read such folders (docs/interop.md)."""
+    _, architecture = export_model(imported.run_dir, tmp_path / "out")
+    before, after = (load_file(path / "model.safetensors") for path in (imported.folder, tmp_path / "out"))
+    assert set(before) <= set(after)
+    for name, expected in before.items():
+        found = after[name]
+        if "embed_positions" in name:  # longer sinusoids, or learned positions after two unused rows
+            found, expected = found[2 : len(expected)], expected[2:]
+        exact = architecture is not T5 and "embed_positions" not in name
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0 if exact else 1e-6)
+    described, generation = (
+        [json.loads((path / name).read_text()) for path in (imported.folder, tmp_path / "out")]
+        for name in ("config.json", "generation_config.json")
+    )
+    changed = {name for name, value in described[1].items() if described[0].get(name) != value}
+    left_out = {"encoder_layerdrop", "decoder_layerdrop"}  # layers that training skips
+    assert changed <= {"tie_word_embeddings", "max_position_embeddings"} | left_out
+    assert generation[1]["max_length"] == 20
+    same = ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id", "pad_token_id", "bad_words_ids")
+    assert [generation[0].get(name) for name in same] == [generation[1].get(name) for name in same]
+    import_model(tmp_path / "out", tmp_path / "again", *imported.golden["languages"])
+    runs = Run(imported.run_dir), Run(tmp_path / "again")
+    assert runs[0].config == runs[1].config
+    jax.tree.map(np.testing.assert_array_equal, *(run.variables("last") for run in runs))
 
 
 def test_the_command_says_what_it_wrote_and_what_decodes_it(tmp_path, capsys):

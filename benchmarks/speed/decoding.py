@@ -2,7 +2,7 @@
 
 `python -m benchmarks.speed.decoding [batch] [sentence] [file] [start]`, on a CPU: 48 sentences at once, one
 sentence, a file of 1,000 by whole processes, and the time to start. The model is trained here and exported
-with `export_marian`. All programs divide by |Y|^alpha and stop when the number of complete hypotheses is the
+with `export_model`. All programs divide by |Y|^alpha and stop when the number of complete hypotheses is the
 beam size, as CTranslate2 does.
 """
 
@@ -91,13 +91,13 @@ def newest(run_dir: Path) -> float:
 
 def exported(folder: Path, run_dir: Path, convert: bool = True) -> tuple[Path, Path]:
     """The folders of the model in the formats of Hugging Face and, to `convert`, of CTranslate2."""
-    from transformer.interop.folders import export_marian
+    from transformer.interop.pretrained import export_model
 
     hugging_face, converted = folder / f"{run_dir.name}-marian", folder / f"{run_dir.name}-ctranslate2"
     if not (hugging_face.exists() and hugging_face.stat().st_mtime > newest(run_dir)):
         for old in (hugging_face, converted):
             shutil.rmtree(old, ignore_errors=True)
-        export_marian(run_dir, hugging_face)
+        export_model(run_dir, hugging_face)
     if convert and not converted.exists():
         import ctranslate2
 

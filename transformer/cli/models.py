@@ -1,5 +1,6 @@
 """Commands on trained models: average checkpoints, distill, import and export, and report."""
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,8 @@ class Import:
 
 @dataclass(frozen=True)
 class Export:
-    """Export a model as a folder that Hugging Face's transformers loads as a Marian model."""
+    """Export a model as a folder for Hugging Face's transformers: an imported model as the family it came
+    from, one that was trained here as a Marian model."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
@@ -136,8 +138,7 @@ class Export:
 def import_command(command_line: list[str]) -> None:
     arguments = parse(Import, command_line, "import")
     check_local(arguments.folder, "the folder")
-    from transformer.interop.folders import ignored_options
-    from transformer.interop.pretrained import import_model
+    from transformer.interop.pretrained import ignored_options, import_model
 
     languages = arguments.source_language, arguments.target_language
     run = import_model(arguments.folder, arguments.run_dir, *languages)
@@ -150,18 +151,20 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
-    from transformer.interop.folders import CTRANSLATE2, export_marian, left_options, unnamed_languages
+    from transformer.interop.pretrained import export_model, left_options
+    from transformer.interop.vocabularies.marian import LANGUAGES, WORD_LISTS
 
-    folder = export_marian(arguments.run_dir, arguments.folder, arguments.checkpoint)
+    folder, architecture = export_model(arguments.run_dir, arguments.folder, arguments.checkpoint)
     for sentence in left_options(arguments.run_dir):
         print(f"Not exported: {sentence}")
-    print(f"Written to {folder}")
-    if unknown := unnamed_languages(arguments.run_dir):
+    print(f"Written to {folder}, a {architecture.model_type} model")
+    about = json.loads((folder / "tokenizer_config.json").read_text())
+    if unknown := [name for name in LANGUAGES if architecture.model_type == "marian" and name not in about]:
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
-    print(f"Try: transformers.MarianMTModel.from_pretrained({str(folder)!r})")
-    if (folder / CTRANSLATE2[0]).exists():
+    print(f"Try: transformers.{architecture.model_class}.from_pretrained({str(folder)!r})")
+    if (folder / WORD_LISTS[0]).exists():
         print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
-        names = " ".join(CTRANSLATE2)
+        names = " ".join(WORD_LISTS)
         quoted = shlex.quote(str(folder))
         print(f"  ct2-transformers-converter --model {quoted} --output_dir NEW --copy_files {names}")
         print("  rm NEW/shared_vocabulary.json")

@@ -1,28 +1,52 @@
-"""Imports pretrained models from folders as Hugging Face has them."""
+"""Imports pretrained models from folders as Hugging Face has them, and exports models to such folders."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from transformer.config import Config, DataConfig
-from transformer.data.features.hub import HubTokenizer
+import numpy as np
+from safetensors.numpy import save
+
+from transformer.config import Config, DataConfig, TransformerConfig
+from transformer.config.languages import CODE
 from transformer.interop.architectures import ARCHITECTURES
-from transformer.interop.architectures.architecture import described_model, imported_params
-from transformer.interop.folders import import_marian
+from transformer.interop.architectures.architecture import (
+    Architecture,
+    Tokenizers,
+    VocabularyFiles,
+    described_model,
+    undescribed,
+)
+from transformer.interop.conversion import (
+    NEVER_GENERATED,
+    Source,
+    exported_tensors,
+    imported_params,
+    stored_names,
+)
 from transformer.interop.reading import (
     CONFIG,
+    GENERATION,
+    WEIGHTS,
     naming,
     read_json,
     search_of,
     search_options,
+    searched_file,
     tensors,
     tokenizer_options,
 )
+from transformer.interop.search import not_exported, not_imported, search_to_hub
+from transformer.interop.vocabularies.marian import LANGUAGES
+from transformer.model.parameters import Params
+from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
-from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import read_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, folder_whole
 from transformer.tasks.translation import Translation
 
-PIECES = "tokenizer.json"
-SIDES = ("source", "target")
+# Import
 
 
 def import_model(
@@ -33,11 +57,14 @@ def import_model(
 ) -> Run:
     """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB or T5.
 
-    Nothing in the folder is executed: pickles (pytorch_model.bin) are not read.
+    Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. One tensor at a time is in
+    memory.
 
     Args:
-      folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json; see
-        `import_marian` for Marian's.
+      folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Marian
+      has
+        vocab.json, source.spm and target.spm instead of the last one (and target_vocab.json, if vocabularies
+        are separate).
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes.
       target_language: the code of the target.
@@ -51,80 +78,180 @@ def import_model(
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     described = read_json(folder / CONFIG)
-    kind = described.get("model_type")
+    architecture = _architecture(folder, described)
+    source = tensors(folder)
     languages = source_language, target_language
-    if kind == "marian":
-        if any(languages):
-            raise UserError("--source-language, --target-language: the texts of Marian models need none")
-        return import_marian(folder, run_dir)
-    if kind not in ARCHITECTURES:
-        known = ", ".join(("marian", *ARCHITECTURES))
-        raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {known}")
-    architecture = ARCHITECTURES[kind]
-    pieces = _pieces(folder)
-    with tensors(folder) as read:
-        with naming(folder / CONFIG):
-            unknown = _unknown(folder, pieces)
-            model = described_model(architecture, described, read.names, unknown)
-            tokenizer = HubTokenizer(pieces, model.vocab_size, model.special)
-            starts = [architecture.start(described)] * 2
-            if architecture.has_codes:
-                if described["decoder_start_token_id"] != model.special.eos:
-                    raise UserError(
-                        "decoder_start_token_id is no </s>: models whose texts end with the code of their "
-                        "language, such as mBART-25, are not supported"
-                    )
-                sides = zip(languages, SIDES, strict=True)
-                starts = [_code(tokenizer, language, side) for language, side in sides]
-            elif any(languages):
-                raise UserError("--source-language, --target-language: texts of this model have no code")
-        with naming(folder):
-            params = imported_params(architecture, described, model, read)
-    source, target = (HubTokenizer(pieces, model.vocab_size, model.special, start) for start in starts)
+    with naming(folder / CONFIG):
+        vocabulary = architecture.vocabulary(folder)
+        model = described_model(architecture, described, source.names, vocabulary.unk)
+        tokenizers = vocabulary.tokenizers(architecture, described, model, languages)
+    generation = search_options(folder)
+    renormalizes = generation.get("renormalize_logits") is True
+    with naming(folder):
+        model = replace(model, output_bias=renormalizes or _has_bias(architecture, described, model, source))
+        params = imported_params(architecture, described, model, source)
+        if renormalizes:
+            params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
     data = DataConfig(
         dataset="imported",
         joint_vocabulary=model.shares_inputs,
         max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
-        source_language=source_language,
-        target_language=target_language,
     )
-    decoding = search_of(folder, search_options(folder), model.output_size)
-    config = Config(model=model, data=data, decoding=decoding)
-    return Run.create(run_dir, config, Translation(config, (source, target)), variables={"params": params})
+    data = replace(data, **_languages(folder, *languages))
+    config = Config(model=model, data=data, decoding=search_of(folder, generation, model.output_size))
+    return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
 
 
-def _pieces(folder: Path) -> str:
-    path = folder / PIECES
+def ignored_options(folder: Path | str) -> list[str]:
+    """A sentence for each search option of a model that affects Hugging Face's output, but is not
+    imported.
+
+    Raises:
+      UserError: a file cannot be read.
+    """
+    folder = Path(folder)
+    with naming(searched_file(folder)):
+        described = read_json(folder / CONFIG)
+        meant = search_options(folder)
+        if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
+            meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
+        return not_imported(meant, described)
+
+
+def _architecture(folder: Path, described: Json) -> Architecture:
+    kind = described.get("model_type")
+    if kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {known}")
+    return ARCHITECTURES[kind]
+
+
+def _has_bias(architecture: Architecture, described: Json, model: TransformerConfig, source: Source) -> bool:
+    """Whether any bias of the logits is not zero: most published models have none, and need no addition."""
+    if not model.output_bias:
+        return False
+    names = architecture.tensor(("output_bias",), described, model).names
+    return any(x.any() for name in names if (x := source(name)) is not None)
+
+
+def _without_padding(bias: Deferred, pad: int) -> Deferred:
+    """A bias with which <pad> has no probability, so that only words that can be generated have one."""
+
+    def load() -> np.ndarray:
+        values = bias.load().copy()
+        values[pad] = NEVER_GENERATED
+        return values
+
+    return Deferred(bias.shape, load)
+
+
+def _languages(folder: Path, *asked: str | None) -> dict[str, Any]:
+    """The languages, as options of the data: those that are asked for, or that the folder names."""
+    about = tokenizer_options(folder)
+    named = [about.get(name) for name in LANGUAGES]
+    known = [name if isinstance(name, str) and CODE.fullmatch(name) else None for name in named]
+    source, target = asked if any(asked) else known
+    return {"source_language": source, "target_language": target}
+
+
+# Export
+
+
+def export_model(
+    run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best"
+) -> tuple[Path, Architecture]:
+    """Writes a Transformer as Hugging Face stores the family that its options describe; `transformers` loads
+    the folder, and CTranslate2 converts it.
+
+    A model trained here with a SentencePiece vocabulary becomes a Marian model, if it is post-norm with
+    sinusoids. Then <pad> and <bos> have no probability; the little that this model gives them goes to the
+    words. Norms have the epsilon of the family.
+
+    Args:
+      run_dir: a run directory.
+      folder: a new folder.
+      checkpoint: as in `Translator.load`.
+
+    Returns:
+      The folder, and the family.
+
+    Raises:
+      UserError: no family has these options and this vocabulary; the folder exists.
+    """
+    from transformer.translator.translator import translation_of
+
+    run = Run(run_dir)
+    folder = Path(folder)
+    config = run.config
+    translation = translation_of(run)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists: name a new folder")
+    if config.system != "transformer" or not isinstance(config.model, TransformerConfig):
+        raise UserError(f"{run.name} holds a {config.system} model, and only a Transformer can be exported")
+    architecture, words = _family(run, translation.tokenizers)
+    described = _described(architecture, config.model, words)
+    positions = described.get("max_position_embeddings", config.data.max_length)
+    numbers = {index: number for number, index in enumerate(words.rows[1]) if index >= 0}
+    search = config.decoding
+    phrases = [phrase for text in search.forbidden for phrase in translation.phrases(text)]
+    pad = described["pad_token_id"]
+    generation = words.generation | search_to_hub(search, numbers, phrases, pad, positions)
+    params: Params = run.variables(checkpoint)["params"]
+    arrays = exported_tensors(architecture, params, described, config.model, words)
     try:
-        return read_text(path)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of transformers, "
-            "and save it with save_pretrained: that writes one"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        with folder_whole(folder) as partial:
+            # safetensors writes the memory of an array, whatever its strides
+            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+            (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
+            for name, content in words.files.items():
+                (partial / name).write_bytes(content)
+            _write_json(partial / CONFIG, described)
+            _write_json(partial / GENERATION, generation)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    return folder, architecture
 
 
-def _unknown(folder: Path, pieces: str) -> int:
-    """The id of <unk>."""
-    named = tokenizer_options(folder).get("unk_token", "<unk>")
-    piece = named.get("content") if isinstance(named, dict) else named
-    index = HubTokenizer.id_in(pieces, str(piece))
-    if index is None:
-        raise UserError(f"{folder / PIECES} has no {piece}")
-    return index
+def left_options(run_dir: Path | str) -> list[str]:
+    """A sentence for each search option of a run that affects its output, but is not exported.
+
+    Raises:
+      UserError: the run cannot be read.
+    """
+    return not_exported(Run(run_dir).config.decoding)
 
 
-def _code(tokenizer: HubTokenizer, language: str | None, side: str) -> tuple[int, ...]:
-    """The id of a language's code."""
-    codes = tokenizer.codes
-    if language is None:
-        some = ", ".join(list(codes)[:5])
-        raise UserError(
-            f"texts of this model begin with their language: give --{side}-language, such as {some}"
-        )
-    if language not in codes:
-        hint = nearest(language, codes) or f"; there are {', '.join(list(codes)[:5])} and others"
-        raise UserError(f"--{side}-language {language}: this model has no such language{hint}")
-    return (codes[language],)
+def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyFiles]:
+    """The first family that has the options and the vocabulary of a run."""
+    model = run.config.model
+    assert isinstance(model, TransformerConfig)
+    others: dict[str, list[str]] = {}
+    for architecture in ARCHITECTURES.values():
+        words = architecture.vocabulary.exported(tokenizers, run.config)
+        if words is None:
+            continue
+        lacks = undescribed(architecture, model, stored_names(architecture, model))
+        if not lacks:
+            return architecture, words
+        others[architecture.model_type] = lacks
+    if not others:
+        raise UserError(f"{run.name}: its vocabulary is neither SentencePiece's nor a tokenizer.json")
+    name, lacks = min(others.items(), key=lambda item: len(item[1]))
+    raise UserError(
+        f"{run.name} cannot be exported: the nearest family, {name}, has no {' and no '.join(lacks)}"
+    )
+
+
+def _described(architecture: Architecture, model: TransformerConfig, words: VocabularyFiles) -> Json:
+    """The content of config.json."""
+    return {
+        "architectures": [architecture.model_class],
+        "model_type": architecture.model_type,
+        "is_encoder_decoder": True,
+        **architecture.describe(model),
+        **words.described,
+    }
+
+
+def _write_json(path: Path, content: Json) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

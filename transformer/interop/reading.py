@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Set
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from transformer.config import DecodingConfig
-from transformer.interop.search import search_from_marian
+from transformer.interop.search import search_from_hub
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, open_regular, parse_object, read_text
 
@@ -52,45 +52,24 @@ def tokenizer_options(folder: Path) -> Json:
         return parse_object(_NO_LIMIT.sub("null", read_text(path)))
 
 
-@contextmanager
-def tensors(folder: Path) -> Iterator["Shards"]:
-    """A function from a tensor's name to the tensor, or None, for the model.safetensors of a folder or the
-    several files that model.safetensors.index.json names, of which one at a time is open. Its attribute
-    `names` has all names.
+def tensors(folder: Path) -> "Shards":
+    """The tensors in the model.safetensors of a folder, or in the several files that
+    model.safetensors.index.json names.
 
     Raises:
       UserError: there is no such file, or one is damaged.
     """
     path = folder / WEIGHTS
     index = folder / INDEX
-    try:
-        if index.exists() and not path.exists():
-            with naming(index):
-                shards = _shards(folder, read_json(index))
-        else:
-            shards = _whole(path)
-        with Shards(shards) as read:
-            yield read
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    if path.exists() or not index.exists():
+        return Shards({None: path})
+    with naming(index):
+        return Shards(_shards(folder, read_json(index)))
 
 
-def _whole(path: Path) -> dict[str, Path]:
-    """The tensors of one file."""
-    if not path.exists():
-        pickled = path.with_name("pytorch_model.bin").exists()
-        reason = (
-            ": pytorch_model.bin is a pickle, which could execute anything when read. If you trust it, "
-            "load it with the from_pretrained of transformers and save it again with save_pretrained"
-        )
-        raise UserError(f"{path}: no such file{reason if pickled else '; the folder of a model has one'}")
-    with open_regular(path), safe_open(path, framework="numpy") as file:
-        return dict.fromkeys(file.keys(), path)
-
-
-def _shards(folder: Path, index: Json) -> dict[str, Path]:
+def _shards(folder: Path, index: Json) -> dict[str | None, Path]:
     """The file of each tensor, by the content of an index."""
-    files = {}
+    files: dict[str | None, Path] = {}
     for name, file in index["weight_map"].items():
         if not isinstance(file, str) or Path(file).name != file:
             raise UserError(f"{name} is in {file!r}, which is not a file of this folder")
@@ -99,36 +78,65 @@ def _shards(folder: Path, index: Json) -> dict[str, Path]:
 
 
 class Shards:
-    """Tensors in several files, of which one at a time is open."""
+    """Tensors in one or several files of safetensors. A file is open only while one of its tensors is read,
+    so memory holds one tensor at a time.
 
-    def __init__(self, files: dict[str, Path]) -> None:
-        self._files = files
-        self._open = ExitStack()
-        self._path: Path | None = None
-        self._file: Any = None
+    Args:
+      files: the file of each tensor; of None: a file whose tensors all count.
 
-    def __enter__(self) -> "Shards":
-        return self
+    Raises:
+      UserError: a file is missing or damaged, or lacks a tensor.
+    """
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+    def __init__(self, files: dict[str | None, Path]) -> None:
+        self._files: dict[str, Path] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        for path in dict.fromkeys(files.values()):
+            with _opened(path) as file:
+                for name in file.keys():  # noqa: SIM118  # it is no dictionary
+                    if files.get(name, files.get(None)) == path:
+                        self._files[name] = path
+                        self._shapes[name] = tuple(file.get_slice(name).get_shape())
+        if missing := [name for name in files if name is not None and name not in self._files]:
+            raise UserError(f"{files[missing[0]]} has no tensor {missing[0]}, which {INDEX} says is there")
 
     @property
     def names(self) -> Set[str]:
         """The names of all tensors."""
         return self._files.keys()
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor, or None if there is none."""
+        return self._shapes.get(name)
+
     def __call__(self, name: str) -> np.ndarray | None:
-        """The tensor of a name in float32, or None."""
+        """A tensor in float32, or None if there is none.
+
+        Raises:
+          UserError: the file is damaged.
+        """
         path = self._files.get(name)
         if path is None:
             return None
-        if path != self._path:
-            self._open.close()
-            self._open.enter_context(open_regular(path))
-            self._file = self._open.enter_context(safe_open(path, framework="flax"))
-            self._path = path
-        return np.asarray(self._file.get_tensor(name), np.float32)
+        with _opened(path) as file:
+            return np.asarray(file.get_tensor(name), np.float32)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of safetensors."""
+    if not path.exists():
+        pickled = path.with_name("pytorch_model.bin").exists()
+        reason = (
+            ": pytorch_model.bin is a pickle, which could execute anything when read. If you trust it, "
+            "load it with the from_pretrained of transformers and save it again with save_pretrained"
+        )
+        raise UserError(f"{path}: no such file{reason if pickled else '; the folder of a model has one'}")
+    try:
+        with open_regular(path), safe_open(path, framework="flax") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def search_options(folder: Path) -> Json:
@@ -145,4 +153,4 @@ def searched_file(folder: Path) -> Path:
 def search_of(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
     """The model's own search options."""
     with naming(searched_file(folder)):
-        return search_from_marian(meant, vocab_size)
+        return search_from_hub(meant, vocab_size)

@@ -46,7 +46,7 @@ _RULES = (
 # From Hugging Face
 
 
-def search_from_marian(meant: Json, vocab_size: int) -> DecodingConfig:
+def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
     """The search that these options describe.
 
     Args:
@@ -104,7 +104,7 @@ def _real(meant: Json, name: str, above: float = -math.inf) -> float:
 
 
 def not_imported(meant: Json, described: Json) -> list[str]:
-    """A sentence for each option that changes outputs there, and is not carried by `search_from_marian`.
+    """A sentence for each option that changes outputs there, and is not carried by `search_from_hub`.
 
     Args:
       meant: of generation_config.json.
@@ -183,7 +183,7 @@ def _ids(values: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
 # To Hugging Face
 
 
-def search_to_marian(
+def search_to_hub(
     search: DecodingConfig,
     numbers: Mapping[int, int],
     phrases: Sequence[Sequence[int]],
@@ -194,9 +194,9 @@ def search_to_marian(
 
     Args:
       search: the options here.
-      numbers: Marian's id of each of ours.
+      numbers: the id there of each of ours.
       phrases: the sequences of our ids that are forbidden.
-      pad: Marian's id of <pad>.
+      pad: the id of <pad> there.
       positions: maximum length there.
     """
     longest = search.max_length or search.buckets[-1] + search.extra_length
@@ -227,7 +227,7 @@ def search_to_marian(
 
 
 def not_exported(search: DecodingConfig) -> list[str]:
-    """A sentence for each option that changes outputs here, and is not carried by `search_to_marian`."""
+    """A sentence for each option that changes outputs here, and is not carried by `search_to_hub`."""
     sentences = [f"--extra-length {search.extra_length}: there is no limit relative to the source there."]
     beams = _beams(search)
     if search.penalty == "wu" and search.length_penalty and beams > 1:

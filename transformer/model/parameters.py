@@ -1,7 +1,7 @@
 """Parameters, each declared with the names of its axes.
 
 A declaration stands beside the parameter that it describes. Sharding (`transformer.model.sharding`), int8
-weights (`transformer.model.int8`) and imports (`transformer.interop.marian`) read it. `init` and `apply` work
+weights (`transformer.model.int8`) and imports (`transformer.interop.conversion`) read it. `init` and `apply` work
 with plain arrays.
 """
 

@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 
 from transformer.model.parameters import Variables
 from transformer.runs.bounds import allowed
+from transformer.runs.deferred import deferred, deferred_checkpointer
 from transformer.runs.items import items_of, state_of
 from transformer.runs.ranking import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, read, seal
@@ -103,9 +104,15 @@ class Checkpoints:
                 seal(self._folder(step))
 
     def store_model(self, step: int, variables: Variables) -> None:
-        """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed."""
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save((self._folder(step) / "model").absolute(), variables)
+        """Saves variables as the checkpoint of a step, for decoding and `init_from`. It cannot be resumed.
+
+        Args:
+          step: of the checkpoint.
+          variables: arrays, or `Deferred` ones, of which one at a time is in memory.
+        """
+        with deferred_checkpointer() as checkpointer:
+            folder = (self._folder(step) / "model").absolute()
+            checkpointer.save(folder, args=ocp.args.PyTreeSave(jax.tree.map(deferred, variables)))
         seal(self._folder(step))
 
     def finish_saving(self) -> None:

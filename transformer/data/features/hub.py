@@ -88,6 +88,10 @@ class HubTokenizer(Tokenizer):
         checked = self._checked(ids)
         return [self._special.get(i) or self._tokenizer.id_to_token(i) or f"<{i}>" for i in checked]
 
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as the tokenizer.json has them."""
+        return [self._tokenizer.id_to_token(index) or "" for index in ids]
+
     def spelled(self, text: str) -> str | None:
         return "".join(self._tokenizer.encode(text, add_special_tokens=False).tokens)
 

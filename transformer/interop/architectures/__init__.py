@@ -1,7 +1,8 @@
 """Pretrained models as declarations: what a family is in terms of the options and parameters here."""
 
 from transformer.interop.architectures.bart import BART, M2M_100, MBART, PEGASUS
+from transformer.interop.architectures.marian import MARIAN
 from transformer.interop.architectures.t5 import T5
 
-ARCHITECTURES = {family.model_type: family for family in (BART, MBART, PEGASUS, M2M_100, T5)}
-"""By the `model_type` of their config.json."""
+ARCHITECTURES = {family.model_type: family for family in (MARIAN, BART, MBART, PEGASUS, M2M_100, T5)}
+"""By the `model_type` of their config.json. An export takes the first that describes the model."""

@@ -1,24 +1,27 @@
-"""What a family of pretrained models declares, and how its tensors become parameters here."""
+"""What a family of pretrained models declares: its network, where each parameter is stored, its
+vocabulary."""
 
-import math
-from collections.abc import Callable, Container
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
 
-import jax
 import numpy as np
-from flax.traverse_util import unflatten_dict
 
-from transformer.config import SpecialIds, TransformerConfig
-from transformer.model.parameters import Declared, Params, declarations
-from transformer.model.transformer import Transformer
+from transformer.config import Config, SpecialIds, TransformerConfig
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
-Path = tuple[str, ...]
-"""Of a parameter here."""
 Read = Callable[[str], np.ndarray | None]
-"""Returns the tensor of a name, or None if there is none."""
+"""Returns the tensor of a name in float32, or None if there is none."""
+Names = tuple[str, ...]
+"""The path of a parameter here."""
+Tokenizers = tuple[Tokenizer, Tokenizer]
+"""Of source and target."""
+Languages = tuple[str | None, str | None]
+"""The codes of source and target, for models whose texts begin with one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Tensor:
     """Where a parameter is stored, and how."""
 
     names: tuple[str, ...]
-    """Names of the tensor; the first one that exists counts."""
+    """Names of the tensor; the first one that exists counts. An export writes the first one."""
     is_linear: bool = False
     """Whether it is the matrix of a linear layer, which PyTorch stores `[out, in]`."""
     rows_before: int = 0
@@ -35,6 +38,55 @@ class Tensor:
     """What it is multiplied with."""
     if_missing: float | None = None
     """What the parameter consists of if there is no such tensor. None: there must be one."""
+    has_row_axis: bool = False
+    """Whether a vector is stored as a matrix of one row."""
+
+
+@dataclass(frozen=True)
+class VocabularyFiles:
+    """The vocabulary of an exported model."""
+
+    files: dict[str, bytes]
+    """The content of each file."""
+    described: Json
+    """The options of config.json about the vocabulary: its size, pad_token_id, decoder_start_token_id,
+    eos_token_id."""
+    generation: Json
+    """The ids in generation_config.json."""
+    rows: tuple[Sequence[int], Sequence[int]]
+    """For source and target, our id for each id there; -1: none."""
+
+
+class Vocabulary(Protocol):
+    """How a family stores its tokenizers. An instance has read those of a folder.
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+
+    unk: int
+    """The id of <unk>, which config.json does not have."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def tokenizers(
+        self, architecture: "Architecture", described: Json, model: TransformerConfig, languages: Languages
+    ) -> Tokenizers:
+        """The tokenizers.
+
+        Args:
+          architecture: the family.
+          described: the content of config.json.
+          model: what `described_model` made of it.
+          languages: of source and target.
+
+        Raises:
+          UserError: they do not go with the model; a language is missing, unknown or superfluous.
+        """
+
+    @staticmethod
+    def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
+        """The files for these tokenizers; None if they are of another kind."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +95,17 @@ class Architecture:
 
     model_type: str
     """Its name in config.json."""
+    model_class: str
+    """Its class in `transformers`."""
     options: Callable[[Json, Container[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""
-    tensor: Callable[[Path, Json, TransformerConfig], Tensor]
+    describe: Callable[[TransformerConfig], Json]
+    """The reverse of `options`."""
+    tensor: Callable[[Names, Json, TransformerConfig], Tensor]
     """Where a parameter is stored."""
+    vocabulary: type[Vocabulary]
+    """How its tokenizers are stored."""
     sines_first: bool = False
     """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
     permuted, as they are interleaved here."""
@@ -55,6 +113,10 @@ class Architecture:
     """Ids that begin every text, before its first word; where languages have codes, these come first."""
     has_codes: bool = False
     """Whether texts begin with the code of their language."""
+    adjusted: Callable[[Names, np.ndarray, TransformerConfig, Read], np.ndarray] = lambda path, x, *_: x
+    """A parameter after its conversion, if it also depends on another tensor."""
+    more_tensors: Callable[[Params, TransformerConfig], dict[str, np.ndarray]] = lambda params, model: {}
+    """Tensors of an export besides those of the parameters."""
 
 
 def described_model(
@@ -85,48 +147,54 @@ def described_model(
     return TransformerConfig(vocab_size=size, special=special, **architecture.options(config, names))
 
 
-def imported_params(architecture: Architecture, config: Json, model: TransformerConfig, read: Read) -> Params:
-    """The parameters of `Transformer(model)`.
+_NEUTRAL = {
+    "vocab_size",
+    "target_vocab_size",
+    "special",
+    "encoder_stack",
+    "norm_epsilon",
+    "dtype",
+    "attention",
+    "remat",
+}
+"""Options that do not count when models are compared: those of the vocabulary and of computing; and the
+epsilon, which some families do not store."""
+_ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
+"""Options that count only with one scheme of positions."""
+
+
+def undescribed(architecture: Architecture, model: TransformerConfig, names: Container[str]) -> list[str]:
+    """The options of a model that the config.json of a family does not describe, as the command line names
+    them.
+
+    A bias that the model lacks is no difference, since zeros can be stored; neither is the epsilon of norms.
 
     Args:
-      architecture: of the model's `model_type`.
-      config: the content of config.json.
-      model: what `described_model` made of it.
-      read: returns the tensor of a name, or None if there is none.
-
-    Raises:
-      UserError: a tensor is missing, or has another shape.
+      architecture: the family.
+      model: the model.
+      names: of the tensors that would be stored.
     """
-    halves = np.arange(model.d_model).reshape(2, -1).T.reshape(-1)
-
-    def convert(path: Path, parameter: Declared) -> np.ndarray:
-        tensor = architecture.tensor(path, config, model)
-        shape = parameter.value.shape
-        stored = ((name, read(name)) for name in tensor.names)
-        name, x = next(((name, x) for name, x in stored if x is not None), (tensor.names[0], None))
-        if x is None and tensor.if_missing is not None:
-            return np.full(shape, tensor.if_missing, np.float32)
-        if x is None:
-            raise UserError(f"there is no tensor {name}")
-        x = x[tensor.rows_before :]
-        expected = _stored_shape(parameter, tensor)
-        if x.shape != expected and (x.size,) != expected:
-            raise UserError(f"{name} has shape {list(x.shape)}, by config.json it should be {list(expected)}")
-        x = (x.T if tensor.is_linear else x).reshape(shape) * np.float32(tensor.factor)
-        if architecture.sines_first and "model" in parameter.names:
-            return np.take(x, halves, parameter.names.index("model"))
-        return x
-
-    ids = jax.ShapeDtypeStruct((1, 2), "int32")
-    declared = declarations(Transformer(model), (ids, ids))
-    return unflatten_dict({path: convert(path, parameter) for path, parameter in declared.items()})
+    sizes = {"vocab_size": model.vocab_size, "target_vocab_size": model.target_vocab_size}
+    try:
+        options = architecture.options(architecture.describe(model) | sizes, names)
+    except UserError as error:
+        return [str(error)]
+    theirs = TransformerConfig(**options | sizes | {"special": model.special})
+    return [
+        *_differences(model, theirs, "--model."),
+        *_differences(model.of_encoder, theirs.of_encoder, "--model.encoder-stack."),
+    ]
 
 
-def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a stored tensor: heads are side by side, and the matrices of linear layers transposed."""
-    shape = parameter.value.shape
-    size = math.prod(shape)
-    if tensor.is_linear:
-        inputs = math.prod(shape[axis] for axis in parameter.summed)
-        return size // inputs, inputs
-    return shape if len(shape) == 2 else (size,)
+def _differences(ours: TransformerConfig, theirs: TransformerConfig, prefix: str) -> Iterator[str]:
+    for name in (field.name for field in fields(ours)):
+        two = [getattr(_resolved(model), name) for model in (ours, theirs)]
+        is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
+        if two[0] == two[1] or name in _NEUTRAL or is_zero_bias:
+            continue
+        if _ONLY_WITH.get(name, ours.positions) == ours.positions:
+            yield f"{prefix}{name.replace('_', '-')} {two[0]}"
+
+
+def _resolved(model: TransformerConfig) -> TransformerConfig:
+    return replace(model, decoder_layers=model.decoder_depth, d_k=model.key_width, d_v=model.value_width)

@@ -1,9 +1,15 @@
 """BART (Lewis et al. 2020), mBART, Pegasus, and M2M-100 with NLLB: the same names, and other options."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from transformer.config import EncoderConfig, TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Path, Tensor
+from transformer.interop.architectures.architecture import Architecture, Names, Tensor
+from transformer.interop.architectures.sines import sines_then_cosines
+from transformer.interop.vocabularies.hub import HubVocabulary
+from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -42,11 +48,19 @@ LEAVES = {
     "norm.scale": "weight",
     "norm.bias": "bias",
 }
-_TABLES_BEFORE = 2  # rows of a table of positions, kept for padding
+NAMES = {ours: name for name, ours in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
+_ROWS_BEFORE = 2  # of a table of positions, which stand for padding
+LONGEST = 1024
+"""Rows of an exported table of sinusoids: the maximum length of a sentence."""
+SHARED = ("model.shared.weight", "shared.weight")
+_EMBEDDINGS = {
+    "source_embedding": "model.encoder.embed_tokens.weight",
+    "target_embedding": "model.decoder.embed_tokens.weight",
+}
 
 
-def _options(config: Json, **more: Any) -> dict[str, Any]:
-    """The options that these families share."""
+def bart_options(config: Json, **more: Any) -> dict[str, Any]:
+    """The options that these families share, and more."""
     activation = config["activation_function"]
     if activation not in ACTIVATIONS:
         raise UserError(f"activation_function {activation!r}: supported are {', '.join(ACTIVATIONS)}")
@@ -73,17 +87,46 @@ def _options(config: Json, **more: Any) -> dict[str, Any]:
     }
 
 
-def _tensor(path: Path, config: Json, model: TransformerConfig) -> Tensor:
-    """Where a parameter is stored."""
+def described_bart(model: TransformerConfig, **more: Any) -> Json:
+    """The reverse of `bart_options`."""
+    if model.activation not in NAMES:
+        raise UserError(f"--model.activation {model.activation}")
+    encoder = model.of_encoder
+    return {
+        "encoder_layers": model.num_layers,
+        "decoder_layers": model.decoder_depth,
+        "d_model": model.d_model,
+        "encoder_ffn_dim": encoder.d_ff,
+        "decoder_ffn_dim": model.d_ff,
+        "encoder_attention_heads": encoder.num_heads,
+        "decoder_attention_heads": model.num_heads,
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": model.activation_dropout,
+        "activation_function": NAMES[model.activation],
+        "scale_embedding": model.scale_embedding,
+        "max_position_embeddings": model.longest or LONGEST,
+        "tie_word_embeddings": True,
+        **more,
+    }
+
+
+def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     leaf = ".".join(inner)
-    if part == "source_embedding":
-        return Tensor(("model.shared.weight", "shared.weight", "model.encoder.embed_tokens.weight"))
+    if part in _EMBEDDINGS:
+        own = _EMBEDDINGS[part]
+        untied = ("lm_head.weight",) if part == "target_embedding" else ()
+        return Tensor((*SHARED, own) if model.shares_inputs else (own, *untied, *SHARED))
+    if part == "output_embedding":
+        return Tensor(("lm_head.weight",))
     if part == "output_bias":
-        return Tensor(("final_logits_bias",), if_missing=0.0)
+        return Tensor(("final_logits_bias",), if_missing=0.0, has_row_axis=True)
     side, kind = part.rsplit("_", 1)
     if kind == "positions" and leaf == "table":
-        return Tensor((f"model.{SIDES[side]}.embed_positions.weight",), rows_before=_TABLES_BEFORE)
+        return Tensor((f"model.{SIDES[side]}.embed_positions.weight",), rows_before=_ROWS_BEFORE)
     if kind == "positions":
         return Tensor((f"model.{SIDES[side]}.layernorm_embedding.{LEAVES[leaf]}",))
     if kind == "norm":
@@ -97,24 +140,44 @@ def _learned(config: Json) -> dict[str, Any]:
     return {"positions": "learned", "max_positions": config["max_position_embeddings"]}
 
 
+def _sinusoids(params: Params, model: TransformerConfig) -> dict[str, np.ndarray]:
+    table = sines_then_cosines(LONGEST, model.d_model)
+    return {f"model.{side}.embed_positions.weight": table for side in SIDES.values()}
+
+
 BART = Architecture(
     "bart",
-    lambda config, names: _options(config, output_bias=True, embedding_norm=True, **_learned(config)),
+    "BartForConditionalGeneration",
+    lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
+    described_bart,
     _tensor,
+    HubVocabulary,
     start=lambda config: (config["bos_token_id"],),
 )
-MBART = Architecture(
-    "mbart", lambda config, names: BART.options(config, names) | {"norm": "pre"}, _tensor, has_codes=True
+MBART = replace(
+    BART,
+    model_type="mbart",
+    model_class="MBartForConditionalGeneration",
+    options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
+    start=lambda config: (),
+    has_codes=True,
 )
 PEGASUS = Architecture(
     "pegasus",
-    lambda config, names: _options(config, output_bias=True, norm="pre"),
+    "PegasusForConditionalGeneration",
+    lambda config, names: bart_options(config, output_bias=True, norm="pre"),
+    described_bart,
     _tensor,
+    HubVocabulary,
     sines_first=True,
+    more_tensors=_sinusoids,
 )
 M2M_100 = Architecture(
     "m2m_100",
-    lambda config, names: _options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
+    "M2M100ForConditionalGeneration",
+    lambda config, names: bart_options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
+    described_bart,
     _tensor,
+    HubVocabulary,
     has_codes=True,
 )

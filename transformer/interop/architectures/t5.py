@@ -5,7 +5,8 @@ from collections.abc import Container
 from typing import Any
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Path, Tensor
+from transformer.interop.architectures.architecture import Architecture, Names, Tensor
+from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -63,7 +64,34 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     }
 
 
-def _tensor(path: Path, config: Json, model: TransformerConfig) -> Tensor:
+def _describe(model: TransformerConfig) -> Json:
+    kinds = (name for name, options in FEED_FORWARD.items() if _fits(model, options))
+    kind = next(kinds, None)
+    if kind is None:
+        gated = " --model.gated" if model.gated else ""
+        raise UserError(f"--model.activation {model.activation}{gated}")
+    return {
+        "num_layers": model.num_layers,
+        "num_decoder_layers": model.decoder_depth,
+        "d_model": model.d_model,
+        "d_ff": model.d_ff,
+        "d_kv": model.key_width,
+        "num_heads": model.num_heads,
+        "dropout_rate": model.dropout,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "relative_attention_num_buckets": model.position_buckets,
+        "relative_attention_max_distance": model.bucket_distance,
+        "feed_forward_proj": kind,
+        "tie_word_embeddings": model.scale_output,
+        "scale_decoder_outputs": model.scale_output,
+    }
+
+
+def _fits(model: TransformerConfig, options: dict[str, Any]) -> bool:
+    return model.activation == options["activation"] and model.gated == options.get("gated", False)
+
+
+def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     if part == "source_embedding":
         return Tensor(("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"))
@@ -85,4 +113,4 @@ def _tensor(path: Path, config: Json, model: TransformerConfig) -> Tensor:
     )
 
 
-T5 = Architecture("t5", _options, _tensor)
+T5 = Architecture("t5", "T5ForConditionalGeneration", _options, _describe, _tensor, HubVocabulary)

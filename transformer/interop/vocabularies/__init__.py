@@ -1,0 +1,1 @@
+"""How families of pretrained models store their tokenizers."""

@@ -1,0 +1,110 @@
+"""One tokenizer.json for source and target, as most families have it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config, TransformerConfig
+from transformer.data.features.hub import HubTokenizer
+from transformer.interop.architectures.architecture import (
+    Architecture,
+    Languages,
+    Tokenizers,
+    VocabularyFiles,
+)
+from transformer.interop.reading import TOKENIZER, tokenizer_options
+from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.files import Json, read_text
+
+PIECES = "tokenizer.json"
+SIDES = ("source", "target")
+
+
+class HubVocabulary:
+    """As `Vocabulary`."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / PIECES
+        try:
+            self._pieces = read_text(path)
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
+                "transformers, and save it with save_pretrained: that writes one"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+        named = tokenizer_options(folder).get("unk_token", "<unk>")
+        piece = named.get("content") if isinstance(named, dict) else named
+        unk = HubTokenizer.id_in(self._pieces, str(piece))
+        if unk is None:
+            raise UserError(f"{path} has no {piece}")
+        self.unk = unk
+
+    def tokenizers(
+        self, architecture: Architecture, described: Json, model: TransformerConfig, languages: Languages
+    ) -> Tokenizers:
+        """As `Vocabulary.tokenizers`."""
+        plain = self._tokenizer(model, architecture.start(described))
+        if not architecture.has_codes:
+            if any(languages):
+                raise UserError("--source-language, --target-language: texts of this model have no code")
+            return plain, self._tokenizer(model, plain.start)
+        if described["decoder_start_token_id"] != model.special.eos:
+            raise UserError(
+                "decoder_start_token_id is no </s>: models whose texts end with the code of their "
+                "language, such as mBART-25, are not supported"
+            )
+        source, target = (_code(plain, *pair) for pair in zip(languages, SIDES, strict=True))
+        return self._tokenizer(model, [source]), self._tokenizer(model, [target])
+
+    def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer:
+        return HubTokenizer(self._pieces, model.vocab_size, model.special, start)
+
+    @staticmethod
+    def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
+        """As `Vocabulary.exported`."""
+        source, target = tokenizers
+        if not isinstance(source, HubTokenizer) or not isinstance(target, HubTokenizer):
+            return None
+        special = config.model.special
+        same = range(config.model.vocab_size)
+        unk, pad, eos = source.stored_pieces([special.unk, special.pad, special.eos])
+        about = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": unk,
+            "pad_token": pad,
+            "eos_token": eos,
+        }
+        ids = {
+            "pad_token_id": special.pad,
+            "decoder_start_token_id": special.bos,
+            "eos_token_id": special.eos,
+        }
+        first = {"forced_bos_token_id": target.start[0]} if target.start else {}
+        begins = {"bos_token_id": target.start[0]} if target.start and source.start == target.start else {}
+        return VocabularyFiles(
+            files={PIECES: source.model.encode(), TOKENIZER: _json(about)},
+            described={"vocab_size": config.model.vocab_size, **ids, **begins},
+            generation=ids | first,
+            rows=(same, same),
+        )
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _code(tokenizer: HubTokenizer, language: str | None, side: str) -> int:
+    """The id of a language's code."""
+    codes = tokenizer.codes
+    if language is None:
+        some = ", ".join(list(codes)[:5])
+        raise UserError(
+            f"texts of this model begin with their language: give --{side}-language, such as {some}"
+        )
+    if language not in codes:
+        hint = nearest(language, codes) or f"; there are {', '.join(list(codes)[:5])} and others"
+        raise UserError(f"--{side}-language {language}: this model has no such language{hint}")
+    return codes[language]
