@@ -27,6 +27,7 @@ TARGET = jnp.asarray([[1, 4, 5, 6, 9, 7], [1, 7, 6, 5, 5, 4]])
 CHANGED = [
     {"mechanism": "linear"},
     {"mechanism": "additive"},
+    {"decoder_recurrence": "ssru"},
     {"cross_mechanism": "additive"},
     {"cross_mechanism": "location", "location_width": 3},
     {"cross_mechanism": "monotonic", "monotonic_offset": 0.1},

@@ -138,11 +138,13 @@ class Export:
 def import_command(command_line: list[str]) -> None:
     arguments = parse(Import, command_line, "import")
     check_local(arguments.folder, "the folder")
+    from transformer.interop.marian_folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
 
     languages = arguments.source_language, arguments.target_language
     run = import_model(arguments.folder, arguments.run_dir, *languages)
-    for sentence in ignored_options(arguments.folder):
+    ignored = ignored_marian_options if is_marian_folder(arguments.folder) else ignored_options
+    for sentence in ignored(arguments.folder):
         print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")
     print(f'Try: echo "..." | {command("decode", run.name)}')

@@ -57,6 +57,8 @@ class ModelConfig:
     """Rows of the target embedding, if vocabularies are separate. None: --model.vocab-size."""
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model) (section 3.4). BART, T5, BERT and Whisper do not."""
+    zero_start: bool = False
+    """The first decoder input is a zero vector, as in Marian, and not the embedding of <s>."""
     scale_output: bool = False
     """Divide the logits by sqrt(d_model), as T5 does if source, target and pre-softmax share a matrix."""
     output_bias: bool = False
@@ -337,6 +339,9 @@ class TransformerConfig(StackConfig):
     decoder_layers: Annotated[int, Range(1, DEEPEST)] | None = None
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: --model.num-layers."""
+    decoder_recurrence: Literal["none", "ssru"] = "none"
+    """What decoder layers have in place of self-attention. none: nothing; ssru: a recurrence of two products
+    and a state of constant size (Kim et al. 2019), as in Marian's small models and Firefox Translations."""
     encoder_stack: EncoderConfig = SAME
     """Options of the encoder where it differs from the decoder. One that is left out (None) has the value of
     the option of that name in model options, such as --model.d-ff."""
@@ -362,12 +367,38 @@ class TransformerConfig(StackConfig):
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
     layers from the last, for the first decoder layer, to the first."""
 
+    AUTOREGRESSIVE: ClassVar[bool] = True
+    """Whether the decoder predicts a token from those before it."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
+        if self.decoder_recurrence != "none":
+            self._check_recurrence()
         if self.encoder_stack != SAME:
             self._check_encoder()
+
+    def _check_recurrence(self) -> None:
+        """Raises UserError for a decoder that cannot have it, and for options of self-attention."""
+        recurrence = f"--model.decoder-recurrence {self.decoder_recurrence}"
+        if not self.AUTOREGRESSIVE:
+            raise UserError(
+                f"{recurrence}: a decoder that predicts all tokens at once has no order; leave it out"
+            )
+        if self.window is not None:
+            raise UserError(
+                f"{recurrence} has no weights for --model.window to restrict; leave one of them out"
+            )
+        for name, has_no_effect in (
+            ("mechanism", self.mechanism != "dot-product"),
+            ("positions", self.is_relative),
+        ):
+            if has_no_effect:
+                raise UserError(
+                    f"{recurrence}: the decoder has no self-attention for --model.{name} "
+                    f"{getattr(self, name)}; give it to the encoder as --model.encoder-stack.{name}"
+                )
 
     def _check_encoder(self) -> None:
         try:
@@ -385,7 +416,7 @@ class TransformerConfig(StackConfig):
         if self.encoder_stack == SAME:
             return self
         overrides = {name: value for name, value in vars(self.encoder_stack).items() if value is not None}
-        return replace(self, encoder_stack=SAME, **overrides)
+        return replace(self, encoder_stack=SAME, decoder_recurrence="none", **overrides)
 
     @property
     def longest_source(self) -> int | None:

@@ -25,6 +25,7 @@ from transformer.interop.conversion import (
     imported_params,
     stored_names,
 )
+from transformer.interop.marian_folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
@@ -77,6 +78,10 @@ def import_model(
     Run.check_free(run_dir)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    if is_marian_folder(folder):
+        if source_language or target_language:
+            raise UserError("--source-language, --target-language: the texts of Marian models need none")
+        return import_marian_files(folder, run_dir)
     described = read_json(folder / CONFIG)
     architecture = _architecture(folder, described)
     source = tensors(folder)

@@ -167,6 +167,8 @@ class EncoderDecoder(Module):
         """Embeds target tokens; with the noise of a search, if it has some."""
         shared = self.config.shares_inputs
         embedded: Array = self.source_embedding(ids) if shared else self.target_embedding(ids)
+        if self.config.zero_start:
+            embedded = jnp.where((ids == self.config.special.bos)[..., None], 0, embedded)
         if self.has_variable(NOISE, OF_INPUTS):
             embedded = self.get_variable(NOISE, OF_INPUTS)(embedded)
         return embedded

@@ -22,6 +22,7 @@ from transformer.model.mechanism import State
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, Variables
 from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
+from transformer.model.recurrence import SSRU
 from transformer.model.statistics import layers_sown
 from transformer.model.views import VIEWS
 
@@ -107,7 +108,10 @@ class DecoderLayer(Module):
     config: TransformerConfig
 
     def setup(self) -> None:
-        self.self_attention = self_attention(self.config)
+        if self.config.decoder_recurrence == "ssru":
+            self.recurrence = SSRU(self.config)
+        else:
+            self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
         self.cross_attention = source_attention(self.config)
         self.cross_residual = Residual(self.config)
@@ -129,6 +133,8 @@ class DecoderLayer(Module):
         sources = self.source_keys_values(views)
 
         def attend(x: Array) -> Array:
+            if self.is_recurrent:
+                return self.recurrence(x, self_mask)
             keys_values = self.self_attention.keys_values(x, positions)
             return self.self_attention(
                 x, keys_values, self_mask, (positions, positions), deterministic, shared_scores=shared_scores
@@ -167,8 +173,11 @@ class DecoderLayer(Module):
 
         def attend(x: Array) -> Array:
             nonlocal past, self_state
+            if self.is_recurrent:
+                x, self_state = self.recurrence.step(x, self_state)
+                return x
             new = self.self_attention.keys_values(x, query_positions)
-            if not self.keeps_past:
+            if not keeps_past(self.config):
                 x, self_state = self.self_attention(x, new, Mask(), state=self_state)
                 return x
             past = past.append(new, cache.column, cache.positions)
@@ -192,9 +201,9 @@ class DecoderLayer(Module):
         return x, LayerPast(past, States((self_state, cross_states)))
 
     @property
-    def keeps_past(self) -> bool:
-        """Whether decoding caches the keys and values of earlier tokens."""
-        return MECHANISMS[self.config.mechanism].keeps_past
+    def is_recurrent(self) -> bool:
+        """Whether there is a recurrence in place of self-attention."""
+        return self.config.decoder_recurrence != "none"
 
     def _sublayers(
         self,
@@ -216,11 +225,17 @@ class DecoderLayer(Module):
         cross = tuple(
             self.cross_attention.init_state(rows, beams, source.keys.shape[2]) for source in sources
         )
-        return States((self.self_attention.init_state(rows, beams), cross))
+        own = self.recurrence if self.is_recurrent else self.self_attention
+        return States((own.init_state(rows, beams), cross))
 
     def source_keys_values(self, views: Views) -> tuple[KeysValues, ...]:
         """Keys and values of this layer's cross-attention to each view, projected once per sentence."""
         return tuple(self.cross_attention.keys_values(view, jnp.arange(view.shape[1])) for view in views)
+
+
+def keeps_past(config: TransformerConfig) -> bool:
+    """Whether decoding caches the keys and values of earlier tokens."""
+    return config.decoder_recurrence == "none" and MECHANISMS[config.mechanism].keeps_past
 
 
 Newest = Int[Array, "b n"] | Float[Array, "b n bands"]
@@ -347,8 +362,8 @@ class Transformer(EncoderDecoder):
     def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
         c = self.config
         rows = memory.states.shape[0]
-        keeps_past = MECHANISMS[self.config.mechanism].keeps_past
-        columns = length * beam_size if keeps_past else 0
+        has_past = keeps_past(c)
+        columns = length * beam_size if has_past else 0
         keys = jnp.zeros((rows, c.num_heads, columns, c.key_width), memory.states.dtype)
         values = jnp.zeros((rows, c.num_heads, columns, c.value_width), memory.states.dtype)
         layers_views = zip(self.decoder, self.views(memory), strict=True)
@@ -366,7 +381,7 @@ class Transformer(EncoderDecoder):
             LayerPast(past, layer.init_states(rows, beam_size, source))
             for layer, source in zip(self.decoder, sources, strict=True)
         )
-        ancestors = (beam_size, columns) if keeps_past else None
+        ancestors = (beam_size, columns) if has_past else None
         return Cache.empty(layers, (sources, memory.mask), rows, ancestors)
 
     def decode_step(self, cache: Cache, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Cache]:

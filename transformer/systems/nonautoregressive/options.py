@@ -35,6 +35,8 @@ class NonAutoregressiveConfig(TransformerConfig):
     """Training of fertilities: run directory of an autoregressive model with the same vocabulary, whose
     cross-attention aligns target tokens to source tokens."""
 
+    AUTOREGRESSIVE = False
+
     @property
     def untaught(self) -> str:
         """What is missing in training, if it is."""

@@ -28,6 +28,7 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     """Weight of the duration predictor's loss, which is added once per token."""
 
     PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "teacher", "duration_weight")
+    AUTOREGRESSIVE = False
 
     @property
     def untaught(self) -> str:

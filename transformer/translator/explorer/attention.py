@@ -151,8 +151,9 @@ def _all_weights(
         layers = layers_sown(sown[INTERMEDIATES], stack)
         return jnp.stack([layer[attention]["weights"][0] for layer in layers])
 
+    has_recurrence = getattr(config, "decoder_recurrence", "none") != "none"
     return (
         weights("encoder", "self_attention"),
-        weights("decoder", "self_attention"),
+        weights("decoder", "recurrence" if has_recurrence else "self_attention"),
         weights("decoder", "cross_attention"),
     )

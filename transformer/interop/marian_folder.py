@@ -1,0 +1,188 @@
+"""Imports a folder of Marian's own files: a model in `.npz` or `.bin`, vocabularies, search options."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, GreedyConfig, TransformerConfig
+from transformer.data.features.marian import MarianTokenizer
+from transformer.interop.marian_items import Yaml, marian_file, parse_yaml
+from transformer.interop.marian_native import described_network, network_params, vocabulary_sizes
+from transformer.interop.reading import CONFIG
+from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, read_bytes, read_text
+from transformer.tasks.translation import Translation
+
+_OTHERS = (
+    "lex",
+    "optimizer",
+    "pytorch_model",
+    "training_args",
+)  # how names of files begin that are no models
+_VOCABULARIES = (("srcvocab*.spm", "trgvocab*.spm"), ("*vocab*.spm",) * 2, ("*vocab*.yml",) * 2)
+_PIECES = ("source.spm", "target.spm")
+_IGNORED = ("word-penalty", "max-length-factor", "max-length-crop", "allow-unk")
+_NO_EFFECT = ("0", "false")
+
+Words = list[str | None]
+"""The piece of each id."""
+
+
+def is_marian_folder(folder: Path) -> bool:
+    """Whether a folder has a model in Marian's own format, and none of Hugging Face's."""
+    return folder.is_dir() and not (folder / CONFIG).exists() and bool(_models(folder))
+
+
+def import_marian_files(folder: Path | str, run_dir: Path | str) -> Run:
+    """Writes a run directory from Marian's own files, such as those of Firefox Translations.
+
+    Integers become real numbers. The multipliers of activations in a model of integers (`*_QuantMultA`) are
+    not read: `--int8` quantises activations as they come.
+
+    Args:
+      folder: with a model (`.npz` or `.bin`), one or two vocabularies (`.spm`, or `.yml` with source.spm
+        and target.spm), and optionally the decoder's options (`config.yml`, `decoder.yml`).
+      run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
+
+    Raises:
+      UserError: a file is missing, damaged or of another kind of model; run_dir exists.
+    """
+    folder = Path(folder)
+    Run.check_free(run_dir)
+    options = _decoder_options(folder)
+    source, target = _vocabulary_files(folder, options)
+    with marian_file(_model(folder, options)) as file:
+        described = file.description
+        vocabularies = [_words(source, folder / _PIECES[0]), _words(target, folder / _PIECES[1])]
+        eos, unk = _special_ids(source, vocabularies[0][1])
+        if (eos, unk) != _special_ids(target, vocabularies[1][1]):
+            raise UserError("</s> and <unk> differ between the vocabularies, which is not supported")
+        try:
+            model = described_network(described, file.names, eos, unk)
+            sizes = vocabulary_sizes(described)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"its model.yml is not that of a network known here ({error!r})") from error
+        tokenizers = (
+            _tokenizer(source, *vocabularies[0], sizes[0], model),
+            _tokenizer(target, *vocabularies[1], sizes[1], model),
+        )
+        params = network_params(model, described, file)
+    data = DataConfig(dataset="imported", joint_vocabulary=model.shares_inputs)
+    config = Config(model=model, data=data, decoding=_search(options))
+    return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+
+
+def ignored_marian_options(folder: Path | str) -> list[str]:
+    """A sentence for each option of the decoder that affects Marian's output, but is not imported."""
+    options = _decoder_options(Path(folder))
+    return [
+        f"{name} {options[name]} has no counterpart here."
+        for name in _IGNORED
+        if options.get(name, "0") not in _NO_EFFECT
+    ]
+
+
+def _models(folder: Path) -> list[Path]:
+    files = (path for path in folder.iterdir() if path.suffix == ".bin" or ".npz" in path.suffixes)
+    return sorted(path for path in files if not path.name.startswith(_OTHERS))
+
+
+def _decoder_options(folder: Path) -> Yaml:
+    """The content of the file with `models:`, as Marian's decoder reads it; empty if there is none."""
+    for path in sorted(folder.glob("*.yml")):
+        try:
+            if path.stat().st_size <= MiB and "models" in (options := parse_yaml(read_text(path, MiB))):
+                return options
+        except (OSError, ValueError):
+            continue  # another file
+    return {}
+
+
+def _named(folder: Path, options: Yaml, name: str) -> list[Path]:
+    """The files of an option, of which only the name counts: nothing beside the folder is read."""
+    values = options.get(name, [])
+    names = [values] if isinstance(values, str) else values
+    return [path for value in names if (path := folder / Path(value).name).is_file()]
+
+
+def _model(folder: Path, options: Yaml) -> Path:
+    models = _named(folder, options, "models") or _models(folder)
+    if len(models) != 1:
+        names = ", ".join(path.name for path in models)
+        raise UserError(f"{folder} has several models: {names}. Import a folder with one of them")
+    return models[0]
+
+
+def _vocabulary_files(folder: Path, options: Yaml) -> tuple[Path, Path]:
+    named = _named(folder, options, "vocabs")
+    if len(named) == 2:
+        return named[0], named[1]
+    for patterns in _VOCABULARIES:
+        source, target = ([path for path in folder.glob(pattern)] for pattern in patterns)
+        if len(source) == len(target) == 1:
+            return source[0], target[0]
+    raise UserError(
+        f"{folder} needs one vocab.spm, or srcvocab.spm and trgvocab.spm, or vocab.yml with source.spm and "
+        "target.spm"
+    )
+
+
+def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
+    """A SentencePiece model, and the piece of each id: its own or, if the vocabulary is YAML, those of it."""
+    model = vocabulary if vocabulary.suffix == ".spm" else pieces
+    try:
+        content = read_bytes(model)
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(content)
+    except OSError as error:
+        raise UserError(f"{model} cannot be read: {error.strerror}") from error
+    except RuntimeError as error:
+        raise UserError(f"{model} is not a SentencePiece model") from error
+    if model == vocabulary:
+        return content, [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
+    try:
+        numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{vocabulary} is not a list of words and their ids: {error}") from error
+    words: Words = [None] * len(numbered)
+    for word, index in numbered.items():
+        if not 0 <= index < len(words):
+            raise UserError(f"{vocabulary}: {word!r} has the id {index}, and there are {len(words):,}")
+        words[index] = word
+    return content, words
+
+
+def _special_ids(path: Path, words: Words) -> tuple[int, int]:
+    """The ids of </s> and <unk>."""
+    try:
+        return words.index("</s>"), words.index("<unk>")
+    except ValueError as error:
+        raise UserError(f"{path} has no </s> or no <unk>, which Marian's vocabularies have") from error
+
+
+def _tokenizer(
+    path: Path, pieces: bytes, words: Words, size: int, model: TransformerConfig
+) -> MarianTokenizer:
+    if len(words) > size:
+        raise UserError(f"{path} has {len(words):,} words, and the model {size:,}")
+    return MarianTokenizer(pieces, words + [None] * (model.vocab_size - len(words)), model.special)
+
+
+def _search(options: Yaml) -> DecodingConfig:
+    """The search of a decoder's options: scores are divided by length^normalize."""
+    try:
+        beam_size = int(_one(options.get("beam-size", "12")))
+        penalty = float(_one(options.get("normalize", "0")))
+    except ValueError as error:
+        raise UserError(f"beam-size or normalize is no number: {error}") from error
+    if not options:
+        return BeamConfig()
+    if beam_size == 1:
+        return GreedyConfig(penalty="power", length_penalty=penalty)
+    return BeamConfig(beam_size=beam_size, penalty="power", length_penalty=penalty, stop="full")
+
+
+def _one(value: str | Sequence[str]) -> str:
+    return value if isinstance(value, str) else ""

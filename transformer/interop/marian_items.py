@@ -1,0 +1,242 @@
+"""Reads and writes Marian's model files: named arrays, and a description of the network in YAML.
+
+A `.npz` file has float32 arrays as NumPy stores them. A `.bin` file has a header of 64-bit numbers (version,
+number of items, then the length of its name, type, rank and size of each), names, shapes, and the items at
+multiples of 256 bytes. An item of type intgemm8 or intgemm16 is a matrix of integers, followed by the number
+that real values were multiplied with. Nothing in a file is executed, and no size is believed before it is
+compared with the file's.
+"""
+
+import math
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, open_regular
+
+DESCRIPTION = "special:model.yml"
+_VERSION = 1
+_MOST_ITEMS = 1 << 16
+_LONGEST_NAME = 4096
+_HIGHEST_RANK = 8
+_ALIGNMENT = 256
+_FLOATS = {0x402: np.float16, 0x404: np.float32, 0x408: np.float64}
+_INTEGERS = {0x4101: np.int8, 0x4102: np.int16}
+_TEXT = 0x101
+_OF_PROCESSORS = 0x3000 | 0x800  # matrices in the order of one kind of processor
+
+Yaml = dict[str, str | list[str]]
+"""Scalars and lists of scalars, all as text."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An array in a file."""
+
+    type: int
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+
+class MarianFile:
+    """The arrays of a model file, as a function from a name to the array in float32, or None.
+
+    Attributes:
+      description: the content of its model.yml.
+    """
+
+    def __init__(self, names: set[str], description: str) -> None:
+        self.names = names
+        self.description = parse_yaml(description)
+
+    def __call__(self, name: str) -> np.ndarray | None:
+        """The array of a name. Raises ValueError if it is damaged."""
+        return self._array(name) if name in self.names else None
+
+    def _array(self, name: str) -> np.ndarray:
+        raise NotImplementedError
+
+
+@contextmanager
+def marian_file(path: Path) -> Iterator[MarianFile]:
+    """Opens a `.npz` or `.bin` file.
+
+    Raises:
+      UserError: it cannot be read, is damaged, or has no model.yml.
+    """
+    try:
+        with open_regular(path) as file:
+            if path.suffix == ".npz" or ".npz." in path.name:
+                with zipfile.ZipFile(file) as archive:
+                    yield _Archive(archive)
+            else:
+                with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+                    yield _Binary(content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        raise UserError(f"{path} is no Marian model, or is damaged: {error}") from error
+
+
+class _Archive(MarianFile):
+    """A `.npz` file."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        names = {info.filename.removesuffix(".npy") for info in archive.infolist()}
+        if DESCRIPTION not in names:
+            raise ValueError(f"it has no {DESCRIPTION}")
+        super().__init__(names, _text(self._stored(DESCRIPTION, np.dtype(np.int8)).tobytes()))
+
+    def _array(self, name: str) -> np.ndarray:
+        return self._stored(name).astype(np.float32)
+
+    def _stored(self, name: str, dtype: np.dtype | None = None) -> np.ndarray:
+        """An array; of this type or, without one, of real numbers."""
+        info = self._archive.getinfo(f"{name}.npy")
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed; Marian's files are not")
+        with self._archive.open(info) as member:
+            version = np.lib.format.read_magic(member)
+            read_header = np.lib.format.read_array_header_1_0
+            if version != (1, 0):
+                read_header = np.lib.format.read_array_header_2_0
+            shape, by_column, kind = read_header(member)
+            if not (kind == dtype if dtype else kind.kind == "f"):
+                raise ValueError(f"{name} is of type {kind}")
+            size = math.prod(shape) * kind.itemsize
+            if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
+                raise ValueError(f"{name} is truncated, or too large")
+            content = member.read(size)
+        return np.frombuffer(content, kind).reshape(shape, order="F" if by_column else "C")
+
+
+class _Binary(MarianFile):
+    """A `.bin` file."""
+
+    def __init__(self, content: mmap) -> None:
+        self._content = content
+        self._items = _items(content)
+        text = self._items.get(DESCRIPTION)
+        if text is None or text.type != _TEXT or text.size > MiB:
+            raise ValueError(f"it has no {DESCRIPTION}")
+        super().__init__(set(self._items), _text(content[text.start : text.start + text.size]))
+
+    def _array(self, name: str) -> np.ndarray:
+        item = self._items[name]
+        kind = _FLOATS.get(item.type) or _INTEGERS.get(item.type)
+        if kind is None:
+            of_one = "; it is for one kind of processor" if item.type & _OF_PROCESSORS else ""
+            raise UserError(
+                f"{name} has type {item.type:#x}{of_one}. Supported are float32, float16, and intgemm8 and "
+                "intgemm16 as marian-conv writes them"
+            )
+        count = math.prod(item.shape)
+        is_integer = item.type in _INTEGERS
+        if count * np.dtype(kind).itemsize + 4 * is_integer > item.size:
+            raise ValueError(f"{name} is shorter than its shape {list(item.shape)}")
+        stored = self._content[item.start : item.start + item.size]
+        values = np.frombuffer(stored, kind, count)
+        if not is_integer:
+            return values.reshape(item.shape).astype(np.float32)
+        (multiplier,) = np.frombuffer(stored, np.float32, 1, count * np.dtype(kind).itemsize)
+        if not (np.isfinite(multiplier) and multiplier > 0):
+            raise ValueError(f"{name} has the multiplier {multiplier}")
+        matrix = values.astype(np.float32) / multiplier
+        # what is multiplied from the right is stored transposed, embeddings are not
+        return matrix.reshape(item.shape) if _is_table(name) else matrix.reshape(item.shape[::-1]).T
+
+
+def _is_table(name: str) -> bool:
+    return "Wemb" in name or name.endswith("_Wt")
+
+
+def _items(content: mmap) -> dict[str, Item]:
+    """Where each array is. Raises ValueError if it is not inside of the file."""
+    try:
+        version, count = struct.unpack_from("<QQ", content)
+        if version != _VERSION or not count <= _MOST_ITEMS:
+            raise ValueError(f"version {version} with {count} items")
+        headers = [struct.unpack_from("<QQQQ", content, 16 + 32 * index) for index in range(count)]
+        at = 16 + 32 * count
+        names = []
+        for length, _, rank, _ in headers:
+            if length > _LONGEST_NAME or rank > _HIGHEST_RANK:
+                raise ValueError(f"a name of {length} bytes, or {rank} axes")
+            names.append(content[at : at + length].rstrip(b"\0").decode())
+            at += length
+        shapes = []
+        for _, _, rank, _ in headers:
+            shapes.append(struct.unpack_from(f"<{rank}i", content, at))
+            at += 4 * rank
+        at += 8 + struct.unpack_from("<Q", content, at)[0]
+    except struct.error as error:
+        raise ValueError("it ends too early") from error
+    items = {}
+    for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
+        if min(shape, default=1) < 0 or at + size > len(content):
+            raise ValueError(f"{name} ends after the file")
+        items[name] = Item(kind, shape, at, size)
+        at += size
+    return items
+
+
+def _text(content: bytes) -> str:
+    return content.split(b"\0")[0].decode()
+
+
+def parse_yaml(text: str) -> Yaml:
+    """A mapping to scalars and lists of scalars, which stay text.
+
+    Events are read one by one, so nesting costs no memory, and nothing is constructed.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    content: Yaml = {}
+    key: str | None = None
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
+            match event:
+                case yaml.ScalarEvent() if depth == 1 and key is None:
+                    key = event.value
+                case yaml.ScalarEvent() if depth == 1 and key is not None:
+                    content[key] = event.value
+                    key = None
+                case yaml.ScalarEvent() if depth == 2 and key is not None:
+                    content[key].append(event.value)  # type: ignore[union-attr]  # begun below
+                case yaml.MappingStartEvent() if depth == 0:
+                    depth = 1
+                case yaml.SequenceStartEvent() if depth == 1 and key is not None:
+                    content[key] = []
+                    depth = 2
+                case yaml.SequenceEndEvent():
+                    key = None
+                    depth = 1
+                case yaml.MappingEndEvent():
+                    depth = 0
+                case yaml.StreamStartEvent() | yaml.StreamEndEvent():
+                    pass
+                case yaml.DocumentStartEvent() | yaml.DocumentEndEvent():
+                    pass
+                case _:
+                    raise ValueError(f"line {event.start_mark.line + 1}: expected `name: value` or a list")
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML ({error})") from error
+    return content
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray], description: Yaml) -> None:
+    """Writes a `.npz` file as Marian does."""
+    text = yaml.safe_dump(description, default_flow_style=False).encode() + b"\0"
+    np.savez(path, **arrays, **{DESCRIPTION: np.frombuffer(text, np.int8)})  # type: ignore[arg-type]
