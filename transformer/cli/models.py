@@ -4,7 +4,7 @@ import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -108,12 +108,12 @@ def _distill_arguments(command_line: list[str]) -> DistillArguments:
 
 @dataclass(frozen=True)
 class Import:
-    """Import a pretrained model in Hugging Face's format as a run directory: Marian (OPUS-MT), BART,
-    mBART-50, NLLB, Pegasus or T5."""
+    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus or T5 in
+    Hugging Face's format, or Marian's own files (Firefox Translations)."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder with config.json, model.safetensors and tokenizer.json (Marian: vocab.json, source.spm and
-    target.spm)."""
+    target.spm); or with Marian's .npz or .bin and its vocabulary."""
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """New run directory, for decode.py, Translator.load and train.py --init-from."""
     source_language: str | None = None
@@ -124,8 +124,8 @@ class Import:
 
 @dataclass(frozen=True)
 class Export:
-    """Export a model as a folder for Hugging Face's transformers: an imported model as the family it came
-    from, one that was trained here as a Marian model."""
+    """Export a model as a folder for Hugging Face's transformers, an imported model as the family it came
+    from and one that was trained here as a Marian model; or for Marian itself."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
@@ -133,6 +133,8 @@ class Export:
     """New folder."""
     checkpoint: str = "best"
     """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
+    to: Literal["huggingface", "marian-npz"] = "huggingface"
+    """Format. huggingface: a Marian model of transformers; marian-npz: Marian's own model.npz."""
 
 
 def import_command(command_line: list[str]) -> None:
@@ -153,6 +155,13 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
+    if arguments.to == "marian-npz":
+        from transformer.interop.marian_export import DECODER, export_marian_files
+
+        folder = export_marian_files(arguments.run_dir, arguments.folder, arguments.checkpoint)
+        print(f"Written to {folder}")
+        print(f"Try: marian-decoder -c {shlex.quote(str(folder / DECODER))}")
+        return
     from transformer.interop.pretrained import export_model, left_options
     from transformer.interop.vocabularies.marian import LANGUAGES, WORD_LISTS
 

@@ -53,12 +53,12 @@ def import_marian_files(folder: Path | str, run_dir: Path | str) -> Run:
     Run.check_free(run_dir)
     options = _decoder_options(folder)
     source, target = _vocabulary_files(folder, options)
+    vocabularies = [_words(source, folder / _PIECES[0]), _words(target, folder / _PIECES[1])]
+    eos, unk = _special_ids(source, vocabularies[0][1])
+    if (eos, unk) != _special_ids(target, vocabularies[1][1]):
+        raise UserError(f"{source} and {target} have other ids of </s> or <unk>, which is not supported")
     with marian_file(_model(folder, options)) as file:
         described = file.description
-        vocabularies = [_words(source, folder / _PIECES[0]), _words(target, folder / _PIECES[1])]
-        eos, unk = _special_ids(source, vocabularies[0][1])
-        if (eos, unk) != _special_ids(target, vocabularies[1][1]):
-            raise UserError("</s> and <unk> differ between the vocabularies, which is not supported")
         try:
             model = described_network(described, file.names, eos, unk)
             sizes = vocabulary_sizes(described)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.config import SpecialIds, TransformerConfig
+from transformer.config import EncoderConfig, SpecialIds, TransformerConfig
 from transformer.interop.conversion import NEVER_GENERATED
 from transformer.interop.marian_items import Yaml
 from transformer.model.parameters import Declarations, Declared, Params, declarations
@@ -67,7 +67,7 @@ _TIES = {  # tied-embeddings-all or both, tied-embeddings-src, tied-embeddings
     (False, True): "target",
     (False, False): "none",
 }
-_OUTPUT_BIAS = "decoder_ff_logit_out_b"
+OUTPUT_BIAS = "decoder_ff_logit_out_b"
 _UNSUPPORTED = {  # options, and the values with which they have no effect
     "type": ("transformer",),
     "transformer-no-projection": ("false",),
@@ -219,7 +219,7 @@ def network_params(
         if x is None and path[0] == "output_embedding":  # of older models, not transposed
             name = name.removesuffix("t")
             x = None if (older := read(name)) is None else older.T
-        if x is None and name == _OUTPUT_BIAS:
+        if x is None and name == OUTPUT_BIAS:
             x = np.zeros((1, sizes[1]), np.float32)
         if x is None:
             raise UserError(f"there is no array {name}")
@@ -274,7 +274,7 @@ def network_description(config: TransformerConfig, sizes: tuple[int, int]) -> Ya
         f"--model.activation {config.activation}": config.activation not in ("relu", "swish"),
         "--model.scale-output": config.scale_output,
         "no --model.feed-forward-bias": not config.feed_forward_bias,
-        "--model.encoder-stack": config.of_encoder != _plain(config),
+        "--model.encoder-stack": _plain(config.of_encoder) != _plain(config),
         f"--model.mechanism {config.mechanism}": config.mechanism != "dot-product",
         f"--model.cross-mechanism {config.cross_mechanism}": config.cross_mechanism != "dot-product",
         f"--model.cross-view {config.cross_view}": config.cross_view != "last",
@@ -332,7 +332,7 @@ def _written(value: Any) -> str:
 
 
 def _plain(config: TransformerConfig) -> TransformerConfig:
-    return replace(config, decoder_recurrence="none")
+    return replace(config, decoder_recurrence="none", encoder_stack=EncoderConfig())
 
 
 def _declared(config: TransformerConfig) -> Declarations:
@@ -346,7 +346,7 @@ def stored_as(
     """Where a parameter is stored."""
     part, *inner = path
     if part == "output_bias":
-        return Stored(_OUTPUT_BIAS, sizes[1], NEVER_GENERATED)
+        return Stored(OUTPUT_BIAS, sizes[1], NEVER_GENERATED)
     if part in _EMBEDDINGS:
         is_source = part == "source_embedding"
         return Stored(

@@ -1,0 +1,278 @@
+"""Marian's own files: small random networks against NumPy (tests/marian_network.py), and real ones where they
+are."""
+
+import os
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import marian_network as marian
+import numpy as np
+import pytest
+import sentencepiece
+from compiled import apply
+from reference_search import random_variables
+
+from transformer.cli.models import export_command, import_command
+from transformer.config import BeamConfig, Config, GreedyConfig, TransformerConfig
+from transformer.data.features.tokenizers import train_tokenizer
+from transformer.interop.marian_export import export_marian_files
+from transformer.interop.marian_items import marian_file, parse_yaml
+from transformer.interop.pretrained import import_model
+from transformer.model.transformer import Transformer
+from transformer.runs.run import Run
+from transformer.runtime.errors import UserError
+from transformer.tasks.translation import Translation
+from transformer.translator.translator import Translator
+
+SPM = Path(__file__).parent / "data" / "marian" / "source.spm"
+PIECES = sentencepiece.SentencePieceProcessor(model_file=str(SPM)).get_piece_size()
+ROWS = 40  # of embeddings: more than the pieces of this vocabulary
+END = 1
+SOURCE, TARGET = [5, 9, 30, 7, END], [6, 6, 12, 35]
+NETWORKS = {
+    "ssru": {},
+    "ssru, tied layers": {"transformer-tied-layers": [1, 1]},
+    "ssru, pre-norm": {**marian.PRE, "transformer-postprocess-emb": "dn"},
+    "attention, swish": {**marian.ATTENTION, "transformer-ffn-activation": "swish"},
+    "attention, pre-norm, untied": {**marian.ATTENTION, **marian.PRE, "tied-embeddings-all": "false"},
+}
+WEIGHTS = os.environ.get("TRANSFORMER_WEIGHTS")
+real_weights = pytest.mark.skipif(not WEIGHTS, reason="TRANSFORMER_WEIGHTS names no folder of real models")
+
+
+def made(folder, options=None, kind="npz", seed=0):
+    """A folder with a random model, its arrays, and its options."""
+    options = marian.description(ROWS, **(options or {}))
+    arrays = marian.random_arrays(options, seed)
+    folder.mkdir(exist_ok=True)
+    shutil.copy(SPM, folder / "vocab.en.spm")
+    if kind == "npz":
+        marian.write_npz(folder / "model.npz", arrays, options)
+    else:
+        marian.write_bin(folder / "model.bin", arrays, options, integers=kind == "intgemm8")
+    return folder, arrays, options
+
+
+def logits_of(run_dir):
+    translator = Translator.load(run_dir)
+    start = translator.model.config.special.bos
+    source, target = jnp.asarray([SOURCE]), jnp.asarray([[start, *TARGET]])
+    return np.asarray(apply(translator.model, translator.variables, source, target))[0]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_are_those_of_the_network_in_numpy(tmp_path, name):
+    folder, arrays, options = made(tmp_path / "model", NETWORKS[name])
+    import_model(folder, tmp_path / "run")
+    found = logits_of(tmp_path / "run")
+    expected = marian.logits(arrays, options, SOURCE, TARGET)
+    np.testing.assert_allclose(found[:, :ROWS], expected, atol=1e-4, rtol=0)
+    np.testing.assert_array_equal(found[:, ROWS:], -1e4)  # padding is never generated
+    assert np.std(expected) > 1
+
+
+def test_both_files_are_one_model(tmp_path):
+    for kind in ("npz", "bin"):
+        import_model(made(tmp_path / kind, kind=kind)[0], tmp_path / f"run-{kind}")
+    np.testing.assert_array_equal(logits_of(tmp_path / "run-npz"), logits_of(tmp_path / "run-bin"))
+
+
+def test_integers_are_divided_by_their_multiplier(tmp_path):
+    folder, arrays, options = made(tmp_path / "model", kind="intgemm8")
+    with marian_file(folder / "model.bin") as read:
+        rounded = {name: read(name) for name in arrays}
+    for name, x in arrays.items():
+        step = np.abs(x).max() / 127 if len(x) > 1 else 0
+        np.testing.assert_allclose(rounded[name], x, atol=step / 2 + 1e-7, rtol=0, err_msg=name)
+    import_model(folder, tmp_path / "run")
+    expected = marian.logits(rounded, options, SOURCE, TARGET)
+    np.testing.assert_allclose(logits_of(tmp_path / "run")[:, :ROWS], expected, atol=1e-4, rtol=0)
+
+
+def test_it_translates_with_the_search_of_its_decoder(tmp_path, capsys):
+    folder, *_ = made(tmp_path / "model")
+    options = {"models": ["model.npz"], "vocabs": ["vocab.en.spm"] * 2, "normalize": 0.5, "beam-size": 1}
+    (folder / "decoder.yml").write_text(marian.as_yaml(options | {"word-penalty": 0.2}))
+    import_command([str(folder), str(tmp_path / "run")])
+    assert "word-penalty 0.2 has no counterpart here" in capsys.readouterr().out
+    translator = Translator.load(tmp_path / "run")
+    decoding = translator.config.decoding
+    assert decoding == GreedyConfig(penalty="power", length_penalty=0.5)
+    assert len(translator.translate(["a dog runs", "", "men"])) == 3
+    (folder / "decoder.yml").write_text(marian.as_yaml(options | {"beam-size": 6}))
+    import_model(folder, tmp_path / "beam")
+    beam = BeamConfig(beam_size=6, penalty="power", length_penalty=0.5, stop="full")
+    assert Translator.load(tmp_path / "beam").config.decoding == beam
+
+
+def test_a_vocabulary_may_be_a_list_of_words(tmp_path):
+    folder, *_ = made(tmp_path / "model")
+    import_model(folder, tmp_path / "run")
+    words = Translator.load(tmp_path / "run").tokenizers[0].words
+    (folder / "vocab.en.spm").unlink()
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(SPM, folder / name)
+    numbered = "".join(f'"{word}": {index}\n' for index, word in enumerate(words) if word)
+    (folder / "vocab.yml").write_text(numbered)
+    import_model(folder, tmp_path / "listed")
+    assert Translator.load(tmp_path / "listed").tokenizers[0].words == words
+    np.testing.assert_array_equal(logits_of(tmp_path / "listed"), logits_of(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_is_exported_is_what_was_imported(tmp_path, name):
+    """Bit for bit, but for rows of embeddings that no piece has, which are left out."""
+    folder, arrays, options = made(tmp_path / "model", NETWORKS[name])
+    import_model(folder, tmp_path / "run")
+    export_command([str(tmp_path / "run"), str(tmp_path / "exported"), "--to", "marian-npz"])
+    tied = options.get("transformer-tied-layers")
+    with marian_file(tmp_path / "exported" / "model.npz") as read:
+        for array in read.names - {"special:model.yml"}:
+            original = arrays[array.replace("decoder_l2", "decoder_l1") if tied else array]
+            rows = PIECES if "Wemb" in array or array.endswith("_Wt") else None
+            columns = PIECES if array.endswith("out_b") else None
+            np.testing.assert_array_equal(read(array), original[:rows, :columns], err_msg=array)
+        assert tied or read.names - {"special:model.yml"} == arrays.keys()
+        written = read.description
+    changed = {name for name in options if written.get(name) != as_text(options[name])}
+    assert changed <= {"dim-vocabs", "transformer-tied-layers"}
+    import_model(tmp_path / "exported", tmp_path / "again")
+    expected = logits_of(tmp_path / "run")[:, :PIECES]
+    np.testing.assert_array_equal(logits_of(tmp_path / "again")[:, :PIECES], expected)
+    assert (tmp_path / "exported" / "vocab.spm").read_bytes() == SPM.read_bytes()
+
+
+def as_text(value):
+    return list(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def test_networks_that_marian_lacks_are_not_exported(tmp_path):
+    config = Config(model=TransformerConfig(vocab_size=9, num_layers=1, d_model=8, d_ff=8, num_heads=2))
+    text = ["a dog runs over the green field", "two men ride their bikes"]
+    tokenizer = train_tokenizer(text * 9, "unigram", 280)
+    model = replace(config.model, vocab_size=tokenizer.vocab_size)
+    config = replace(config, model=model)
+    variables = random_variables(Transformer(model), 0)
+    Run.create(tmp_path / "run", config, Translation(config, (tokenizer,) * 2), variables=variables)
+    with pytest.raises(UserError, match=r"--model.positions sinusoidal, no --model.zero-start, which Marian"):
+        export_marian_files(tmp_path / "run", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+    able = replace(config, model=replace(model, positions="sinusoidal-halves", zero_start=True))
+    task = Translation(able, (tokenizer,) * 2)
+    run = Run.create(tmp_path / "able", able, task, variables=variables)
+    export_marian_files(tmp_path / "able", tmp_path / "exported")
+    import_model(tmp_path / "exported", tmp_path / "again")
+    found = Translator.load(tmp_path / "again")
+    original = Translator.load(tmp_path / "able")
+    logits = []
+    for translator in (found, original):
+        start = translator.model.config.special.bos
+        target = jnp.asarray([[start, 6, 7, 6]])
+        logits.append(apply(translator.model, translator.variables, jnp.asarray([[5, 6, 2]]), target))
+    size = model.vocab_size
+    words = [index for index in range(size) if index not in model.special.never_predicted]
+    np.testing.assert_allclose(logits[0][..., words], logits[1][..., words], atol=1e-5)
+    assert run.config.model.special.eos == found.model.config.special.eos
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"type": "s2s"}, "type is s2s"),
+        ({"transformer-decoder-autoreg": "average-attention"}, "average-attention"),
+        ({"dec-cell": "gru"}, "rnn with dec-cell gru"),
+        ({"transformer-postprocess": "dhn"}, "'dhn'"),
+        ({"transformer-ffn-activation": "gelu"}, "gelu"),
+        ({"transformer-no-projection": "true"}, "transformer-no-projection"),
+        ({"enc-depth": 1000}, "enc-depth is 1000"),
+        ({"dim-emb": "[3]"}, "dim-emb is a list"),
+        ({"dim-vocabs": ["x"]}, "not that of a network"),
+        ({"dim-vocabs": [7, 7]}, "words, and the model 7"),
+        ({"transformer-dim-ffn": 99999999999}, "--model.d-ff"),
+        ({"transformer-tied-layers": [1]}, "1 numbers for 2 layers"),
+        ({"transformer-tied-layers": [1, 7]}, "no array decoder_l7"),
+        ({"transformer-dim-ffn": 24}, "by its model.yml it should be"),
+    ],
+)
+def test_other_networks_are_refused(tmp_path, options, message):
+    folder, arrays, original = made(tmp_path / "model")
+    marian.write_npz(folder / "model.npz", arrays, original | options)
+    with pytest.raises(UserError, match=message):
+        import_model(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_yaml_is_only_scalars_and_lists():
+    text = "a: yes\nb: [1, 2]\n'c: d': \"\"\nlist:\n  - x\n"
+    assert parse_yaml(text) == {"a": "yes", "b": ["1", "2"], "c: d": "", "list": ["x"]}
+    for bad in ("- a", "a: {b: c}", "a: [[1]]", "a: &x 1\nb: *x", "a: [", "[" * 100_000, "? [a]\n: b"):
+        with pytest.raises(ValueError, match="."):
+            parse_yaml(bad)
+    assert parse_yaml("a: !!python/object/apply:os.system ['false']") == {"a": ["false"]}  # no more than text
+
+
+def test_pickles_and_archives_that_grow_are_refused(tmp_path):
+    folder, arrays, options = made(tmp_path / "model")
+    text = np.frombuffer(marian.as_yaml(options).encode(), np.int8)
+    with_object = {**arrays, "Wemb": np.array([object()]), "special:model.yml": text}
+    np.savez(folder / "model.npz", **with_object)
+    with pytest.raises(UserError, match="Wemb is of type object"):
+        import_model(folder, tmp_path / "run")
+    np.savez_compressed(folder / "model.npz", **arrays, **{"special:model.yml": text})
+    with pytest.raises(UserError, match="is compressed"):
+        import_model(folder, tmp_path / "run")
+    np.savez(folder / "model.npz", **arrays)
+    with pytest.raises(UserError, match="it has no special:model"):
+        import_model(folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["npz", "intgemm8"])
+def test_damaged_files_are_refused_or_read(tmp_path, kind):
+    """Truncations, and bytes that are other ones: one sentence, or a model."""
+    folder, *_ = made(tmp_path / "model", kind=kind)
+    path = next(folder.glob("model.*"))
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    messages = []
+    for trial in range(150):
+        damaged = bytearray(content)
+        if trial % 3 == 0:
+            damaged = damaged[: rng.integers(len(content))]
+        else:  # headers are at both ends
+            start = int(rng.integers(2000 if trial % 3 == 1 else len(content)))
+            damaged[start : start + 8] = rng.integers(0, 256, 8, np.uint8).tobytes()
+        path.write_bytes(damaged)
+        try:
+            with marian_file(path) as read:
+                for name in read.names - {"special:model.yml"}:
+                    read(name)
+        except UserError as error:
+            messages.append(str(error))
+    assert len(messages) > 50
+    assert not any("\n" in message for message in messages)
+
+
+def test_sizes_are_compared_with_the_file_before_memory_is_taken(tmp_path):
+    folder, *_ = made(tmp_path / "model", kind="bin")
+    path = folder / "model.bin"
+    content = path.read_bytes()
+    for offset, value in ((8, 2**60), (16, 2**60), (32, 2**60), (40, 2**60)):
+        path.write_bytes(content[:offset] + struct.pack("<Q", value) + content[offset + 8 :])
+        with pytest.raises(UserError, match="is no Marian model, or is damaged"):
+            import_model(folder, tmp_path / "run")
+
+
+def test_several_models_and_missing_vocabularies_are_named(tmp_path):
+    folder, *_ = made(tmp_path / "model")
+    shutil.copy(folder / "model.npz", folder / "model2.npz")
+    with pytest.raises(UserError, match=r"several models: model.npz, model2.npz"):
+        import_model(folder, tmp_path / "run")
+    (folder / "model2.npz").unlink()
+    (folder / "vocab.en.spm").unlink()
+    with pytest.raises(UserError, match="needs one vocab.spm"):
+        import_model(folder, tmp_path / "run")
+    (folder / "vocab.en.spm").write_bytes(b"no model")
+    with pytest.raises(UserError, match="is not a SentencePiece model"):
+        import_model(folder, tmp_path / "run")
