@@ -134,7 +134,7 @@ class Export:
     checkpoint: str = "best"
     """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
     to: Literal["huggingface", "marian-npz"] = "huggingface"
-    """Format. huggingface: a Marian model of transformers; marian-npz: Marian's own model.npz."""
+    """Format. huggingface: that of transformers; marian-npz: Marian's own model.npz."""
 
 
 def import_command(command_line: list[str]) -> None:
