@@ -87,7 +87,7 @@ class TextSteering:
             spelled = word
         else:
             spelled = tokenizer.spelled(word) or SPACE
-            spelled = spelled if spelled.startswith(SPACE) else SPACE + spelled
+            spelled = SPACE + spelled if head and not spelled.startswith(SPACE) else spelled
         if len(spelled) > LETTERS:
             continues = False
         elif spelled == word:

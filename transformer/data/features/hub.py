@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from transformer.config import SpecialIds
+from transformer.data.features.codes import codes
+from transformer.data.features.marks import MARKS, PART, Plain
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import to_utf8
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
 from transformer.runtime.files import Json
 
-_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
-"""Such as eng_Latn or en_XX."""
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class HubTokenizer(Tokenizer):
@@ -66,7 +67,8 @@ class HubTokenizer(Tokenizer):
         return [[*self.start, *encoding.ids] for encoding in encodings]
 
     def knows(self, text: str) -> bool:
-        return self.special.unk not in self._tokenizer.encode(text, add_special_tokens=False).ids
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return self.special.unk not in encoding.ids and not any(map(_BYTE.fullmatch, encoding.tokens))
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         if strength:
@@ -82,24 +84,42 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         spelled = [index for index in self._checked(ids) if index not in self._silent]
         text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
-        return text.strip(" ")
+        return text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        checked = self._checked(ids)
-        return [self._special.get(i) or self._tokenizer.id_to_token(i) or f"<{i}>" for i in checked]
+        return [self._special.get(i) or self._shown(i) for i in self._checked(ids)]
+
+    def _shown(self, index: int) -> str:
+        piece = self._tokenizer.id_to_token(index)
+        return f"<{index}>" if piece is None else self._marks.shown([piece])
+
+    @functools.cached_property
+    def by_piece(self) -> dict[str, int]:
+        ids: dict[str, int] = {}
+        for index in range(self.vocab_size):
+            piece = self._tokenizer.id_to_token(index)
+            if piece is not None and index not in self._silent:
+                ids.setdefault(self._marks.spelled([piece]), index)
+        return {piece: index for piece, index in ids.items() if PART not in piece}
 
     def stored_pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as the tokenizer.json has them."""
         return [self._tokenizer.id_to_token(index) or "" for index in ids]
 
     def spelled(self, text: str) -> str | None:
-        return "".join(self._tokenizer.encode(text, add_special_tokens=False).tokens)
+        return self._marks.spelled(self._tokenizer.encode(text, add_special_tokens=False).tokens)
+
+    @functools.cached_property
+    def _marks(self) -> Plain:
+        decoder = self._tokenizer.decoder
+        state = decoder.__getstate__().decode() if decoder else ""
+        return next((kind() for name, kind in MARKS.items() if f'"{name}"' in state), Plain())
 
     @property
     def codes(self) -> dict[str, int]:
-        """The id of each special piece that is named like a language."""
+        """The id of the code of each language, such as eng_Latn; of __en__ it is en."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return {token.content: index for index, token in added.items() if _CODE.fullmatch(token.content)}
+        return codes({token.content: index for index, token in added.items()})
 
     @classmethod
     def id_in(cls, model: str, piece: str) -> int | None:
@@ -108,10 +128,14 @@ class HubTokenizer(Tokenizer):
         return index
 
 
+@functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
     tokenizers = library("tokenizers")
     try:
-        return tokenizers.Tokenizer.from_str(model)
+        tokenizer = tokenizers.Tokenizer.from_str(model)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
     except BaseException as error:  # the library panics on some content, which is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

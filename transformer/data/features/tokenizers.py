@@ -8,6 +8,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.characters import KINDS
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.marian import MarianTokenizer
+from transformer.data.features.pieces import PiecesTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.features.vocabulary import train_sentencepiece
 from transformer.data.features.words import read_vocabulary
@@ -15,8 +16,8 @@ from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import LARGEST_FILE, parse_object, read_bytes
 
-IMPORTED: dict[str, type[MarianTokenizer] | type[HubTokenizer]] = {
-    kind.kind: kind for kind in (MarianTokenizer, HubTokenizer)
+IMPORTED: dict[str, type[PiecesTokenizer] | type[HubTokenizer]] = {
+    kind.kind: kind for kind in (PiecesTokenizer, MarianTokenizer, HubTokenizer)
 }
 """The tokenizers of imported models, by what a saved one is called."""
 _STANDARD_IDS = SpecialIds()
