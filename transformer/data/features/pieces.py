@@ -1,5 +1,5 @@
-"""Tokenizers in which SentencePiece segments text, and a separate list has the ids: Marian, M2M-100; and NLLB,
-mBART-50, T5 and Pegasus if they have no tokenizer.json."""
+"""Tokenizers in which SentencePiece segments text, and a separate list has the ids: Marian,
+M2M-100, and those of other families that have no tokenizer.json."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""One tokenizer.json for source and target, as most families have it."""
+"""One vocabulary for source and target, as most families have it."""
 
 import json
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer.config import Config, TransformerConfig
 from transformer.data.features.hub import HubTokenizer
+from transformer.data.features.pieces import PiecesTokenizer
 from transformer.interop.architectures.architecture import (
     Architecture,
     Languages,
@@ -14,32 +15,26 @@ from transformer.interop.architectures.architecture import (
     VocabularyFiles,
 )
 from transformer.interop.reading import TOKENIZER, tokenizer_options
+from transformer.interop.vocabularies.files import PIECES, read_pieces
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import Json, read_text
+from transformer.runtime.files import Json
 
-PIECES = "tokenizer.json"
 SIDES = ("source", "target")
+UNKNOWN = ("<unk>", "[UNK]")
+"""Names of the unknown word, of which the first that exists counts."""
 
 
 class HubVocabulary:
     """As `Vocabulary`."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / PIECES
-        try:
-            self._pieces = read_text(path)
-        except FileNotFoundError:
-            raise UserError(
-                f"{path}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
-                "transformers, and save it with save_pretrained: that writes one"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
-        named = tokenizer_options(folder).get("unk_token", "<unk>")
+        self._pieces = read_pieces(folder)
+        named = tokenizer_options(folder).get("unk_token")
         piece = named.get("content") if isinstance(named, dict) else named
-        unk = HubTokenizer.id_in(self._pieces, str(piece))
+        unknown = (str(piece),) if piece else UNKNOWN
+        unk = next((index for name in unknown if (index := self._pieces.id_of(name)) is not None), None)
         if unk is None:
-            raise UserError(f"{path} has no {piece}")
+            raise UserError(f"the vocabulary of {folder} has no {unknown[0]}")
         self.unk = unk
 
     def tokenizers(
@@ -59,8 +54,8 @@ class HubVocabulary:
         source, target = (_code(plain, *pair) for pair in zip(languages, SIDES, strict=True))
         return self._tokenizer(model, [source]), self._tokenizer(model, [target])
 
-    def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer:
-        return HubTokenizer(self._pieces, model.vocab_size, model.special, start)
+    def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer | PiecesTokenizer:
+        return self._pieces.tokenizer(model.vocab_size, model.special, start)
 
     @staticmethod
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
@@ -96,9 +91,10 @@ def _json(content: Any) -> bytes:
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _code(tokenizer: HubTokenizer, language: str | None, side: str) -> int:
+def _code(tokenizer: HubTokenizer | PiecesTokenizer, language: str | None, side: str) -> int:
     """The id of a language's code."""
     codes = tokenizer.codes
+    language = language and language.strip("_")
     if language is None:
         some = ", ".join(list(codes)[:5])
         raise UserError(

@@ -1,0 +1,270 @@
+"""Reads the pieces of a pretrained model: tokenizer.json, or the files that are older than that.
+
+SentencePiece models are read by SentencePiece itself, which segmented the text that the model was trained on.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import sentencepiece
+
+from transformer.config import SpecialIds
+from transformer.data.features.codes import CODE
+from transformer.data.features.hub import HubTokenizer
+from transformer.data.features.pieces import PiecesTokenizer
+from transformer.interop.reading import CONFIG, TOKENIZER, read_json, tokenizer_options
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import library
+from transformer.runtime.files import Json, parse_object, read_bytes, read_text
+
+PIECES = "tokenizer.json"
+SPECIAL = "special_tokens_map.json"
+VOCABULARY = "vocab.json"
+MERGES = "merges.txt"
+WORDS = "vocab.txt"
+MODELS = ("spiece.model", "sentencepiece.bpe.model", "source.spm")
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+M2M_100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he "
+    "hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl "
+    "no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi "
+    "yo zh zu"
+)
+SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+LANGUAGES = {"m2m100": M2M_100.split(), "wmt21": ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]}
+"""Languages of M2M-100 and of the model for WMT 2021, in the order of their codes."""
+
+
+class Pieces(Protocol):
+    """What tokenizers are made of."""
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece, or None."""
+        ...
+
+    def tokenizer(
+        self, size: int, special: SpecialIds, start: Sequence[int] = ()
+    ) -> HubTokenizer | PiecesTokenizer:
+        """The tokenizer of a side.
+
+        Args:
+          size: rows of the model's embedding, of which the last may have no piece.
+          special: the ids that are not text.
+          start: ids that begin every text.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class HubPieces:
+    """The content of a tokenizer.json."""
+
+    content: str
+
+    def id_of(self, piece: str) -> int | None:
+        return HubTokenizer.id_in(self.content, piece)
+
+    def tokenizer(self, size: int, special: SpecialIds, start: Sequence[int] = ()) -> HubTokenizer:
+        return HubTokenizer(self.content, size, special, start)
+
+
+@dataclass(frozen=True)
+class ListedPieces:
+    """A SentencePiece model, and the pieces in the order of their ids."""
+
+    model: bytes
+    words: Sequence[str | None]
+    apart: Sequence[str]
+    """Pieces beside those of text."""
+
+    def id_of(self, piece: str) -> int | None:
+        return self.words.index(piece) if piece in self.words else None
+
+    def tokenizer(self, size: int, special: SpecialIds, start: Sequence[int] = ()) -> PiecesTokenizer:
+        if len(self.words) > size:
+            raise UserError(f"its vocabulary has the id {len(self.words) - 1}, and the model has {size} rows")
+        words = [*self.words, *[None] * (size - len(self.words))]
+        return PiecesTokenizer(self.model, words, special, start, self.apart)
+
+
+def read_pieces(folder: Path) -> Pieces:
+    """The pieces of a folder.
+
+    Args:
+      folder: with config.json, and tokenizer.json; or a SentencePiece model (spiece.model or
+        sentencepiece.bpe.model), with vocab.json for M2M-100; or vocab.json and merges.txt (BART); or
+        vocab.txt (BERT).
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    if (folder / PIECES).exists():
+        return HubPieces(_hub(folder))
+    model_type = str(read_json(folder / CONFIG).get("model_type"))
+    models = [folder / name for name in MODELS if (folder / name).exists()]
+    if models and model_type in LAYOUTS:
+        return _pieces(folder, models[0], model_type)
+    name, made = FILES.get(model_type, ("", None))
+    if made and (folder / name).exists():
+        return HubPieces(_made(folder / name, made))
+    raise UserError(
+        f"{folder / PIECES}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
+        "transformers, and save it with save_pretrained: that writes one"
+    )
+
+
+# tokenizer.json
+
+
+def _hub(folder: Path) -> str:
+    path = folder / PIECES
+    try:
+        content = read_text(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    cleans = tokenizer_options(folder).get("clean_up_tokenization_spaces") is True
+    return _cleaning(content) if cleans else content
+
+
+def _cleaning(content: str) -> str:
+    """With a decoder that takes out the spaces before signs and clitics, as `transformers` does if a folder
+    asks for it; not after BPE."""
+    tokenizer = parse_object(content)
+    if "merges" in tokenizer["model"]:
+        return content
+    before = [tokenizer["decoder"]] if tokenizer["decoder"] else []
+    replaced = [
+        {"type": "Replace", "pattern": {"String": spaced}, "content": spaced.strip(" ")} for spaced in SPACED
+    ]
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [*before, {"type": "Fuse"}, *replaced]}
+    return json.dumps(tokenizer, ensure_ascii=False)
+
+
+def _made(path: Path, made: Callable[[Path, Json], str]) -> str:
+    """The tokenizer.json that a file and those beside it describe."""
+    folder = path.parent
+    try:
+        return made(folder, tokenizer_options(folder))
+    except UserError:
+        raise
+    except Exception as error:  # the library raises no others
+        raise UserError(f"{path} and what belongs to it cannot be read: {error}") from error
+
+
+# SentencePiece models
+
+
+def _pieces(folder: Path, path: Path, model_type: str) -> ListedPieces:
+    model = read_bytes(path)
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise UserError(f"{path} is not a SentencePiece model") from error
+    pieces = [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
+    words = LAYOUTS[model_type](folder, pieces)
+    return ListedPieces(model, words, [word for word in words if word is not None and word not in pieces[3:]])
+
+
+def _t5(folder: Path, pieces: list[str]) -> list[str | None]:
+    """The pieces, then the sentinels, of which <extra_id_0> is the last."""
+    sentinels = tokenizer_options(folder).get("extra_ids", 100)
+    return [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(sentinels)))]
+
+
+def _pegasus(folder: Path, pieces: list[str]) -> list[str | None]:
+    """Two pieces, two masks and 101 that stand for nothing, then the other pieces."""
+    offset = tokenizer_options(folder).get("offset", 103)
+    unused = [f"<unk_{number}>" for number in range(2, offset)]
+    return [*pieces[:2], "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
+
+
+def _fairseq(folder: Path, pieces: list[str]) -> list[str | None]:
+    """mBART-50 and NLLB: the ids of pieces plus one, codes, mask."""
+    codes = [word for word in _named(folder) if CODE.fullmatch(word)]
+    if not codes:
+        raise UserError(
+            f"{folder}: neither {SPECIAL} nor {TOKENIZER} lists the codes of its languages as "
+            "additional_special_tokens"
+        )
+    return [*FAIRSEQ, *pieces[3:], *codes, "<mask>"]
+
+
+def _m2m_100(folder: Path, pieces: list[str]) -> list[str | None]:
+    """vocab.json, then the codes; or the layout of NLLB."""
+    path = folder / VOCABULARY
+    if not path.exists():
+        return _fairseq(folder, pieces)
+    ids = read_json(path)
+    words: list[str | None] = [None] * len(ids)
+    for word, index in ids.items():
+        if type(index) is not int or not 0 <= index < len(ids) or words[index] is not None:
+            raise UserError(f"{path}: the id of {word!r} is {index!r}, not one below {len(ids)} of its own")
+        words[index] = word
+    kind = tokenizer_options(folder).get("language_codes", "m2m100")
+    if kind not in LANGUAGES:
+        raise UserError(f"{folder / TOKENIZER}: language_codes is {kind!r}; known are {', '.join(LANGUAGES)}")
+    return [*words, *(f"__{language}__" for language in LANGUAGES[kind])]
+
+
+def _named(folder: Path) -> list[str]:
+    """The additional special tokens of a folder."""
+    path = folder / SPECIAL
+    described = tokenizer_options(folder) | (read_json(path) if path.exists() else {})
+    listed = described.get("additional_special_tokens") or described.get("extra_special_tokens") or []
+    return [str(word["content"] if isinstance(word, dict) else word) for word in listed]
+
+
+LAYOUTS: dict[str, Callable[[Path, list[str]], list[str | None]]] = {
+    "m2m_100": _m2m_100,
+    "mbart": _fairseq,
+    "t5": _t5,
+    "pegasus": _pegasus,
+}
+"""The pieces in the order of the ids, by model_type."""
+
+# Other files
+
+
+def _byte_level(folder: Path, options: Json) -> str:
+    """vocab.json and merges.txt: byte-level BPE, as in BART."""
+    tokenizers = library("tokenizers")
+    lines = read_text(folder / MERGES).splitlines()
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    bpe = library("tokenizers.models").BPE(vocab=read_json(folder / VOCABULARY), merges=merges)
+    tokenizer = tokenizers.Tokenizer(bpe)
+    spaced = options.get("add_prefix_space") is True
+    tokenizer.pre_tokenizer = library("tokenizers.pre_tokenizers").ByteLevel(add_prefix_space=spaced)
+    tokenizer.decoder = library("tokenizers.decoders").ByteLevel()
+    tokenizer.add_special_tokens([*FAIRSEQ, tokenizers.AddedToken("<mask>", lstrip=True, special=True)])
+    return str(tokenizer.to_str())
+
+
+def _word_pieces(folder: Path, options: Json) -> str:
+    """vocab.txt: WordPiece, as in BERT."""
+    tokenizers = library("tokenizers")
+    words = read_text(folder / WORDS).split("\n")
+    words = words[:-1] if not words[-1] else words
+    vocabulary = {word: index for index, word in enumerate(words)}
+    model = library("tokenizers.models").WordPiece(vocab=vocabulary, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = library("tokenizers.normalizers").BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+        strip_accents=options.get("strip_accents"),
+        lowercase=options.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = library("tokenizers.pre_tokenizers").BertPreTokenizer()
+    tokenizer.decoder = library("tokenizers.decoders").WordPiece(prefix="##")
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return str(tokenizer.to_str())
+
+
+FILES: dict[str, tuple[str, Callable[[Path, Json], str]]] = {
+    "bart": (VOCABULARY, _byte_level),
+    "bert": (WORDS, _word_pieces),
+}
+"""The file of a vocabulary and what makes a tokenizer.json of it, by model_type."""
