@@ -208,6 +208,20 @@ def test_what_steers_a_search_comes_after_the_code(tmp_path):
     assert "hund" in best.text
 
 
+def test_words_of_bytes_steer_a_search(tmp_path):
+    """The pieces of BART's vocabulary have a space of their own, and none at the beginning of a text."""
+    import_model(DATA / "bart", tmp_path / "run")
+    translator = Translator.load(tmp_path / "run")
+    options = {"beam_size": 4, "rows": 8, "buckets": (32,)}
+    for prefix in ("ein hund", "ein hu", "hu", "grü"):
+        ((best, *_),) = translator.search(["a dog"], prefixes=[prefix], **options)
+        assert best.text.startswith(prefix)
+    ((best, *_),) = translator.search(["a dog"], terms=[["hund"]], **options)
+    assert "hund" in best.text
+    task = translator.task
+    assert {task.spell(phrase) for phrase in task.phrases("hund")} == {"hund", " hund"}
+
+
 def test_a_part_may_not_be_outside_of_the_folder(tmp_path):
     folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
     (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")

@@ -145,7 +145,9 @@ class TextSteering:
         whole = one_line(text).strip()
         if not has_text(whole):
             raise UserError("a term is empty: leave it out")
-        ids = self._known("term", text, self._ids(whole))
+        spelled = self.tokenizer.spelled(whole)
+        within = whole if spelled is None or spelled.startswith(SPACE) else f" {whole}"
+        ids = self._known("term", text, self._ids(within))
         if len(ids) > LONGEST:
             raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
@@ -175,6 +177,8 @@ class TextSteering:
             ids = tuple(self._ids(one_line(text)))
             return [] if self.special.unk in ids else [ids]
         divisions = segmentations(spelled, self.tokenizer.by_piece)
+        if not spelled.startswith(SPACE):  # as at the beginning; within a text a space is before it
+            divisions += segmentations(SPACE + spelled, self.tokenizer.by_piece)
         if not text.strip()[0].isalnum():  # a sign stands without a space too
             divisions += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
         return divisions
