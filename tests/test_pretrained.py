@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from benchmarks.speed import importing
 from transformer.cli.models import import_command
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.pretrained import export_model, import_model
@@ -95,8 +96,9 @@ def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
         for name in ("config.json", "generation_config.json")
     )
     changed = {name for name, value in described[1].items() if described[0].get(name) != value}
+    more = {"normalize_before", "normalize_embedding", "tokenizer_class"}  # for CTranslate2
     left_out = {"encoder_layerdrop", "decoder_layerdrop"}  # layers that training skips
-    assert changed <= {"tie_word_embeddings", "max_position_embeddings"} | left_out
+    assert changed <= {"tie_word_embeddings", "max_position_embeddings"} | more | left_out
     assert generation[1]["max_length"] == 20
     same = ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id", "pad_token_id", "bad_words_ids")
     assert [generation[0].get(name) for name in same] == [generation[1].get(name) for name in same]
@@ -127,6 +129,26 @@ def test_parts_of_a_large_model_are_read_by_their_index(tmp_path):
     import_model(DATA / "t5", tmp_path / "whole")
     variables = [Translator.load(tmp_path / name).variables for name in ("parts", "whole")]
     jax.tree.map(np.testing.assert_array_equal, *variables)
+
+
+def test_tensors_of_16_bits_become_float32(tmp_path):
+    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+    arrays = load_file(folder / "model.safetensors")
+    for dtype in jnp.bfloat16, jnp.float16:
+        save_file({name: x.astype(dtype) for name, x in arrays.items()}, folder / "model.safetensors")
+        run = import_model(folder, tmp_path / dtype.__name__)
+        table = run.variables("last")["params"]["source_embedding"]["table"]
+        np.testing.assert_array_equal(table, arrays[SHARED].astype(dtype).astype(np.float32))
+
+
+@pytest.mark.slow
+def test_one_tensor_at_a_time_is_in_memory(tmp_path, capsys):
+    """JAX and the largest tensor, of 0.12 GB, several times; not a model of 1.4 GB."""
+    sizes = "--layers 12 --d-model 1024 --d-ff 4096 --vocabulary 30000 --part 0.5"
+    importing.main([str(tmp_path / "model"), *sizes.split()])
+    said = capsys.readouterr().out
+    assert float(re.search(r"([\d.]+) GB in parts", said)[1]) > 1.3
+    assert float(re.search(r"([\d.]+) GB of memory", said)[1]) < 1
 
 
 def edit(path, **changes):

@@ -151,6 +151,20 @@ def stored_names(architecture: Architecture, model: TransformerConfig) -> set[st
     return names
 
 
+def stored_shapes(
+    architecture: Architecture, config: Json, model: TransformerConfig
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of the stored parameters by their names.
+
+    Args:
+      architecture: the family.
+      config: the content of config.json.
+      model: what `described_model` made of it.
+    """
+    tensors = ((architecture.tensor(path, config, model), x) for path, x in _declared(model).items())
+    return {tensor.names[0]: _stored_shape(parameter, tensor) for tensor, parameter in tensors}
+
+
 def _declared(model: TransformerConfig) -> Declarations:
     ids = jax.ShapeDtypeStruct((1, 2), "int32")
     return declarations(Transformer(model), (ids, ids))

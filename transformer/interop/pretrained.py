@@ -63,9 +63,8 @@ def import_model(
 
     Args:
       folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Marian
-      has
-        vocab.json, source.spm and target.spm instead of the last one (and target_vocab.json, if vocabularies
-        are separate).
+        has vocab.json, source.spm and target.spm instead of the last one (and target_vocab.json, if
+        vocabularies are separate).
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes.
       target_language: the code of the target.

@@ -133,7 +133,7 @@ def _opened(path: Path) -> Iterator[Any]:
         )
         raise UserError(f"{path}: no such file{reason if pickled else '; the folder of a model has one'}")
     try:
-        with open_regular(path), safe_open(path, framework="flax") as file:
+        with open_regular(path), safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

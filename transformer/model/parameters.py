@@ -1,8 +1,8 @@
 """Parameters, each declared with the names of its axes.
 
 A declaration stands beside the parameter that it describes. Sharding (`transformer.model.sharding`), int8
-weights (`transformer.model.int8`) and imports (`transformer.interop.conversion`) read it. `init` and `apply` work
-with plain arrays.
+weights (`transformer.model.int8`) and imports (`transformer.interop.conversion`) read it. `init` and `apply`
+work with plain arrays.
 """
 
 from collections.abc import Callable, Mapping

@@ -109,6 +109,8 @@ def described_bart(model: TransformerConfig, **more: Any) -> Json:
         "scale_embedding": model.scale_embedding,
         "max_position_embeddings": model.longest or LONGEST,
         "tie_word_embeddings": True,
+        "normalize_before": model.norm == "pre",  # which only CTranslate2's converter reads
+        "normalize_embedding": model.embedding_norm,
         **more,
     }
 
@@ -159,6 +161,7 @@ MBART = replace(
     model_type="mbart",
     model_class="MBartForConditionalGeneration",
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
+    describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
     start=lambda config: (),
     has_codes=True,
 )

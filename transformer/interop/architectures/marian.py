@@ -39,8 +39,6 @@ def _describe(model: TransformerConfig) -> Json:
         model,
         share_encoder_decoder_embeddings=model.share_embeddings == "all",
         static_position_embeddings=True,
-        normalize_before=False,
-        normalize_embedding=False,
     )
 
 

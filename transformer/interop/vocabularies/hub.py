@@ -65,24 +65,26 @@ class HubVocabulary:
             return None
         special = config.model.special
         same = range(config.model.vocab_size)
-        unk, pad, eos = source.stored_pieces([special.unk, special.pad, special.eos])
-        about = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "unk_token": unk,
-            "pad_token": pad,
-            "eos_token": eos,
-        }
         ids = {
             "pad_token_id": special.pad,
             "decoder_start_token_id": special.bos,
             "eos_token_id": special.eos,
         }
-        first = {"forced_bos_token_id": target.start[0]} if target.start else {}
-        begins = {"bos_token_id": target.start[0]} if target.start and source.start == target.start else {}
+        names = ("unk_token", "pad_token", "eos_token", "bos_token")
+        begins = source.start[:1] if source.start == target.start else ()
+        indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
+        about = dict(zip(names, source.stored_pieces(indices), strict=True))
         return VocabularyFiles(
-            files={PIECES: source.model.encode(), TOKENIZER: _json(about)},
-            described={"vocab_size": config.model.vocab_size, **ids, **begins},
-            generation=ids | first,
+            files={
+                PIECES: source.model.encode(),
+                TOKENIZER: _json({"tokenizer_class": "PreTrainedTokenizerFast", **about}),
+            },
+            described={
+                "vocab_size": config.model.vocab_size,
+                **ids,
+                **({"bos_token_id": begins[0]} if begins else {}),
+            },
+            generation=ids | ({"forced_bos_token_id": target.start[0]} if target.start else {}),
             rows=(same, same),
         )
 
