@@ -43,6 +43,9 @@ class DecodingConfig:
     """Ids of tokens that never occur."""
     suppress_first: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that do not begin an output."""
+    shortlist: bool = False
+    """Choose only among the translations of the source's tokens, by the lexical shortlist of the run, as
+    Marian does: several times less work for a large vocabulary. Scores are relative to these tokens."""
     noise: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
     those of a beam search, which ranks them under the noise. 0: none."""

@@ -7,6 +7,7 @@ import sentencepiece
 
 from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
+from transformer.data.features.shortlist import Shortlist
 from transformer.interop.marian_items import Yaml, marian_file, parse_yaml
 from transformer.interop.marian_native import described_network, network_params, vocabulary_sizes
 from transformer.interop.reading import CONFIG
@@ -71,7 +72,8 @@ def import_marian_files(folder: Path | str, run_dir: Path | str) -> Run:
         params = network_params(model, described, file)
     data = DataConfig(dataset="imported", joint_vocabulary=model.shares_inputs)
     config = Config(model=model, data=data, decoding=_search(options))
-    return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+    task = Translation(config, tokenizers, _shortlist(folder, model.output_size))
+    return Run.create(run_dir, config, task, variables={"params": params})
 
 
 def ignored_marian_options(folder: Path | str) -> list[str]:
@@ -82,6 +84,12 @@ def ignored_marian_options(folder: Path | str) -> list[str]:
         for name in _IGNORED
         if options.get(name, "0") not in _NO_EFFECT
     ]
+
+
+def _shortlist(folder: Path, vocab_size: int) -> Shortlist | None:
+    """The lexical shortlist, if the folder has one."""
+    files = list(folder.glob("lex*.bin"))
+    return Shortlist.read(files[0], vocab_size) if len(files) == 1 else None
 
 
 def _models(folder: Path) -> list[Path]:

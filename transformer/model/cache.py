@@ -256,5 +256,26 @@ class EnsembleCache(ByRows):
         return EnsembleCache(tuple(cache.put_rows(rows, other) for cache, other in pairs))
 
 
-AnyCache = Cache | EnsembleCache
+@struct.dataclass
+class ShortlistCache(ByRows):
+    """The cache of a model, with what belongs to the candidates of each row."""
+
+    cache: Cache
+    ids: Int[Array, "b k"]
+    table: Float[Array, "b m k"]
+    """Rows of the output matrix, transposed."""
+    bias: Float[Array, "b k"]
+    """-inf where there is no candidate."""
+
+    def select(self, parents: Int[Array, "b n"]) -> "ShortlistCache":
+        """As `Cache.select`."""
+        return replace(self, cache=self.cache.select(parents))
+
+    def put_rows(self, rows: Int[Array, " r"], new: "ShortlistCache") -> "ShortlistCache":
+        """As `Cache.put_rows`."""
+        arrays = (self.ids, self.table, self.bias), (new.ids, new.table, new.bias)
+        return ShortlistCache(self.cache.put_rows(rows, new.cache), *put_rows(arrays[0], rows, arrays[1]))
+
+
+AnyCache = Cache | EnsembleCache | ShortlistCache
 """What a search sees."""

@@ -134,7 +134,7 @@ class EncoderDecoder(Module):
 
     def output(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t v"]:
         """Logits, in float32."""
-        product = logits(self._scaled(hidden), self.unembedding())
+        product = logits(self.scaled(hidden), self.unembedding())
         return product + self.output_bias if self.config.output_bias else product
 
     def output_factors(
@@ -144,13 +144,14 @@ class EncoderDecoder(Module):
         of the matrix, where every state is 1."""
         table = self.unembedding()
         assert not isinstance(table, QuantizedMatrix), "quantised matrices are not trained"
-        hidden = self._scaled(hidden)
+        hidden = self.scaled(hidden)
         if not self.config.output_bias:
             return hidden, table
         ones = jnp.ones((*hidden.shape[:2], 1), hidden.dtype)
         return jnp.concatenate([hidden, ones], -1), jnp.concatenate([table, self.output_bias[:, None]], -1)
 
-    def _scaled(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
+    def scaled(self, hidden: Float[Array, "b t m"]) -> Float[Array, "b t m"]:
+        """The factor of the pre-softmax matrix."""
         return hidden * self.config.d_model**-0.5 if self.config.scale_output else hidden
 
     def unembedding(self) -> Float[Array, "v m"] | QuantizedMatrix:

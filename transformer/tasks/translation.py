@@ -13,8 +13,10 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features import shortlist
+from transformer.data.features.shortlist import Shortlist
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
@@ -62,6 +64,7 @@ class Translation(TextTask, Lines):
     Args:
       config: of the run.
       tokenizers: of source and target, the same object if the vocabulary is joint.
+      shortlist: which target tokens a source may need. None: this is not known.
     """
 
     criterion = BLEU
@@ -69,8 +72,9 @@ class Translation(TextTask, Lines):
     writer = "transformer.cli.translations"
     inputs = ("source",)
 
-    def __init__(self, config: Config, tokenizers: Tokenizers) -> None:
+    def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:
         super().__init__(config)
+        self.shortlist = shortlist
         self.tokenizers, self.special, self.data = tokenizers, config.model.special, text_data(config)
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
 
@@ -101,13 +105,17 @@ class Translation(TextTask, Lines):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Translation":
-        """With the tokenizers of a run directory: source.model, and target.model if that is another."""
+        """With the tokenizers of a run directory: source.model, and target.model if that is another; and with
+        its shortlist.bin, if it has one."""
         model = config.model
         source = _stored(folder / "source.model", config, model.vocab_size)
         separate = source.one_language or not text_data(config).joint_vocabulary
+        target = source
         if separate or os.path.lexists(folder / "target.model"):
-            return cls(config, (source, _stored(folder / "target.model", config, model.output_size)))
-        return cls(config, (source, source))
+            target = _stored(folder / "target.model", config, model.output_size)
+        has_shortlist = os.path.lexists(folder / shortlist.FILE)
+        table = Shortlist.read(folder / shortlist.FILE, model.output_size) if has_shortlist else None
+        return cls(config, (source, target), table)
 
     @classmethod
     def without_corpus(cls, config: Config) -> "Translation":
@@ -144,7 +152,9 @@ class Translation(TextTask, Lines):
         return bleu_tokenizer(self.data.languages[1], references)
 
     def save(self, folder: Path) -> None:
-        """Writes the tokenizers."""
+        """Writes the tokenizers, and the shortlist if there is one."""
+        if self.shortlist:
+            self.shortlist.write(folder / shortlist.FILE)
         source, target = self.tokenizers
         source.save(folder / "source.model")
         if target is not source:
@@ -209,6 +219,13 @@ class Translation(TextTask, Lines):
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [record[0] for record in records]
         return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Raises UserError if a shortlist is asked for, and there is none."""
+        if settings.shortlist and self.shortlist is None:
+            raise UserError(
+                "--decoding.shortlist: this run has no lexical shortlist; make one with transformer shortlist"
+            )
 
     def steering(self, records: Sequence[Pair | TranslationRequest], lines: Sequence[int]) -> list[Steering]:
         """Prefixes and terms."""

@@ -28,6 +28,7 @@ from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
 from transformer.decoding.service import SearchService
+from transformer.decoding.shortlist import shortlisted
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import in_int8
 from transformer.model.parameters import Variables
@@ -308,6 +309,9 @@ class Decoder(Generic[TaskT]):
         with self._lock:
             if key not in self._services:
                 search = steered_search(self.system, self.task, settings, inputs.hooks)
-                service = SearchService(search, self.model, self.variables, settings, inputs.fields)
+                model = self.model
+                if settings.shortlist:
+                    search, model = shortlisted(search, model)
+                service = SearchService(search, model, self.variables, settings, inputs.fields)
                 self._services[key] = service
             return self._services[key]

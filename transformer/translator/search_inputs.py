@@ -9,7 +9,9 @@ import jax.numpy as jnp
 
 from transformer.config import BeamConfig, DecodingConfig
 from transformer.data.corpus import Record
+from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields, length_in_search
+from transformer.decoding import shortlist
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
 from transformer.decoding.lanes import batch
@@ -19,6 +21,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
+from transformer.tasks.translation import Translation
 from transformer.translator.lengths import bucket_of
 
 
@@ -57,7 +60,21 @@ def search_inputs(
         fields = {**fields, **steering.fields}
         pairs = zip(examples, steering.examples, strict=True)
         examples = [{**example, **steered} for example, steered in pairs]
+    if settings.shortlist and isinstance(task, Translation) and task.shortlist:
+        examples, fields = _with_candidates(task.shortlist, task, examples, fields, settings.buckets[-1])
     return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
+
+
+def _with_candidates(
+    table: Shortlist, task: Translation, examples: Sequence[Example], fields: Fields, longest: int
+) -> tuple[list[Example], Fields]:
+    """Examples with what their outputs may have, by a shortlist."""
+    first = shortlist.always(task.special)
+    field = shortlist.field(table.first, table.best, longest)
+    candidates = (table.candidates(example["source"], first) for example in examples)
+    several = zip(examples, candidates, strict=True)
+    name = shortlist.CANDIDATES
+    return [{**example, name: ids} for example, ids in several], {**fields, name: field}
 
 
 def steered_search(

@@ -120,7 +120,9 @@ class Translator(Decoder[Translation]):
 
     @classmethod
     def of_run(cls, run: Run, variables: Variables) -> "Translator":
-        return cls(run.config, variables, translation_of(run).tokenizers)
+        translator = cls(run.config, variables, translation_of(run).tokenizers)
+        translator.task.shortlist = translation_of(run).shortlist
+        return translator
 
     @property
     def tokenizers(self) -> Tokenizers:

@@ -1,0 +1,149 @@
+"""Lexical shortlists: which target pieces a source may need, from tables of translations.
+
+The file is Marian's: 64-bit numbers (a mark, a checksum, how many first ids every output may have, how many
+translations a source piece has at most, the lengths of what follows), where the translations of each source
+id begin, and these, as 32-bit ids.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import read_bytes, write_whole
+
+FILE = "shortlist.bin"
+_MARK = 0xF11A48D5013417F5
+_HEADER = struct.Struct("<6Q")
+_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """A table of translations of single pieces.
+
+    Args:
+      first: every output may have the ids below this.
+      best: how many translations a source id has at most.
+      ends: where the translations of each source id begin, and the last ones end.
+      ids: the translations.
+    """
+
+    first: int
+    best: int
+    ends: Int[np.ndarray, " sources_and_one"]
+    ids: Int[np.ndarray, " translations"]
+
+    def candidates(self, source: Sequence[int], always: Sequence[int]) -> list[int]:
+        """The ids that the output of a source may have: first `always` (each of them, in this order), then
+        the others, ascending.
+
+        Args:
+          source: its ids. Ids beyond the table have no translations.
+          always: ids that no source must name.
+        """
+        parts = [np.arange(self.first)]
+        for index in set(source):
+            if index + 1 < len(self.ends):
+                parts.append(self.ids[self.ends[index] : self.ends[index + 1]])
+        others = np.setdiff1d(np.concatenate(parts), always)
+        return [*always, *others.tolist()]
+
+    def content(self) -> bytes:
+        """The file."""
+        body = _HEADER.pack(0, 0, self.first, self.best, len(self.ends), len(self.ids))[16:]
+        body += self.ends.astype("<u8").tobytes() + self.ids.astype("<u4").tobytes()
+        return struct.pack("<QQ", _MARK, _checksum(body)) + body
+
+    def write(self, path: Path) -> None:
+        """Writes the file. Raises OSError if it cannot be written."""
+        write_whole(path, self.content())
+
+    @classmethod
+    def read(cls, path: Path, vocab_size: int) -> "Shortlist":
+        """A file.
+
+        Args:
+          path: of it.
+          vocab_size: of the target.
+
+        Raises:
+          UserError: it cannot be read, is something else, or is for another vocabulary.
+        """
+        try:
+            content = read_bytes(path)
+            mark, checksum, first, best, num_ends, num_ids = _HEADER.unpack_from(content)
+        except (OSError, struct.error) as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+        if mark != _MARK or len(content) != _HEADER.size + 8 * num_ends + 4 * num_ids or not num_ends:
+            raise UserError(f"{path} is no lexical shortlist, or is truncated")
+        if _checksum(content[16:]) != checksum:
+            raise UserError(f"{path} is damaged: its checksum is another one")
+        ends = np.frombuffer(content, "<u8", num_ends, _HEADER.size)
+        ids = np.frombuffer(content, "<u4", num_ids, _HEADER.size + 8 * num_ends)
+        is_ordered = (ends[1:] >= ends[:-1]).all() and ends[-1] <= num_ids
+        if not is_ordered or np.diff(ends).max(initial=0) > best or best > vocab_size:
+            raise UserError(f"{path} is damaged: its lists of translations do not fit together")
+        if ids.max(initial=0) >= vocab_size or first > vocab_size:
+            raise UserError(f"{path} is for another vocabulary: the target has {vocab_size:,} ids")
+        return cls(first, best, ends.astype(np.int64), ids.astype(np.int32))
+
+
+def _checksum(body: bytes) -> int:
+    """Marian's: 64-bit words, combined as boost does."""
+    seed = 0
+    for word in np.frombuffer(body, "<u8", len(body) // 8).tolist():
+        seed ^= (word + 0x9E3779B9 + ((seed << 6) & _BITS) + (seed >> 2)) & _BITS
+    return seed
+
+
+def counted(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    sizes: tuple[int, int],
+    eos: int,
+    best: int = 50,
+    frequent: int = 50,
+    iterations: int = 5,
+) -> Shortlist:
+    """The table of a parallel corpus: the most probable translations of each source id by IBM model 1 (Brown
+    et al. 1993).
+
+    Args:
+      pairs: ids of sentences and their translations, without special ids.
+      sizes: of the source and the target vocabulary.
+      eos: the id that ends every source. Its translations are the most frequent target ids, which every
+        output may have.
+      best: translations of each source id.
+      frequent: translations of `eos`.
+      iterations: of expectation maximisation.
+    """
+    source, target, position, offset = [], [], [], 0
+    for words, translation in pairs:
+        s, t = np.array(words, np.int64), np.array(translation, np.int64)
+        source.append(np.tile(s, len(t)))
+        target.append(np.repeat(t, len(s)))
+        position.append(offset + np.repeat(np.arange(len(t)), len(s)))
+        offset += len(t)
+    from_, to, at = (np.concatenate(parts or [np.zeros(0, np.int64)]) for parts in (source, target, position))
+    links, link = np.unique(from_ * sizes[1] + to, return_inverse=True)
+    sources, targets = links // sizes[1], links % sizes[1]
+    probability: np.ndarray = np.ones(len(links))
+    for _ in range(iterations):
+        share = probability[link]
+        expected = np.bincount(link, share / np.bincount(at, share, offset)[at], len(links))
+        probability = expected / np.bincount(sources, expected, sizes[0])[sources]
+    number = np.bincount(np.concatenate([np.asarray(t, np.int64) for _, t in pairs]), minlength=sizes[1])
+    most = np.argsort(-number, kind="stable")[:frequent]
+    order = np.lexsort((-probability, sources))
+    starts = np.searchsorted(sources[order], np.arange(sizes[0] + 1))
+    rank = np.arange(len(order)) - starts[sources[order]]
+    kept = order[(rank < best) & (sources[order] != eos)]
+    all_sources = np.concatenate([sources[kept], np.full(len(most), eos)])
+    all_targets = np.concatenate([targets[kept], most])
+    order = np.lexsort((all_targets, all_sources))
+    ends = np.searchsorted(all_sources[order], np.arange(sizes[0] + 1))
+    return Shortlist(0, max(best, frequent), ends, all_targets[order].astype(np.int32))
