@@ -34,15 +34,15 @@ LOCAL = SpecialIds()
 _NONE = -1  # where there are no more candidates
 
 
-def field(first: int, best: int, longest: int) -> Field:
+def field(per_id: int, once: int, longest: int) -> Field:
     """What a search reads of each source: so many candidates that even all different ones have room.
 
     Args:
-      first: candidates of every source.
-      best: of each source token.
+      per_id: candidates of each source token.
+      once: of every source.
       longest: the longest bucket.
     """
-    return Field(fill=_NONE, share=best + (first + 4) / longest)
+    return Field(fill=_NONE, share=per_id + (once + 4) / longest)
 
 
 def always(special: SpecialIds) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def _with_candidates(
 ) -> tuple[list[Example], Fields]:
     """Examples with what their outputs may have, by a shortlist."""
     first = shortlist.always(task.special)
-    field = shortlist.field(table.first, table.best, longest)
+    field = shortlist.field(*table.room, longest)
     candidates = (table.candidates(example["source"], first) for example in examples)
     several = zip(examples, candidates, strict=True)
     name = shortlist.CANDIDATES

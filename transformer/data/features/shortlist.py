@@ -1,7 +1,7 @@
 """Lexical shortlists: which target pieces a source may need, from tables of translations.
 
 The file is Marian's: 64-bit numbers (a mark, a checksum, how many first ids every output may have, how many
-translations a source piece has at most, the lengths of what follows), where the translations of each source
+translations a source piece has, the lengths of what follows), where the translations of each source
 id begin, and these, as 32-bit ids.
 """
 
@@ -28,7 +28,7 @@ class Shortlist:
 
     Args:
       first: every output may have the ids below this.
-      best: how many translations a source id has at most.
+      best: how many translations a source id has at most, but for </s>.
       ends: where the translations of each source id begin, and the last ones end.
       ids: the translations.
     """
@@ -52,6 +52,12 @@ class Shortlist:
                 parts.append(self.ids[self.ends[index] : self.ends[index + 1]])
         others = np.setdiff1d(np.concatenate(parts), always)
         return [*always, *others.tolist()]
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many candidates a source has at most: so many for each of its ids, and so many once."""
+        *_, per_id, longest = np.sort(np.diff(self.ends, prepend=[0, 0]))
+        return int(per_id), self.first + int(longest)
 
     def content(self) -> bytes:
         """The file."""
@@ -86,7 +92,7 @@ class Shortlist:
         ends = np.frombuffer(content, "<u8", num_ends, _HEADER.size)
         ids = np.frombuffer(content, "<u4", num_ids, _HEADER.size + 8 * num_ends)
         is_ordered = (ends[1:] >= ends[:-1]).all() and ends[-1] <= num_ids
-        if not is_ordered or np.diff(ends).max(initial=0) > best or best > vocab_size:
+        if not is_ordered:
             raise UserError(f"{path} is damaged: its lists of translations do not fit together")
         if ids.max(initial=0) >= vocab_size or first > vocab_size:
             raise UserError(f"{path} is for another vocabulary: the target has {vocab_size:,} ids")
@@ -146,4 +152,4 @@ def counted(
     all_targets = np.concatenate([targets[kept], most])
     order = np.lexsort((all_targets, all_sources))
     ends = np.searchsorted(all_sources[order], np.arange(sizes[0] + 1))
-    return Shortlist(0, max(best, frequent), ends, all_targets[order].astype(np.int32))
+    return Shortlist(0, best, ends, all_targets[order].astype(np.int32))
