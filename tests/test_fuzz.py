@@ -24,6 +24,7 @@ import tensorstore
 from configs import CONFIGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from small_translator import small_translator, stored
 
 from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
@@ -363,26 +364,61 @@ def test_a_report_of_any_metrics(
     shutil.rmtree(path.parent)
 
 
+DATA = Path(__file__).parent / "data"
+FOLDERS = {"marian": DATA / "marian", "marian-separate": DATA / "marian-separate"}
+FOLDERS |= {path.name: path for path in sorted((DATA / "pretrained").iterdir())}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
 @fuzz
 @given(chance=CHANCE, values=VALUES)
 def test_a_model_to_import_with_anything_in_it(
-    tmp_path_factory: pytest.TempPathFactory, chance: Random, values: list[Any]
+    tmp_path_factory: pytest.TempPathFactory, name: str, chance: Random, values: list[Any]
 ) -> None:
     """It is imported completely or refused, and nothing is written outside the new run."""
     folder = tmp_path_factory.mktemp("import")
-    shutil.copytree(Path(__file__).parent / "data" / "marian", folder / "marian")
+    model, outside = folder / "model", folder / "outside"
+    shutil.copytree(FOLDERS[name], model)
+    outside.mkdir()
+    languages = json.loads((model / "golden.json").read_text()).get("languages", (None, None))
+    (model / "golden.json").unlink()
+    if chance.random() < 0.3:
+        in_parts(model)
     if chance.random() < 0.5:
-        damage(chance, values, folder / "marian")
+        damage(chance, values, model, outside)
     else:
-        about = json.loads((folder / "marian" / "config.json").read_text())
-        about[chance.choice(sorted(about))] = values.pop()
-        (folder / "marian" / "config.json").write_text(json.dumps(about))
-    before = {entry for entry in folder.rglob("*")}
+        change_a_value(chance, values, chance.choice(sorted(model.glob("*.json"))))
+    before = contents(folder)
     with contextlib.suppress(UserError):
-        import_model(folder / "marian", folder / "run")
-        before |= {folder / "run", *(folder / "run").rglob("*")}
-    assert before == {entry for entry in folder.rglob("*")}
+        run = import_model(model, folder / "run", *languages)
+        assert run.variables("last")
+    new = {name for name in contents(folder).keys() - before.keys()}
+    assert all(name.startswith(str(folder / "run")) for name in new)
+    assert {name: content for name, content in contents(folder).items() if name not in new} == before
     shutil.rmtree(folder)
+
+
+def in_parts(model: Path) -> None:
+    """The tensors in two files and their index."""
+    tensors = load_file(model / "model.safetensors")
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
+    for file in set(files.values()):
+        save_file({name: x for name, x in tensors.items() if files[name] == file}, model / file)
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def change_a_value(chance: Random, values: list[Any], file: Path) -> None:
+    """Puts something else in any place of a JSON file."""
+    about = json.loads(file.read_text())
+    inner = about
+    while isinstance(inner, dict | list) and inner:
+        key = chance.choice(sorted(inner)) if isinstance(inner, dict) else chance.randrange(len(inner))
+        if chance.random() < 0.4 or not isinstance(inner[key], dict | list):
+            inner[key] = values.pop()
+            break
+        inner = inner[key]
+    file.write_text(json.dumps(about))
 
 
 def parameter(translator: Translator) -> np.ndarray:

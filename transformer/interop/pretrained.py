@@ -124,7 +124,7 @@ def ignored_options(folder: Path | str) -> list[str]:
 
 def _architecture(folder: Path, described: Json) -> Architecture:
     kind = described.get("model_type")
-    if kind not in ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {known}")
     return ARCHITECTURES[kind]

@@ -48,8 +48,10 @@ def tokenizer_options(folder: Path) -> Json:
     path = folder / TOKENIZER
     if not path.exists():
         return {}
-    with naming(path):
+    try:
         return parse_object(_NO_LIMIT.sub("null", read_text(path)))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def tensors(folder: Path) -> "Shards":
