@@ -76,14 +76,15 @@ def imported_params(
             return Deferred(shape, lambda: np.full(shape, value, np.float32))
         if stored is None:
             raise UserError(f"there is no tensor {name}")
-        expected = _stored_shape(parameter, tensor)
+        rows, *columns = _stored_shape(parameter, tensor)
+        expected = (rows * tensor.part[1], *columns)
         if stored != expected:
             raise UserError(f"{name} has shape {list(stored)}, by config.json it should be {list(expected)}")
 
         def load() -> np.ndarray:
             x = source(name)
             assert x is not None
-            x = x[tensor.rows_before :]
+            x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
             x = (x.T if tensor.is_linear else x).reshape(shape)
             if tensor.factor != 1:
                 x = x * np.float32(tensor.factor)

@@ -10,7 +10,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple
 
 import numpy as np
@@ -35,8 +35,8 @@ class VocabularyTokenizer(Tokenizer):
 
     kind: str
 
-    def __init__(self, words: list[str], special: SpecialIds) -> None:
-        self.special = special
+    def __init__(self, words: list[str], special: SpecialIds, start: Sequence[int] = ()) -> None:
+        self.special, self.start = special, tuple(start)
         self.vocab_size = len(words) + 4
         self._words = words
         names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
@@ -77,7 +77,7 @@ class VocabularyTokenizer(Tokenizer):
         return cls.cut(text)
 
     def encode(self, text: str) -> list[int]:
-        return [self._ids.get(word, self.special.unk) for word in self._checked_cut(text)]
+        return [*self.start, *(self._ids.get(word, self.special.unk) for word in self._checked_cut(text))]
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         raise UserError(
@@ -93,7 +93,8 @@ class VocabularyTokenizer(Tokenizer):
         return [self._pieces[index] for index in self._checked(ids)]
 
     def content(self) -> bytes:
-        content = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
+        content: Json = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
+        content |= {"start": list(self.start)} if self.start else {}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
 
@@ -156,8 +157,8 @@ class OpenWordTokenizer(WordTokenizer):
 
     kind = "open-word"
 
-    def __init__(self, words: list[str], special: SpecialIds) -> None:
-        super().__init__(words, special)
+    def __init__(self, words: list[str], special: SpecialIds, start: Sequence[int] = ()) -> None:
+        super().__init__(words, special, start)
         self._names: dict[int, str] = {}
 
     @property
@@ -193,4 +194,5 @@ def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     others."""
     for word in saved["words"]:
         to_utf8(word)
-    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]))
+    start = [int(index) for index in saved.get("start", ())]
+    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]), start)

@@ -34,6 +34,9 @@ class Tensor:
     """Whether it is the matrix of a linear layer, which PyTorch stores `[out, in]`."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
+    part: tuple[int, int] = (0, 1)
+    """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
+    tensors are not exported."""
     factor: float = 1.0
     """What it is multiplied with."""
     if_missing: float | None = None

@@ -1,0 +1,133 @@
+"""torch.nn.Transformer between two embeddings and a linear layer, as in PyTorch's tutorial on translation.
+
+The names of its tensors are those of the tutorial's Seq2SeqTransformer, or those in `tensors` of config.json.
+"""
+
+from collections.abc import Container
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import TransformerConfig
+from transformer.interop.architectures.architecture import Architecture, Names, Read, Tensor
+from transformer.interop.vocabularies.words import WordVocabulary
+from transformer.model.positions import sinusoids
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu-exact"}
+TENSORS = {
+    "source_embedding": "src_tok_emb.embedding.weight",
+    "target_embedding": "tgt_tok_emb.embedding.weight",
+    "output": "generator.",
+    "transformer": "transformer.",
+    "positions": "positional_encoding.pos_embedding",
+}
+"""The names, of which those that end with a point begin others."""
+ATTENTION = {"self_attention": "self_attn.", "cross_attention": "multihead_attn."}
+NORMS = {
+    "encoder": {"self_residual": "norm1.", "feed_forward_residual": "norm2."},
+    "decoder": {"self_residual": "norm1.", "cross_residual": "norm2.", "feed_forward_residual": "norm3."},
+}
+JOINED = ("query", "key", "value")
+"""Projections that are one tensor, in this order."""
+LINEAR = {"inner": "linear1.", "outer": "linear2."}
+LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+
+
+def _options(config: Json, names: Container[str]) -> dict[str, Any]:
+    activation = config.get("activation", "relu")
+    if activation not in ACTIVATIONS:
+        raise UserError(f"activation {activation!r}: supported are {', '.join(ACTIVATIONS)}")
+    has_biases = bool(config.get("bias", True))
+    return {
+        "target_vocab_size": config["target_vocab_size"],
+        "share_embeddings": "none",
+        "num_layers": config["num_encoder_layers"],
+        "decoder_layers": config["num_decoder_layers"],
+        "d_model": config["d_model"],
+        "num_heads": config["nhead"],
+        "d_ff": config["dim_feedforward"],
+        "dropout": float(config.get("dropout", 0.1)),
+        "attention_dropout": float(config.get("dropout", 0.1)),
+        "activation_dropout": float(config.get("dropout", 0.1)),
+        "activation": ACTIVATIONS[activation],
+        "norm": "pre" if config.get("norm_first") else "post",
+        "norm_epsilon": float(config.get("layer_norm_eps", 1e-5)),
+        "final_norm": True,
+        "attention_bias": has_biases,
+        "feed_forward_bias": has_biases,
+        "scale_embedding": bool(config.get("scale_embedding", True)),
+        "output_bias": True,
+    }
+
+
+def _names(config: Json) -> dict[str, str]:
+    named = config.get("tensors", {})
+    if unknown := [name for name in named if name not in TENSORS]:
+        raise UserError(f"tensors has {unknown[0]!r}; known are {', '.join(TENSORS)}")
+    return TENSORS | named
+
+
+def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
+    part, *inner = path
+    names = _names(config)
+    if part in ("source_embedding", "target_embedding"):
+        return Tensor((names[part],))
+    if part == "output_embedding":
+        return Tensor((f"{names['output']}weight",))
+    if part == "output_bias":
+        return Tensor((f"{names['output']}bias",), if_missing=0.0)
+    stack, layer = part.rsplit("_", 1)
+    module = names["transformer"] + stack
+    if layer == "norm":
+        return _norm(f"{module}.norm.", inner[-1])
+    module = f"{module}.layers.{layer}."
+    sublayer, *rest = inner
+    if sublayer in ATTENTION:
+        return _projection(module + ATTENTION[sublayer], rest[-1])
+    if sublayer in NORMS[stack]:
+        return _norm(module + NORMS[stack][sublayer], rest[-1])
+    linear, leaf = rest
+    return Tensor((f"{module}{LINEAR[linear]}{LEAVES[leaf]}",), is_linear=leaf == "kernel")
+
+
+def _norm(module: str, leaf: str) -> Tensor:
+    return Tensor((module + LEAVES[leaf],), if_missing=0.0 if leaf == "bias" else None)
+
+
+def _projection(module: str, leaf: str) -> Tensor:
+    name = leaf.removesuffix("_bias")
+    kind = "bias" if leaf != name else "weight"
+    if name in JOINED:
+        part = JOINED.index(name), len(JOINED)
+        return Tensor((f"{module}in_proj_{kind}",), is_linear=kind == "weight", part=part)
+    return Tensor((f"{module}out_proj.{kind}",), is_linear=kind == "weight")
+
+
+def _checked(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
+    """Refuses positions that are no sinusoids."""
+    if path[0] != "source_embedding" or (stored := read(TENSORS["positions"])) is None:
+        return x
+    table = stored.reshape(-1, stored.shape[-1])
+    if table.shape[1] != model.d_model or (
+        np.abs(table - sinusoids(jnp.arange(len(table)), model.d_model)).max(initial=0) > 1e-2
+    ):
+        raise UserError(f"{TENSORS['positions']} is not made of sinusoids, which are the positions supported")
+    return x
+
+
+def _describe(model: TransformerConfig) -> Json:
+    raise UserError("export to torch.nn.Transformer")
+
+
+TORCH = Architecture(
+    "torch.nn.Transformer",
+    "torch.nn.Transformer",
+    _options,
+    _describe,
+    _tensor,
+    WordVocabulary,
+    adjusted=_checked,
+)
