@@ -8,11 +8,13 @@
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence, Set
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -66,8 +68,18 @@ def imported_params(
       UserError: a tensor is missing, or has another shape.
     """
 
+    @functools.cache
+    def new() -> dict[Names, np.ndarray]:
+        """The parameters with which a training begins."""
+        ids = jnp.zeros((1, 2), jnp.int32)
+        variables = Transformer(model).init(jax.random.key(0), ids, ids)
+        initial: dict[Names, np.ndarray] = flatten_dict(variables["params"])
+        return initial
+
     def deferred(path: Names, parameter: Declared) -> Deferred:
         tensor = architecture.tensor(path, config, model)
+        if tensor.is_new:
+            return Deferred(parameter.value.shape, lambda: np.asarray(new()[path], np.float32))
         name = next((name for name in tensor.names if source.shape(name) is not None), tensor.names[0])
         stored = source.shape(name)
         shape = parameter.value.shape

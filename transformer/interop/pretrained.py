@@ -87,6 +87,7 @@ def import_model(
     languages = source_language, target_language
     with naming(folder / CONFIG):
         vocabulary = architecture.vocabulary(folder)
+        described |= vocabulary.ids
         model = described_model(architecture, described, source.names, vocabulary.unk)
         tokenizers = vocabulary.tokenizers(architecture, described, model, languages)
     generation = search_options(folder)
@@ -119,7 +120,8 @@ def ignored_options(folder: Path | str) -> list[str]:
         meant = search_options(folder)
         if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
             meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
-        return not_imported(meant, described)
+        new = ["BERT has no decoder, so that of this run is untrained: train it with train.py --init-from"]
+        return [*(new if described.get("model_type") == "bert" else []), *not_imported(meant, described)]
 
 
 def _architecture(folder: Path, described: Json) -> Architecture:

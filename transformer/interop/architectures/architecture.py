@@ -41,6 +41,8 @@ class Tensor:
     """What it is multiplied with."""
     if_missing: float | None = None
     """What the parameter consists of if there is no such tensor. None: there must be one."""
+    is_new: bool = False
+    """Whether the family has no such parameter, so that it is initialised as before training."""
     has_row_axis: bool = False
     """Whether a vector is stored as a matrix of one row."""
 
@@ -69,6 +71,8 @@ class Vocabulary(Protocol):
 
     unk: int
     """The id of <unk>, which config.json does not have."""
+    ids: Json
+    """More fields of config.json that only the vocabulary has."""
 
     def __init__(self, folder: Path) -> None: ...
 

@@ -36,6 +36,7 @@ class HubVocabulary:
         if unk is None:
             raise UserError(f"the vocabulary of {folder} has no {unknown[0]}")
         self.unk = unk
+        self.ids: Json = {}
 
     def tokenizers(
         self, architecture: Architecture, described: Json, model: TransformerConfig, languages: Languages

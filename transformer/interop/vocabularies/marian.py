@@ -40,6 +40,7 @@ class MarianVocabulary:
         if type(unk) is not int:
             raise UserError(f"{folder / NUMBERS} has no <unk>")
         self.unk = unk
+        self.ids: Json = {}
 
     def tokenizers(
         self, architecture: Architecture, described: Json, model: TransformerConfig, languages: Languages

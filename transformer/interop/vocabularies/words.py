@@ -31,6 +31,7 @@ class WordVocabulary:
         if type(unk) is not int:
             raise UserError(f"unk_token_id is {unk!r}, not an id")
         self.unk = unk
+        self.ids: Json = {}
         self._paths = [_path(folder, side) for side in SIDES]
 
     def tokenizers(
