@@ -1,6 +1,7 @@
 """BERT becomes the encoder of a run whose decoder is new (tests/make_bert_golden.py)."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from transformer.cli.models import import_command
+from transformer.cli.train import train_main
 from transformer.interop.pretrained import import_model
 from transformer.translator.translator import Translator
 
@@ -54,3 +56,16 @@ def test_the_decoder_is_that_of_a_new_model(imported):
 def test_the_command_says_that_the_decoder_is_untrained(tmp_path, capsys):
     import_command([str(DATA / "two-layers"), str(tmp_path / "run")])
     assert "that of this run is untrained: train it with train.py --init-from" in capsys.readouterr().out
+
+
+def test_a_training_starts_from_it(tmp_path, monkeypatch):
+    """Its two vocabularies are separate, unlike those of the defaults."""
+    run = import_model(DATA / "two-layers", tmp_path / "run")
+    asked = []
+    monkeypatch.setattr(
+        "transformer.training.loop.train.train", lambda config, run_dir, **_: asked.append(config)
+    )
+    monkeypatch.setattr(sys, "argv", ["train.py", "--init-from", str(run.path), "--data.train-tsv", "a"])
+    assert train_main() == 0
+    assert asked[0].model == run.config.model
+    assert not asked[0].data.joint_vocabulary

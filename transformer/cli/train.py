@@ -155,12 +155,12 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
         if not network:
             raise UserError(f"--init-from {run_dir} is a run of system {parent.system}: leave out the preset")
         default = dataclasses.replace(default, data=without_locations(parent).data)
-    default = dataclasses.replace(default, data=dataclasses.replace(default.data, **vocabulary))
+    data = dataclasses.replace(default.data, **vocabulary)
     if not network:
-        return default
+        return dataclasses.replace(default, data=data)
     model = dataclasses.replace(without_locations(parent).model, dtype="auto")  # of this machine
-    limits = (default.data.max_length, model.longest, model.longest_source)
-    data = dataclasses.replace(default.data, max_length=min(filter(None, limits)))
+    limits = (data.max_length, model.longest, model.longest_source)
+    data = dataclasses.replace(data, max_length=min(filter(None, limits)))
     return dataclasses.replace(
         default, system=parent.system, model=model, data=data, decoding=parent.decoding
     )
