@@ -12,7 +12,7 @@ from tiers import mostly_slow
 
 from transformer import PRESETS, UserError
 from transformer.config.recordings import RecordingsConfig
-from transformer.systems.speech.model import SILENCE, Halving, SpeechTransformer, limits_of_frames
+from transformer.systems.speech.model import SILENCE, Convolution, SpeechTransformer, limits_of_frames
 from transformer.systems.speech.options import SpeechConfig
 from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
 from transformer.tasks.timing import Word, spans, timed
@@ -45,10 +45,10 @@ def test_a_halving_is_a_product_with_the_frames_around_every_second_one(width, l
     config = SpeechConfig(**SIZES, kernel_width=width)
     x = frames([length, 3 if length > 3 else 1])
     there = jnp.isfinite(x[..., 0])
-    variables = init(Halving(config), jax.random.key(1), x, there)
+    variables = init(Convolution(config, 2), jax.random.key(1), x, there)
     kernel, bias = variables["params"]["kernel"], np.arange(6.0)
     variables = {"params": {"kernel": kernel, "bias": jnp.asarray(bias)}}
-    found = apply(Halving(config), variables, x, there)
+    found = apply(Convolution(config, 2), variables, x, there)
     assert found.shape == (2, -(-length // 2), 6)
     for row, place in itertools.product(range(2), range(found.shape[1])):
         total = bias.copy()

@@ -108,8 +108,8 @@ def _distill_arguments(command_line: list[str]) -> DistillArguments:
 
 @dataclass(frozen=True)
 class Import:
-    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus or T5 in
-    Hugging Face's format, or Marian's own files (Firefox Translations)."""
+    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus, T5 or
+    Whisper in Hugging Face's format, Whisper in CTranslate2's, Marian's own files (Firefox Translations)."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder with config.json, model.safetensors and tokenizer.json (Marian: vocab.json, source.spm and
@@ -120,6 +120,8 @@ class Import:
     """Code of the source language, such as eng_Latn, for a model of many languages."""
     target_language: str | None = None
     """Code of the target language."""
+    task: Literal["transcribe", "translate"] | None = None
+    """Whisper: write what is said in its language (default), or translate it to English."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +146,15 @@ def import_command(command_line: list[str]) -> None:
     from transformer.interop.pretrained import ignored_options, import_model
 
     languages = arguments.source_language, arguments.target_language
-    run = import_model(arguments.folder, arguments.run_dir, *languages)
+    run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task)
     ignored = ignored_marian_options if is_marian_folder(arguments.folder) else ignored_options
     for sentence in ignored(arguments.folder):
         print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")
-    print(f'Try: echo "..." | {command("decode", run.name)}')
+    if run.config.system == "speech":
+        print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))
+    else:
+        print(f'Try: echo "..." | {command("decode", run.name)}')
 
 
 def export_command(command_line: list[str]) -> None:

@@ -42,10 +42,16 @@ class DecodingConfig:
     suppress: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that never occur."""
     suppress_first: tuple[Annotated[int, Range(0, IDS)], ...] = ()
-    """Ids of tokens that do not begin an output."""
+    """Ids of tokens that do not begin an output (after those of --decoding.opening)."""
     shortlist: bool = False
     """Choose only among the translations of the source's tokens, by the lexical shortlist of the run, as
     Marian does: several times less work for a large vocabulary. Scores are relative to these tokens."""
+    opening: Annotated[int, Range(0, LONGEST)] = 0
+    """Number of tokens that every output is forced to begin with, such as the language and the task of
+    Whisper, if length penalties do not count them."""
+    renormalise: bool = False
+    """Divide the probability of forbidden tokens among the others at every step, as CTranslate2 does and
+    Hugging Face with renormalize_logits. Otherwise scores are those of the model."""
     noise: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
     those of a beam search, which ranks them under the noise. 0: none."""
@@ -107,9 +113,9 @@ class DecodingConfig:
 
 RULES = (
     *("min_length", "repetition_penalty", "no_repeat_ngram"),
-    *("forbidden", "suppress", "suppress_first"),
+    *("forbidden", "suppress", "suppress_first", "renormalise"),
 )
-"""The options that forbid tokens, or make them less likely."""
+"""The options that forbid tokens, or make them more or less likely."""
 
 
 @dataclass(frozen=True)

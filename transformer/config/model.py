@@ -74,6 +74,8 @@ class ModelConfig:
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
     """Sizes that the data decides, if they are not given."""
+    TARGET_LENGTH: ClassVar[str] = "max_length"
+    """The option of the data that limits what the decoder reads."""
     DTYPES: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
     """Precisions that the network supports. The last one is that of accelerators."""
 

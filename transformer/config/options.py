@@ -64,14 +64,16 @@ class Config:
                 f"--training.reduce-dtype {self.training.reduce_dtype} is for replicas: with --mesh.fsdp or "
                 "--mesh.tensor gradients are added as they are computed, in --model.dtype. Leave it out"
             )
-        limits = {"--model.max-positions": self.model.longest}
-        if isinstance(self.data, DataConfig):  # the source is a sequence too
-            limits["--model.encoder-stack.max-positions"] = self.model.longest_source
-        for option, longest in limits.items():
-            if longest is not None and longest < self.data.max_length:
+        target_length = self.model.TARGET_LENGTH
+        limits = [("--model.max-positions", self.model.longest, target_length)]
+        if isinstance(self.data, DataConfig) or target_length != "max_length":  # the source is a sequence too
+            limits += [("--model.encoder-stack.max-positions", self.model.longest_source, "max_length")]
+        for option, longest, name in limits:
+            if longest is not None and longest < getattr(self.data, name):
+                limited = f"--data.{name.replace('_', '-')}"
                 raise UserError(
-                    f"{option} {longest} is less than --data.max-length {self.data.max_length}: the table of "
-                    f"learned positions is too short; give --data.max-length {longest}"
+                    f"{option} {longest} is less than {limited} {getattr(self.data, name)}: the table of "
+                    f"learned positions is too short; give {limited} {longest}"
                 )
 
 

@@ -96,6 +96,31 @@ class Hooks:
         )
 
 
+@dataclass(frozen=True)
+class Renormalised:
+    """A hook whose tokens have the probabilities that a softmax over what it leaves gives them."""
+
+    hook: SearchHook
+    special: SpecialIds
+
+    penalises = True
+
+    def init(self, inputs: Mapping[str, Array]) -> HookState:
+        """Its state."""
+        return self.hook.init(inputs)
+
+    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+        """The log-probabilities of what it leaves."""
+        left = filtered(self.hook, logits, state)
+        left = jnp.where(never_predicted(self.special, left.shape[-1]), -jnp.inf, left)
+        total = jax.nn.logsumexp(left, axis=-1, keepdims=True)
+        return left - jnp.where(jnp.isfinite(total), total, 0)
+
+    def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
+        """Its state after these tokens."""
+        return self.hook.advance(tokens, state)
+
+
 NO_HOOK = NoHook()
 NO_OUTPUT = (
     "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "

@@ -83,7 +83,7 @@ class Rules:
             logits = _put(logits, state.generated, log_p * o.repetition_penalty)
         never = jnp.isin(vocabulary, jnp.array(o.suppress, jnp.int32))
         first = never | jnp.isin(vocabulary, jnp.array(o.suppress_first, jnp.int32))
-        banned = jnp.where((state.length == 0)[..., None], first, never)
+        banned = jnp.where((state.length == o.opening)[..., None], first, never)
         if o.min_length:
             short = (state.length < o.min_length)[..., None]
             banned |= short & (vocabulary == self.special.eos)

@@ -38,6 +38,12 @@ def power_penalty(alpha: float) -> LengthPenalty:
     return lambda length: length**alpha
 
 
+@functools.lru_cache
+def after_opening(penalty: LengthPenalty, opening: int) -> LengthPenalty:
+    """A length penalty that does not count the first tokens."""
+    return lambda length: penalty(jnp.maximum(length - opening, 1))
+
+
 def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
     """The length penalty as a function of |Y|, given that function or alpha of `wu_penalty`."""
     return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)

@@ -19,7 +19,13 @@ from transformer.decoding.diverse import Diverse
 from transformer.decoding.hooks import NO_HOOK, SearchHook
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
-from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
+from transformer.decoding.scores import (
+    LengthPenalty,
+    SearchResult,
+    after_opening,
+    power_penalty,
+    wu_penalty,
+)
 from transformer.decoding.steps import Strategy, search_all
 from transformer.decoding.terms import ConstrainedBeam, Terms
 from transformer.model.noise import Noise
@@ -29,7 +35,8 @@ from transformer.runtime.errors import UserError
 
 def length_penalty(options: DecodingConfig) -> LengthPenalty:
     """The length penalty of the options, as a function of |Y|."""
-    return {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
+    penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
+    return after_opening(penalty, options.opening) if options.opening else penalty
 
 
 def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy:

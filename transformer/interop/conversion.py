@@ -54,15 +54,20 @@ class Source(Protocol):
 
 
 def imported_params(
-    architecture: Architecture, config: Json, model: TransformerConfig, source: Source
+    architecture: Architecture,
+    config: Json,
+    model: TransformerConfig,
+    source: Source,
+    declared: Declarations | None = None,
 ) -> Params:
-    """The parameters of `Transformer(model)`, each of which is read when it is needed.
+    """The parameters of a model, each of which is read when it is needed.
 
     Args:
       architecture: of the model's `model_type`.
       config: the content of config.json.
       model: what `described_model` made of it.
       source: the tensors. It must stay readable.
+      declared: the model's parameters. None: those of `Transformer(model)`.
 
     Raises:
       UserError: a tensor is missing, or has another shape.
@@ -97,7 +102,7 @@ def imported_params(
             x = source(name)
             assert x is not None
             x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
-            x = (x.T if tensor.is_linear else x).reshape(shape)
+            x = (x.T if tensor.is_linear or tensor.is_convolution else x).reshape(shape)
             if tensor.factor != 1:
                 x = x * np.float32(tensor.factor)
             if (axis := _sines_axis(architecture, parameter)) is not None:
@@ -106,7 +111,8 @@ def imported_params(
 
         return Deferred(shape, load)
 
-    return unflatten_dict({path: deferred(path, parameter) for path, parameter in _declared(model).items()})
+    several = (_declared(model) if declared is None else declared).items()
+    return unflatten_dict({path: deferred(path, parameter) for path, parameter in several})
 
 
 def exported_tensors(
@@ -187,6 +193,8 @@ def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
     """The shape of a stored tensor: heads are side by side, and the matrices of linear layers transposed."""
     shape = parameter.value.shape
     size = math.prod(shape)
+    if tensor.is_convolution:
+        return shape[::-1]
     if tensor.is_linear:
         inputs = math.prod(shape[axis] for axis in parameter.summed)
         return size // inputs, inputs

@@ -25,6 +25,7 @@ from transformer.interop.conversion import (
     imported_params,
     stored_names,
 )
+from transformer.interop.ctranslate2 import MODEL
 from transformer.interop.marian_folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
@@ -40,6 +41,7 @@ from transformer.interop.reading import (
 )
 from transformer.interop.search import not_exported, not_imported, search_to_hub
 from transformer.interop.vocabularies.marian import LANGUAGES
+from transformer.interop.whisper import import_whisper
 from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
@@ -55,8 +57,9 @@ def import_model(
     run_dir: Path | str,
     source_language: str | None = None,
     target_language: str | None = None,
+    task: str | None = None,
 ) -> Run:
-    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB or T5.
+    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5 or Whisper.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. One tensor at a time is in
     memory.
@@ -68,6 +71,7 @@ def import_model(
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes.
       target_language: the code of the target.
+      task: of Whisper, see `import_whisper`.
 
     Raises:
       UserError: a file is missing, damaged or of another kind of model; a language is missing or unknown;
@@ -82,6 +86,12 @@ def import_model(
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
         return import_marian_files(folder, run_dir)
     described = read_json(folder / CONFIG)
+    if described.get("model_type") == "whisper" or (folder / MODEL).exists():
+        if target_language:
+            raise UserError("--target-language: Whisper translates to English only, with --task translate")
+        return import_whisper(folder, run_dir, source_language, task)
+    if task:
+        raise UserError("--task: it is for Whisper; leave it out")
     architecture = _architecture(folder, described)
     source = tensors(folder)
     languages = source_language, target_language

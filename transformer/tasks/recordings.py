@@ -19,6 +19,7 @@ from transformer.data.features.audio import HOP, RATE, normalised, sound_of
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
+from transformer.data.features.whisper import SILENT, scaled_to_peak
 from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
@@ -209,10 +210,13 @@ class Recordings(Exhibits, Lines, DecodingTask):
         return {**self.fields, self.text: Field(id_dtype(self.tokenizer.num_ids))}
 
     def frames(self, record: Recording) -> Float[np.ndarray, "t bands"]:
-        """The normalised features of a recording, by all of it if it was truncated."""
-        if self.scale:
-            return self.scale(record.features)
-        return normalised(record.features, record.whole)
+        """The normalised features of a recording, by all of it if it was truncated; padded if the options ask
+        for it."""
+        silent = max(0, self.data.padded_length - len(record.features))
+        features = np.pad(record.features, ((0, silent), (0, 0)), constant_values=SILENT)
+        if self.data.normalisation == "peak":
+            return scaled_to_peak(features)
+        return self.scale(features) if self.scale else normalised(features, record.whole)
 
     def batching(self) -> Batching:
         """Lengths in frames, each with room for text in proportion."""

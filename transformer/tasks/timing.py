@@ -1,5 +1,6 @@
 """When each word was said, by the attention to the source."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,42 @@ class Word(Plain):
     start: float
     """In seconds."""
     end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Segment(Plain):
+    """A part of an output, and when it was said."""
+
+    text: str
+    start: float
+    """In seconds."""
+    end: float
+
+
+def segments(
+    ids: Sequence[int], first_time: int, tokenizer: Tokenizer, seconds: float, end: float
+) -> tuple[Segment, ...]:
+    """The segments of an output with times among its tokens.
+
+    Args:
+      ids: the tokens.
+      first_time: the id of time 0; all ids from it are times.
+      tokenizer: of the output.
+      seconds: from one time to the next.
+      end: the length of the recording in seconds, for a last segment without an end.
+    """
+    parts: list[Segment] = []
+    start = 0.0
+    text: list[int] = []
+    for index in (*ids, None):
+        if index is not None and index < first_time:
+            text.append(index)
+            continue
+        time = max(start, end) if index is None else round((index - first_time) * seconds, 3)
+        if spelled := tokenizer.decode(text):
+            parts.append(Segment(spelled, start, time))
+        start, text = time, []
+    return tuple(parts)
 
 
 def spans(attention: Float[np.ndarray, "t s"]) -> list[tuple[int, int]]:

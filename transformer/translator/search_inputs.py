@@ -13,7 +13,7 @@ from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields, length_in_search
 from transformer.decoding import shortlist
 from transformer.decoding.calls import Inputs
-from transformer.decoding.hooks import NO_HOOK, Hooks, SearchHook
+from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.lanes import batch
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
@@ -96,7 +96,10 @@ def steered_search(
             for ids in text_task(task, f"--decoding.forbidden {text!r}").phrases(text)
         )
         all_hooks.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
-    return dataclasses.replace(search, hook=Hooks((*all_hooks, *hooks)))
+    hook: SearchHook = Hooks((*all_hooks, *hooks))
+    if settings.renormalise:
+        hook = Renormalised(hook, task.config.model.special)
+    return dataclasses.replace(search, hook=hook)
 
 
 def search_of_one(

@@ -19,6 +19,8 @@ from transformer.runtime.extras import library
 from transformer.runtime.files import Json
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_TIME = re.compile(r"<\|\d+\.\d\d\|>")
+"""Such as <|0.00|>, the begin of a segment in Whisper."""
 
 
 class HubTokenizer(Tokenizer):
@@ -79,7 +81,8 @@ class HubTokenizer(Tokenizer):
     def _silent(self) -> set[int]:
         """Ids that spell nothing."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return {index for index, token in added.items() if token.special} | set(astuple(self.special)[:3])
+        silent = {i for i, token in added.items() if token.special or _TIME.fullmatch(token.content)}
+        return silent | set(astuple(self.special)[:3])
 
     def decode(self, ids: Iterable[int]) -> str:
         spelled = [index for index in self._checked(ids) if index not in self._silent]
@@ -114,6 +117,11 @@ class HubTokenizer(Tokenizer):
         decoder = self._tokenizer.decoder
         state = decoder.__getstate__().decode() if decoder else ""
         return next((kind() for name, kind in MARKS.items() if f'"{name}"' in state), Plain())
+
+    @functools.cached_property
+    def added(self) -> dict[str, int]:
+        """The id of each piece that was added to the vocabulary, such as <|en|>."""
+        return {token.content: i for i, token in self._tokenizer.get_added_tokens_decoder().items()}
 
     @property
     def codes(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio, unreadable
+from transformer.data.features.whisper import features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
@@ -41,6 +42,8 @@ class Recording:
     """Empty if nothing is said, or if it is to be recognised."""
     whole: audio.Statistics | None = field(default=None, repr=False)
     """Of all its frames, if it was truncated."""
+    start: tuple[int, ...] | None = None
+    """The ids that its output begins with, if they are not those of the vocabulary."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" if self.text else self.name
@@ -112,13 +115,30 @@ def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, sile
     return _manifests(data, progress, silence) if has_manifests else _built_in(data, progress)
 
 
-def recording(path: Path, bands: int, text: str = "") -> Recording:
+def features(wave: Float[np.ndarray, " samples"], data: RecordingsConfig) -> Float[np.ndarray, "t bands"]:
+    """The features of a waveform, before they are normalised and padded."""
+    if data.padded_length:
+        return features_before_silence(wave, data.bands, data.padded_length)
+    return audio.features_of(wave, data.bands)
+
+
+def _features_of(data: RecordingsConfig) -> tuple[object, ...]:
+    """The options that the features of training recordings depend on."""
+    return data.bands, data.speeds, data.tempi, *_padding(data)
+
+
+def _padding(data: RecordingsConfig) -> tuple[int, ...]:
+    """The length that recordings are padded to, if they are."""
+    return (data.padded_length,) if data.padded_length else ()
+
+
+def recording(path: Path, data: RecordingsConfig, text: str = "") -> Recording:
     """A recording from a file.
 
     Raises:
       UserError: as `read_audio`.
     """
-    return Recording(readable(path.name), audio.features_of(read_audio(fetched(path)), bands), text)
+    return Recording(readable(path.name), features(read_audio(fetched(path)), data), text)
 
 
 # Built-in
@@ -128,7 +148,8 @@ def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
-    kind = data.most_digits, data.bands, data.speeds, data.language, data.writing, data.speaker, data.tempi
+    kind: tuple[object, ...] = (data.most_digits, data.bands, data.speeds, data.language, data.writing)
+    kind += data.speaker, data.tempi, *_padding(data)
     folder = corpus_folder(data.cache_dir, data.dataset, sizes, kind, code)
 
     made = BUILT_IN[data.dataset]
@@ -199,14 +220,14 @@ def _versions(
 ) -> Iterator[tuple[Any, ...]]:
     """A recording as it is stored: in training at each speed, and with a tempo drawn by its name."""
     if split != "train":
-        yield name, audio.features_of(wave, data.bands).astype(np.float16), text
+        yield name, features(wave, data).astype(np.float16), text
         return
     random = Random(name)
     for speed in data.speeds:
-        features = audio.features_of(audio.faster(wave, speed), data.bands)
+        frames = features(audio.faster(wave, speed), data)
         if data.tempi:
-            features = audio.stretched(features, 1 / random.uniform(*data.tempi))
-        yield name, features.astype(np.float16), text
+            frames = audio.stretched(frames, 1 / random.uniform(*data.tempi))
+        yield name, frames.astype(np.float16), text
 
 
 # TFDS
@@ -222,7 +243,7 @@ def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
             raise UserError(f"{data.dataset} has one recording, of which nothing can be held out")
         members |= {"train": ("train", range(num_train))}
         members |= {"validation": ("train", range(num_train, len(waves["train"])))}
-    folder = corpus_folder(data.cache_dir, "recordings", identity, data.bands, data.speeds, data.tempi)
+    folder = corpus_folder(data.cache_dir, "recordings", identity, *_features_of(data))
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
@@ -307,7 +328,7 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"], digests)
     content = {split: [(line.text, digests[line.path]) for line in some] for split, some in lists.items()}
-    folder = corpus_folder(data.cache_dir, "recordings", content, data.bands, data.speeds, data.tempi)
+    folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:

@@ -32,6 +32,8 @@ class Tensor:
     """Names of the tensor; the first one that exists counts. An export writes the first one."""
     is_linear: bool = False
     """Whether it is the matrix of a linear layer, which PyTorch stores `[out, in]`."""
+    is_convolution: bool = False
+    """Whether it is the kernel of a convolution, which PyTorch stores `[out, in, width]`."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
     part: tuple[int, int] = (0, 1)

@@ -9,17 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import Option
+from transformer.config import DecodingConfig, Option
 from transformer.config.ranges import true_or_false
-from transformer.data.features.audio import features_of
 from transformer.data.features.waveforms import waveform_of
-from transformer.data.sources.recordings import Recording, recording
+from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.timing import Word, timed
+from transformer.tasks.timing import Segment, Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 
@@ -37,6 +36,8 @@ class Transcript(Hypothesis):
 
     words: tuple[Word, ...] = ()
     """With their times, if requested."""
+    segments: tuple[Segment, ...] = ()
+    """Parts of the text with their times, if timestamps were requested."""
 
 
 class Transcriber(Decoder[SpeechToText]):
@@ -44,12 +45,24 @@ class Transcriber(Decoder[SpeechToText]):
 
     reads, does = SpeechToText, "hear"
 
-    def transcribe(self, recordings: Heard | Sequence[Heard], **options: Option) -> Any:
-        """What is said in a recording (a string), or in each of several (a list).
+    def transcribe(
+        self,
+        recordings: Heard | Sequence[Heard],
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        **options: Option,
+    ) -> Any:
+        """What is said in a recording (a string), or in each of several (a list). With timestamps it is a
+        tuple of `Segment` objects.
 
         Args:
           recordings: files, or waveforms at 16,000 samples a second (from -1 to 1, or whole numbers such as
             int16); one or a list.
+          language: Whisper: the code of the language that is spoken, such as en. None: that of the run.
+          task: Whisper: transcribe, or translate (to English). None: that of the run.
+          timestamps: Whisper: whether to return segments with their times.
           options: any field of `DecodingConfig`, instead of the run's value.
 
         Raises:
@@ -57,7 +70,9 @@ class Transcriber(Decoder[SpeechToText]):
         """
         is_one = isinstance(recordings, Path | str) or _is_array(recordings)
         several: Any = [recordings] if is_one else recordings
-        texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
+        bests = [best for (best, *_) in self.search(several, n_best=1, **asked, **options)]
+        texts = [best.segments if timestamps else best.text for best in bests]
         return texts[0] if is_one else texts
 
     def search(
@@ -67,6 +82,9 @@ class Transcriber(Decoder[SpeechToText]):
         n_best: int | None = None,
         times: bool = False,
         alignments: bool = False,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
         **options: Option,
     ) -> list[list[Transcript]]:
         """What may be said in each recording, best first.
@@ -75,7 +93,8 @@ class Transcriber(Decoder[SpeechToText]):
           recordings: as in `transcribe`.
           n_best: outputs for each. None: all that the search returns.
           times: whether to return when each word begins and ends.
-          alignments: whether to return the cross-attention of each token: a column for every 40 ms.
+          alignments: whether to return the cross-attention of each token: a column for every `frame`.
+          language: as in `transcribe`, like task and timestamps.
           options: as in `transcribe`.
         """
         if isinstance(recordings, Path | str):
@@ -84,9 +103,18 @@ class Transcriber(Decoder[SpeechToText]):
             raise _unheard(recordings)
         times = true_or_false("times", times)
         alignments = true_or_false("alignments", alignments)
-        settings = self.settings(n_best, options)
+        start = self.task.start(language, task, true_or_false("timestamps", timestamps))
+        settings = self.settings_of(start, n_best, options)
         extras = Extras(alignments, times=times)
-        return list(self.outputs(enumerate(map(self.heard, recordings), 1), settings, n_best, extras))
+        heard = (dataclasses.replace(self.heard(source), start=start) for source in recordings)
+        return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
+
+    def settings_of(
+        self, start: Sequence[int], n_best: int | None, options: dict[str, Option]
+    ) -> DecodingConfig:
+        """`settings` of a search whose outputs begin with these tokens."""
+        opening: dict[str, Option] = {"opening": len(start)} if self.config.decoding.opening else {}
+        return self.settings(n_best, opening | options)
 
     def heard(self, source: Heard) -> Recording:
         """The features of a recording.
@@ -94,12 +122,11 @@ class Transcriber(Decoder[SpeechToText]):
         Raises:
           UserError: it cannot be read, or is no waveform.
         """
-        bands = self.task.data.bands
         if isinstance(source, Path | str):
-            return recording(Path(source), bands)
+            return recording(Path(source), self.task.data)
         if not _is_array(source):
             raise _unheard(source)
-        return Recording("waveform", features_of(waveform_of(source), bands))
+        return Recording("waveform", features(waveform_of(source), self.task.data))
 
     def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
         """The outputs of a recording, as in `Decoder`, and the times of their words."""
@@ -109,6 +136,7 @@ class Transcriber(Decoder[SpeechToText]):
             if request.extras.times:
                 fields["words"] = timed(output.ids, attention, self.task.tokenizer, self.frame)
             fields["alignment"] = attention if request.extras.alignments else None
+            fields["segments"] = self.task.segments(output.ids, request.record)
             transcripts.append(Transcript(**fields))
         return transcripts
 

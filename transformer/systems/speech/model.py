@@ -10,7 +10,7 @@ from transformer.config import DecodingConfig, SpecialIds
 from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
 from transformer.decoding.limits import Limits
-from transformer.model.layers import Affine
+from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module, param
 from transformer.model.transformer import Memory, Transformer
@@ -22,14 +22,15 @@ FRAMES = 4
 """No speech has more than a token in so many frames (40 ms)."""
 
 
-class Halving(Module):
-    """max(0, W x + b) of a few frames around every second one."""
+class Convolution(Module):
+    """f(W x + b) of a few frames around each one, or around every second one."""
 
     config: SpeechConfig
+    stride: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t c"], frame_mask: Bool[Array, "b t"]) -> Float[Array, "b u d"]:
-        """Half as many frames. Padding counts as zeros, wherever a batch has it."""
+        """As many frames, or half as many. Padding counts as zeros, wherever a batch has it."""
         c = self.config
         shape, side = (c.kernel_width, x.shape[-1], c.channels), c.kernel_width // 2
         initial = nn.initializers.he_uniform((0, 1), 2)
@@ -37,9 +38,9 @@ class Halving(Module):
         bias = param(self, "bias", nn.initializers.zeros_init(), (c.channels,), ("hidden",))
         x = jnp.where(frame_mask[..., None], x, 0)
         y = jax.lax.conv_general_dilated(
-            x, kernel.astype(x.dtype), (2,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
+            x, kernel.astype(x.dtype), (self.stride,), [(side, side)], dimension_numbers=("NWC", "WIO", "NWC")
         )
-        return jax.nn.relu(y + bias.astype(y.dtype))
+        return ACTIVATIONS[c.convolution_activation](y + bias.astype(y.dtype))
 
 
 class SpeechTransformer(Transformer):
@@ -50,8 +51,10 @@ class SpeechTransformer(Transformer):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        self.halvings = [Halving(c) for _ in range(c.convolutions)]
-        self.front = Affine(c.of_encoder.d_model, ("hidden", "model"))
+        self.convolutions = [Convolution(c, 1) for _ in range(c.first_convolutions)]
+        self.halvings = [Convolution(c, 2) for _ in range(c.convolutions)]
+        if c.front_projection:
+            self.front = Affine(c.of_encoder.d_model, ("hidden", "model"))
 
     @nn.nowrap
     def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]
@@ -78,12 +81,15 @@ class SpeechTransformer(Transformer):
         if self.config.masks and not deterministic:
             x = self.spec_augment(x, frame_mask.sum(axis=1))
         x = x.astype(self.config.compute_dtype)
+        for convolution in self.convolutions:
+            x = convolution(x, frame_mask)
         for halving in self.halvings:
             x = halving(x, frame_mask)
             frame_mask = frame_mask[:, ::2]
         mask = Mask(keys=source_mask, window=self.config.window)
         positions = jnp.arange(x.shape[1])
-        return self.encode_embedded(self.front(x), source_mask, mask, positions, deterministic, every_layer)
+        embedded = self.front(x) if self.config.front_projection else x
+        return self.encode_embedded(embedded, source_mask, mask, positions, deterministic, every_layer)
 
     def spec_augment(
         self, x: Float[Array, "b t bands"], lengths: Int[Array, " b"]

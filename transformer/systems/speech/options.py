@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig, TransformerConfig
+from transformer.config.model import Activation
 from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
 from transformer.runtime.errors import UserError
@@ -19,6 +20,13 @@ class SpeechConfig(TransformerConfig):
     """Tied embeddings. target: of the output and before the softmax; none: two matrices. Sound has none."""
     convolutions: Annotated[int, Range(1, 8)] = 2
     """Convolutions before the encoder, each of which halves the number of frames."""
+    first_convolutions: Annotated[int, Range(0, 8)] = 0
+    """Convolutions before those that halve the number of frames; Whisper has one, and one that halves."""
+    convolution_activation: Activation = "relu"
+    """Activation of the convolutions before the encoder; gelu-exact in Whisper."""
+    front_projection: bool = True
+    """Project the output of the convolutions to the width of the encoder. Whisper does not: its channels are
+    as many."""
     channels: Annotated[int, Range(1, LARGEST)] = 64
     """Width of the convolutions before the encoder."""
     kernel_width: Annotated[int, Range(1, 99)] = 3
@@ -36,12 +44,25 @@ class SpeechConfig(TransformerConfig):
 
     PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "masks", "mask_bands", "mask_frames", "mask_share")
 
+    TARGET_LENGTH = "max_text"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share_embeddings == "all":
             raise UserError("--model.share-embeddings all: sound has no embedding; use target or none")
         if self.kernel_width % 2 == 0:
             raise UserError("--model.kernel-width must be odd: the convolutions are centred")
+        width = self.of_encoder.d_model
+        if not self.front_projection and self.channels != width:
+            raise UserError(
+                f"--model.channels {self.channels}: without --model.front-projection it must be the width of "
+                f"the encoder, {width}"
+            )
+
+    @property
+    def longest_source(self) -> int | None:
+        longest = super().longest_source
+        return longest and longest * 2**self.convolutions
 
 
 def _speech() -> Config:

@@ -1,10 +1,12 @@
 """Speech recognition and translation: recordings in, sentences out."""
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +16,16 @@ from jaxtyping import Float
 from transformer.config import Config, ErrorRate
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
+from transformer.data.features.hub import HubTokenizer
 from transformer.data.sequences import Example
 from transformer.data.sources.recordings import Recording, listed, recording
+from transformer.decoding import opening
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
+from transformer.decoding.timestamps import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
+from transformer.systems.speech.codes import Codes
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
@@ -27,10 +33,15 @@ from transformer.tasks.metrics.segmentation import is_unspaced
 from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text import TextTask
+from transformer.tasks.text import Steering, TextTask
+from transformer.tasks.timing import Segment, segments
 
 ErrorsOf = Callable[[Sequence[str], Sequence[str]], Score]
 """An error rate of outputs and references."""
+LATEST = 50
+"""The largest number of the first time: 1 s (Radford et al. 2022, section 4.5)."""
+TIME = 0.02
+"""Seconds from one time to the next."""
 log = logging.getLogger("transformer")
 
 
@@ -105,10 +116,53 @@ class SpeechToText(Recordings, TextTask):
             raise UserError(NO_OUTPUT)
         return several
 
+    @functools.cached_property
+    def codes(self) -> Codes | None:
+        """The tokens of languages, tasks and times, if the vocabulary has them."""
+        return Codes.of(self.tokenizer)
+
+    def start(
+        self, language: str | None = None, task: str | None = None, timestamps: bool = False
+    ) -> tuple[int, ...]:
+        """The ids that outputs begin with, as `Codes.opening`.
+
+        Raises:
+          UserError: there is no such language or task, or the vocabulary has none of them.
+        """
+        asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
+        if self.codes:
+            return self.codes.opening(self.tokenizer.start, **asked)
+        if named := [name for name, value in asked.items() if value]:
+            raise UserError(f"{named[0]}: it is for Whisper, and this is another model; leave it out")
+        return self.tokenizer.start
+
+    def segments(self, ids: Sequence[int], record: Recording) -> tuple[Segment, ...]:
+        """The segments of an output with times; none of one without times."""
+        if not self.codes or record.start is None or self.codes.untimed in record.start:
+            return ()
+        end = min(len(record.features), self.data.padded_length) * HOP / RATE
+        text = ids[len(record.start) : -1]
+        return segments(text, self.codes.first_time, self.tokenizer, TIME, round(end, 2))
+
+    def steering(self, records: Sequence[Recording], lines: Sequence[int]) -> list[Steering]:
+        """The tokens that outputs begin with, and the rules of times."""
+        usual = self.tokenizer.start
+        starts = [usual if record.start is None else record.start for record in records]
+        if not (usual or any(starts)):
+            return []
+        examples, lengths = [opening.example(start) for start in starts], list(map(len, starts))
+        steerings = [Steering("start", opening.OPENING, opening.FIELDS, examples, lengths)]
+        if self.codes and any(self.codes.untimed not in start for start in starts):
+            hook = Timestamps(self.codes.first_time, self.special.eos, LATEST)
+            steerings.append(Steering("timestamps", hook, {}, [{} for _ in starts], [0] * len(starts)))
+        return steerings
+
     def phrases(self, text: str) -> list[tuple[int, ...]]:
-        """The ids of a phrase, if the vocabulary can spell it."""
-        ids = tuple(self.tokenizer.encode(text))
-        return [] if self.special.unk in ids or not ids else [ids]
+        """The ids of a phrase, if the vocabulary can spell it; of imported ones also after a space."""
+        imported = isinstance(self.tokenizer, HubTokenizer)
+        spellings = [self.tokenizer.encode(spelled) for spelled in (text, f" {text}")[: 1 + imported]]
+        several = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
+        return [ids for ids in dict.fromkeys(several) if ids and self.special.unk not in ids]
 
     def pieces(self, ids: Sequence[int], record: Recording) -> list[str]:
         """The token of each id."""
@@ -171,18 +225,18 @@ class SpeechToText(Recordings, TextTask):
           UserError: it cannot be read.
         """
         name, _, text = line.partition("\t")
-        return recording(Path(name), self.data.bands, text)
+        return recording(Path(name), self.data, text)
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The recording that a line names, relative to the folder of the file; or the file itself."""
         if line == manifest.name:  # whatever it is made of
-            return recording(manifest, self.data.bands)
+            return recording(manifest, self.data)
         name, _, text = line.partition("\t")
         if "\t" in text:
             raise UserError(f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text")
         path = listed(name, manifest, number)
         try:
-            return recording(path, self.data.bands, text)
+            return recording(path, self.data, text)
         except UserError as error:
             raise UserError(f"{manifest}, line {number}: {error}") from error
 

@@ -75,9 +75,11 @@ class TextToSpeech(Recordings):
     def check(cls, config: Config) -> None:
         """Raises UserError if recordings are missing, or each would be normalised by itself."""
         super().check(config)
-        if config.data.normalisation != "corpus":  # type: ignore[attr-defined]
+        normalisation = config.data.normalisation  # type: ignore[attr-defined]
+        if normalisation != "corpus":
             raise UserError(
-                "--data.normalisation recording: sound cannot be restored from it; use corpus to synthesise"
+                f"--data.normalisation {normalisation}: sound cannot be restored from it; use corpus to "
+                "synthesise"
             )
 
     @staticmethod

@@ -1,0 +1,57 @@
+"""Whisper (Radford et al. 2022): a Transformer that hears, as the system `speech`."""
+
+from collections.abc import Container
+from dataclasses import replace
+from typing import Any
+
+from transformer.config import EncoderConfig, TransformerConfig
+from transformer.interop.architectures.architecture import Architecture, Names, Tensor
+from transformer.interop.architectures.bart import BART, described_bart
+from transformer.interop.vocabularies.hub import HubVocabulary
+from transformer.runtime.files import Json
+
+HALVED = 2  # frames to a position of the encoder
+_CONVOLUTIONS = {"convolutions_0": "conv1", "halvings_0": "conv2"}
+
+
+def _options(config: Json, names: Container[str]) -> dict[str, Any]:
+    encoder = EncoderConfig(
+        d_ff=config["encoder_ffn_dim"],
+        num_heads=config["encoder_attention_heads"],
+        max_positions=config["max_source_positions"],
+    )
+    return {
+        **BART.options(config | {"max_position_embeddings": config["max_target_positions"]}, names),
+        "output_bias": False,
+        "embedding_norm": False,
+        "share_embeddings": "target",
+        "encoder_stack": encoder,
+        "norm": "pre",
+        "key_bias": False,
+        "first_convolutions": 1,
+        "convolutions": 1,
+        "convolution_activation": "gelu-exact",
+        "channels": config["d_model"],
+        "front_projection": False,
+    }
+
+
+def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
+    part, *inner = path
+    if part in _CONVOLUTIONS:
+        leaf = "weight" if inner == ["kernel"] else "bias"
+        return Tensor((f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}",), is_convolution=leaf == "weight")
+    if part == "target_embedding":
+        return Tensor(("model.decoder.embed_tokens.weight", "proj_out.weight"))
+    stored = BART.tensor(path, config, model)
+    return replace(stored, rows_before=0)  # its tables of positions have no rows for padding
+
+
+WHISPER = Architecture(
+    "whisper",
+    "WhisperForConditionalGeneration",
+    _options,
+    described_bart,
+    _tensor,
+    HubVocabulary,
+)
