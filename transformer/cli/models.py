@@ -144,6 +144,7 @@ def import_command(command_line: list[str]) -> None:
     check_local(arguments.folder, "the folder")
     from transformer.interop.marian_folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
+    from transformer.tasks.recordings import Recordings
 
     languages = arguments.source_language, arguments.target_language
     run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task)
@@ -151,7 +152,7 @@ def import_command(command_line: list[str]) -> None:
     for sentence in ignored(arguments.folder):
         print(f"Not imported: {sentence}")
     print(f"Written to {run.name}")
-    if run.config.system == "speech":
+    if isinstance(run.task, Recordings):
         print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))
     else:
         print(f'Try: echo "..." | {command("decode", run.name)}')

@@ -59,9 +59,9 @@ class RecordingsConfig(CorpusConfig):
     bands: Annotated[int, Range(1, 200)] = 80
     """Mel bands of a frame."""
     normalisation: Literal["recording", "corpus", "peak"] = "recording"
-    """recording, corpus: each band gets mean 0 and deviation 1 over each recording, or over all training
-    recordings; peak: logarithms to base 10, at least those of the loudest band less 8, plus 4, over 4
-    (Whisper, Radford et al. 2022)."""
+    """How features are scaled. recording, corpus: each band gets mean 0 and deviation 1 over each recording,
+    or over all training recordings; peak: logarithms to base 10, at least those of the loudest band less 8,
+    plus 4, over 4 (Whisper, Radford et al. 2022)."""
     padded_length: Annotated[int, Range(0, LONGEST)] = 0
     """Frames to which each recording is padded with silence, which the model attends to. 0: none; 3000 (30 s)
     in Whisper."""

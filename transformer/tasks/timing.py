@@ -50,7 +50,7 @@ def segments(
             text.append(index)
             continue
         time = max(start, end) if index is None else round((index - first_time) * seconds, 3)
-        if spelled := tokenizer.decode(text):
+        if spelled := tokenizer.decode(text).strip(" "):
             parts.append(Segment(spelled, start, time))
         start, text = time, []
     return tuple(parts)

@@ -114,7 +114,7 @@ class SpeechToText(Recordings, TextTask):
         several = hypotheses(result, self.tokenizer, self.special, n_best)
         if not several:
             raise UserError(NO_OUTPUT)
-        return several
+        return [replace(each, text=each.text.strip(" ")) for each in several]
 
     @functools.cached_property
     def codes(self) -> Codes | None:
@@ -170,7 +170,7 @@ class SpeechToText(Recordings, TextTask):
 
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
-        return self.tokenizer.decode(words_of(ids, self.special))
+        return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
 
     def scored(self, output: Hypothesis) -> str:
         """The text."""
