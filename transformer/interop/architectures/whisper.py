@@ -1,4 +1,4 @@
-"""Whisper (Radford et al. 2022): a Transformer that hears, as the system `speech`."""
+"""Whisper (Radford et al. 2022): a Transformer that hears."""
 
 from collections.abc import Container
 from dataclasses import replace
