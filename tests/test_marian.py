@@ -347,7 +347,7 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
     texts = train_tokenizer(TEXT, "bpe", 290)
     words = train_tokenizer(TEXT, "word", 290)
     models = {
-        "no --model.norm pre and no --model.positions learned and no --model.encoder-stack.norm pre": (
+        "nearest family, marian, has no --model.norm pre and no --model.positions learned$": (
             tiny(vocab_size=290, norm="pre", positions="learned"),
             texts,
         ),

@@ -189,10 +189,10 @@ def undescribed(architecture: Architecture, model: TransformerConfig, names: Con
     except UserError as error:
         return [str(error)]
     theirs = TransformerConfig(**options | sizes | {"special": model.special})
-    return [
-        *_differences(model, theirs, "--model."),
-        *_differences(model.of_encoder, theirs.of_encoder, "--model.encoder-stack."),
-    ]
+    different = [*_differences(model, theirs, "--model.")]
+    in_encoder = _differences(model.of_encoder, theirs.of_encoder, "--model.encoder-stack.")
+    said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
+    return different + [name for name in in_encoder if name not in said]
 
 
 def _differences(ours: TransformerConfig, theirs: TransformerConfig, prefix: str) -> Iterator[str]:
