@@ -132,7 +132,7 @@ def exported_tensors(
       words: the vocabulary there.
     """
     arrays = flatten_dict(params)
-    there = described_model(architecture, described, stored_names(architecture, model), model.special.unk)
+    stored = described_model(architecture, described, stored_names(architecture, model), model.special.unk)
 
     def converted(path: Names, parameter: Declared, tensor: Tensor) -> np.ndarray:
         shape = parameter.value.shape
@@ -155,8 +155,8 @@ def exported_tensors(
         return x.reshape(stored)
 
     tensors = {}
-    for path, parameter in _declared(there).items():
-        tensor = architecture.tensor(path, described, there)
+    for path, parameter in _declared(stored).items():
+        tensor = architecture.tensor(path, described, stored)
         tensors[tensor.names[0]] = converted(path, parameter, tensor)
     return tensors | architecture.more_tensors(params, model)
 

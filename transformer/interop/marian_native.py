@@ -121,10 +121,10 @@ def described_network(described: Yaml, names: Set[str], eos: int, unk: int) -> T
     processing = {f"transformer-{step}": str(described.get(f"transformer-{step}", "")) for step in steps}
     before, after, embedding, top = (value.replace("d", "") for value in processing.values())
     if (before, after) not in _NORMS or {embedding, top} - {"", "n"} or (before == "n" and top != "n"):
-        given = ", ".join(
+        written = ", ".join(
             f"transformer-{step} {described.get(f'transformer-{step}', '')!r}" for step in steps
         )
-        raise UserError(f"{given}: supported is post-norm (dan), and pre-norm (n, da) with a last norm (n)")
+        raise UserError(f"{written}: supported is post-norm (dan), and pre-norm (n, da) with a last norm (n)")
     activation = described.get("transformer-ffn-activation", "swish")
     if activation not in ("relu", "swish"):
         raise UserError(f"transformer-ffn-activation {activation}: supported are relu and swish")

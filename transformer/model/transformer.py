@@ -225,8 +225,8 @@ class DecoderLayer(Module):
         cross = tuple(
             self.cross_attention.init_state(rows, beams, source.keys.shape[2]) for source in sources
         )
-        own = self.recurrence if self.is_recurrent else self.self_attention
-        return States((own.init_state(rows, beams), cross))
+        mechanism = self.recurrence if self.is_recurrent else self.self_attention
+        return States((mechanism.init_state(rows, beams), cross))
 
     def source_keys_values(self, views: Views) -> tuple[KeysValues, ...]:
         """Keys and values of this layer's cross-attention to each view, projected once per sentence."""

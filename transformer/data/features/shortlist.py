@@ -147,9 +147,9 @@ def counted(
     order = np.lexsort((-probability, sources))
     starts = np.searchsorted(sources[order], np.arange(sizes[0] + 1))
     rank = np.arange(len(order)) - starts[sources[order]]
-    kept = order[(rank < best) & (sources[order] != eos)]
-    all_sources = np.concatenate([sources[kept], np.full(len(most), eos)])
-    all_targets = np.concatenate([targets[kept], most])
+    chosen = order[(rank < best) & (sources[order] != eos)]
+    all_sources = np.concatenate([sources[chosen], np.full(len(most), eos)])
+    all_targets = np.concatenate([targets[chosen], most])
     order = np.lexsort((all_targets, all_sources))
     ends = np.searchsorted(all_sources[order], np.arange(sizes[0] + 1))
     return Shortlist(0, best, ends, all_targets[order].astype(np.int32))

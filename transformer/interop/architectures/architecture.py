@@ -188,20 +188,20 @@ def undescribed(architecture: Architecture, model: TransformerConfig, names: Con
         options = architecture.options(architecture.describe(model) | sizes, names)
     except UserError as error:
         return [str(error)]
-    theirs = TransformerConfig(**options | sizes | {"special": model.special})
-    different = [*_differences(model, theirs, "--model.")]
-    in_encoder = _differences(model.of_encoder, theirs.of_encoder, "--model.encoder-stack.")
+    stored = TransformerConfig(**options | sizes | {"special": model.special})
+    different = [*_differences(model, stored, "--model.")]
+    in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
     said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
     return different + [name for name in in_encoder if name not in said]
 
 
-def _differences(ours: TransformerConfig, theirs: TransformerConfig, prefix: str) -> Iterator[str]:
-    for name in (field.name for field in fields(ours)):
-        two = [getattr(_resolved(model), name) for model in (ours, theirs)]
+def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:
+    for name in (field.name for field in fields(model)):
+        two = [getattr(_resolved(config), name) for config in (model, stored)]
         is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
         if two[0] == two[1] or name in _NEUTRAL or is_zero_bias:
             continue
-        if _ONLY_WITH.get(name, ours.positions) == ours.positions:
+        if _ONLY_WITH.get(name, model.positions) == model.positions:
             yield f"{prefix}{name.replace('_', '-')} {two[0]}"
 
 

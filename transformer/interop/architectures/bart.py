@@ -48,7 +48,7 @@ LEAVES = {
     "norm.scale": "weight",
     "norm.bias": "bias",
 }
-NAMES = {ours: name for name, ours in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
+NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
 _ROWS_BEFORE = 2  # of a table of positions, which stand for padding
 LONGEST = 1024
 """Rows of an exported table of sinusoids: the maximum length of a sentence."""
@@ -119,9 +119,9 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     leaf = ".".join(inner)
     if part in _EMBEDDINGS:
-        own = _EMBEDDINGS[part]
+        name = _EMBEDDINGS[part]
         untied = ("lm_head.weight",) if part == "target_embedding" else ()
-        return Tensor((*SHARED, own) if model.shares_inputs else (own, *untied, *SHARED))
+        return Tensor((*SHARED, name) if model.shares_inputs else (name, *untied, *SHARED))
     if part == "output_embedding":
         return Tensor(("lm_head.weight",))
     if part == "output_bias":

@@ -56,10 +56,10 @@ class WordVocabulary:
 
 def _path(folder: Path, side: str) -> Path:
     names = [f"{side}_{LIST}", f"{side}_{PIECES}", LIST, PIECES]
-    found = [folder / name for name in names if (folder / name).exists()]
-    if not found:
+    lists = [folder / name for name in names if (folder / name).exists()]
+    if not lists:
         raise UserError(f"{folder}: there is no {' and no '.join(names)}")
-    return found[0]
+    return lists[0]
 
 
 def _tokenizer(path: Path, size: int, special: SpecialIds, start: Sequence[int]) -> Tokenizer:

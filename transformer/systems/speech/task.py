@@ -114,7 +114,7 @@ class SpeechToText(Recordings, TextTask):
         several = hypotheses(result, self.tokenizer, self.special, n_best)
         if not several:
             raise UserError(NO_OUTPUT)
-        return [replace(each, text=each.text.strip(" ")) for each in several]
+        return [replace(output, text=output.text.strip(" ")) for output in several]
 
     @functools.cached_property
     def codes(self) -> Codes | None:
