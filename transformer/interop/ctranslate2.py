@@ -96,11 +96,17 @@ class Variables:
 
     def _number(self, kind: str) -> int:
         size = struct.calcsize(f"<{kind}")
-        number: int = struct.unpack(f"<{kind}", self._file.read(size))[0]
+        number: int = struct.unpack(f"<{kind}", self._bytes(size))[0]
         return number
 
+    def _bytes(self, size: int) -> bytes:
+        content = self._file.read(size)
+        if len(content) < size:
+            raise UserError("the file ends too early: copy it again")
+        return content
+
     def _text(self) -> str:
-        return self._file.read(self._number("H")).removesuffix(b"\0").decode()
+        return self._bytes(self._number("H")).removesuffix(b"\0").decode()
 
     def _add(self) -> None:
         name = self._text()
