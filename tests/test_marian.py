@@ -314,7 +314,7 @@ DAMAGE = {
     "not the config of a model that is known": lambda f: edit(f / "config.json", d_model=None),
     "activation_function 'tanh'": lambda f: edit(f / "config.json", activation_function="tanh"),
     "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
-    "by config.json it should be": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
+    "the description means": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
     "eos_token_id is [0, 1], not an id below 60": lambda f: edit(f / "config.json", eos_token_id=[0, 1]),
     "decoder_start_token_id is None": lambda f: edit(f / "config.json", decoder_start_token_id=None),
     "pad_token_id is 60, not an id": lambda f: edit(f / "config.json", pad_token_id=60),

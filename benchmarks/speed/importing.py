@@ -76,7 +76,7 @@ def _write(folder: Path, described: dict[str, object], part: int) -> tuple[int, 
     (folder / "config.json").write_text(json.dumps(described))
     model = described_model(M2M_100, described, (), 3)
     sizes, index = [], {}
-    for number, shapes in enumerate(_parts(stored_shapes(M2M_100, described, model), part)):
+    for number, shapes in enumerate(_parts(stored_shapes(M2M_100.storage, described, model), part)):
         name = f"model-{number}.safetensors"
         sizes.append(_write_zeros(folder / name, shapes))
         index |= dict.fromkeys(shapes, name)

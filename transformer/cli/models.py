@@ -142,7 +142,7 @@ class Export:
 def import_command(command_line: list[str]) -> None:
     arguments = parse(Import, command_line, "import")
     check_local(arguments.folder, "the folder")
-    from transformer.interop.marian_folder import ignored_marian_options, is_marian_folder
+    from transformer.interop.marian.folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
     from transformer.tasks.recordings import Recordings
 
@@ -162,7 +162,7 @@ def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
     if arguments.to == "marian-npz":
-        from transformer.interop.marian_export import DECODER, export_marian_files
+        from transformer.interop.marian.export import DECODER, export_marian_files
 
         folder = export_marian_files(arguments.run_dir, arguments.folder, arguments.checkpoint)
         print(f"Written to {folder}")

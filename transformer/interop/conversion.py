@@ -2,9 +2,10 @@
 
 | | there | here |
 |---|---|---|
-| projections | `[out, in]`, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
+| projections | a matrix, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
 | d_model axis, where sines come first | sines, then cosines | interleaved as in the paper |
 | positions before the first one | rows of the table | none |
+| words that are never generated | none | rows at the end |
 """
 
 import contextlib
@@ -19,13 +20,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import (
-    Architecture,
-    Names,
-    Tensor,
-    VocabularyFiles,
-    described_model,
-)
+from transformer.interop.architectures.architecture import Names, Storage, Tensor
 from transformer.interop.architectures.sines import interleaved_order
 from transformer.model.parameters import Declarations, Declared, Params, declarations
 from transformer.model.transformer import Transformer
@@ -54,7 +49,7 @@ class Source(Protocol):
 
 
 def imported_params(
-    architecture: Architecture,
+    storage: Storage,
     config: Json,
     model: TransformerConfig,
     source: Source,
@@ -63,15 +58,16 @@ def imported_params(
     """The parameters of a model, each of which is read when it is needed.
 
     Args:
-      architecture: of the model's `model_type`.
-      config: the content of config.json.
-      model: what `described_model` made of it.
+      storage: how the model's family stores them.
+      config: the description that the folder has, such as the content of config.json.
+      model: the model that it describes.
       source: the tensors. It must stay readable.
       declared: the model's parameters. None: those of `Transformer(model)`.
 
     Raises:
-      UserError: a tensor is missing, or has another shape.
+      UserError: a tensor is missing, has another shape, or is not supported.
     """
+    storage.check(config, model, source)
 
     @functools.cache
     def new() -> dict[Names, np.ndarray]:
@@ -82,32 +78,33 @@ def imported_params(
         return initial
 
     def deferred(path: Names, parameter: Declared) -> Deferred:
-        tensor = architecture.tensor(path, config, model)
+        shape = parameter.value.shape
+        tensor = storage.tensor(path, config, model)
         if tensor.is_new:
-            return Deferred(parameter.value.shape, lambda: np.asarray(new()[path], np.float32))
+            return Deferred(shape, lambda: np.asarray(new()[path], np.float32))
         name = next((name for name in tensor.names if source.shape(name) is not None), tensor.names[0])
         stored = source.shape(name)
-        shape = parameter.value.shape
-        if stored is None and tensor.if_missing is not None:
-            value = tensor.if_missing
-            return Deferred(shape, lambda: np.full(shape, value, np.float32))
-        if stored is None:
+        if stored is None and tensor.if_missing is None:
             raise UserError(f"there is no tensor {name}")
         rows, *columns = _stored_shape(parameter, tensor)
         expected = (rows * tensor.part[1], *columns)
-        if stored != expected:
-            raise UserError(f"{name} has shape {list(stored)}, by config.json it should be {list(expected)}")
+        accepted = (expected, expected[1:]) if tensor.layout == "row" else (expected,)
+        if stored is not None and stored not in accepted:
+            raise UserError(f"{name} has shape {list(stored)}; the description means {list(expected)}")
 
         def load() -> np.ndarray:
-            x = source(name)
+            x = np.full(expected, tensor.if_missing, np.float32) if stored is None else source(name)
             assert x is not None
             x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
-            x = (x.T if tensor.is_linear or tensor.is_convolution else x).reshape(shape)
+            x = (x.T if tensor.layout in ("out-in", "convolution") else x).reshape(-1, *shape[1:])
+            if tensor.rows is not None:
+                others = [(0, shape[0] - tensor.rows)] + [(0, 0)] * len(shape[1:])
+                x = np.pad(x, others, constant_values=tensor.filler)
             if tensor.factor != 1:
                 x = x * np.float32(tensor.factor)
-            if (axis := _sines_axis(architecture, parameter)) is not None:
+            if (axis := _sines_axis(storage, parameter)) is not None:
                 x = np.take(x, interleaved_order(shape[axis]), axis)
-            return architecture.adjusted(path, x, model, source)
+            return storage.adjusted(path, x, model, source)
 
         return Deferred(shape, load)
 
@@ -116,71 +113,69 @@ def imported_params(
 
 
 def exported_tensors(
-    architecture: Architecture,
+    storage: Storage,
     params: Params,
-    described: Json,
     model: TransformerConfig,
-    words: VocabularyFiles,
+    described: Json,
+    stored: TransformerConfig,
+    words: tuple[Sequence[int], Sequence[int]],
 ) -> dict[str, np.ndarray]:
-    """The tensors of model.safetensors.
+    """The tensors of a model as its family stores them.
 
     Args:
-      architecture: the family.
+      storage: how that is done.
       params: the parameters here. A bias that is missing is zero there.
-      described: the content of config.json there.
       model: the model here.
-      words: the vocabulary there.
+      described: the description there, such as the content of config.json.
+      stored: the model that it describes.
+      words: for source and target, our id for each id there; -1: none.
     """
     arrays = flatten_dict(params)
-    stored = described_model(architecture, described, stored_names(architecture, model), model.special.unk)
 
     def converted(path: Names, parameter: Declared, tensor: Tensor) -> np.ndarray:
         shape = parameter.value.shape
-        rows = words.rows[path[0] != "source_embedding"] if path[0] in _OF_WORDS else ()
+        rows = words[path[0] != "source_embedding"] if path[0] in _OF_WORDS else ()
         if path in arrays:
             x = np.asarray(arrays[path], np.float32)
         else:
             x = np.zeros(max(rows) + 1 if rows else shape, np.float32)
         if rows:
             x = _rows(x, rows, NEVER_GENERATED if path[0] == "output_bias" else 0)
-        if (axis := _sines_axis(architecture, parameter)) is not None:
+        if (axis := _sines_axis(storage, parameter)) is not None:
             x = np.take(x, np.argsort(interleaved_order(shape[axis])), axis)
         if tensor.factor != 1:
             x = x / np.float32(tensor.factor)
-        stored = _stored_shape(parameter, tensor)
-        if tensor.is_linear:
-            return x.reshape(stored[::-1]).T
         if tensor.rows_before:
             x = np.pad(x, [(tensor.rows_before, 0), (0, 0)])
-        return x.reshape(stored)
+        expected = _stored_shape(parameter, tensor)
+        is_transposed = tensor.layout in ("out-in", "convolution")
+        return x.reshape(expected[::-1]).T if is_transposed else x.reshape(expected)
 
     tensors = {}
     for path, parameter in _declared(stored).items():
-        tensor = architecture.tensor(path, described, stored)
+        tensor = storage.tensor(path, described, stored)
         tensors[tensor.names[0]] = converted(path, parameter, tensor)
-    return tensors | architecture.more_tensors(params, model)
+    return tensors | storage.more_tensors(params, model)
 
 
-def stored_names(architecture: Architecture, model: TransformerConfig) -> set[str]:
+def stored_names(storage: Storage, described: Json, model: TransformerConfig) -> set[str]:
     """The names of the tensors of a model, as far as the family has them."""
-    names = set()
+    names: set[str] = set()
     for path in _declared(model):
         with contextlib.suppress(KeyError):
-            names.add(architecture.tensor(path, {}, model).names[0])
+            names.update(storage.tensor(path, described, model).names[:1])
     return names
 
 
-def stored_shapes(
-    architecture: Architecture, config: Json, model: TransformerConfig
-) -> dict[str, tuple[int, ...]]:
+def stored_shapes(storage: Storage, config: Json, model: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """The shapes of the stored parameters by their names.
 
     Args:
-      architecture: the family.
-      config: the content of config.json.
-      model: what `described_model` made of it.
+      storage: how the family stores them.
+      config: the description that a folder would have.
+      model: the model that it describes.
     """
-    tensors = ((architecture.tensor(path, config, model), x) for path, x in _declared(model).items())
+    tensors = ((storage.tensor(path, config, model), x) for path, x in _declared(model).items())
     return {tensor.names[0]: _stored_shape(parameter, tensor) for tensor, parameter in tensors}
 
 
@@ -190,22 +185,26 @@ def _declared(model: TransformerConfig) -> Declarations:
 
 
 def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a stored tensor: heads are side by side, and the matrices of linear layers transposed."""
-    shape = parameter.value.shape
+    """The shape of a stored tensor."""
+    first, *others = parameter.value.shape
+    shape = (first if tensor.rows is None else tensor.rows, *others)
     size = math.prod(shape)
-    if tensor.is_convolution:
-        return shape[::-1]
-    if tensor.is_linear:
-        inputs = math.prod(shape[axis] for axis in parameter.summed)
-        return size // inputs, inputs
-    if tensor.has_row_axis:
-        return 1, size
-    return (shape[0] + tensor.rows_before, *shape[1:]) if len(shape) == 2 else (size,)
+    inputs = math.prod(shape[axis] for axis in parameter.summed)
+    match tensor.layout:
+        case "in-out":
+            return inputs, size // inputs
+        case "out-in":
+            return size // inputs, inputs
+        case "convolution":
+            return shape[::-1]
+        case "row":
+            return 1, size
+    return (shape[0] + tensor.rows_before, *others) if len(shape) == 2 else (size,)
 
 
-def _sines_axis(architecture: Architecture, parameter: Declared) -> int | None:
+def _sines_axis(storage: Storage, parameter: Declared) -> int | None:
     """The axis of d_model, if it has another order there."""
-    if not architecture.sines_first or "model" not in parameter.names:
+    if not storage.sines_first or "model" not in parameter.names:
         return None
     return parameter.names.index("model")
 

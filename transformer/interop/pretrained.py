@@ -26,7 +26,7 @@ from transformer.interop.conversion import (
     stored_names,
 )
 from transformer.interop.ctranslate2 import MODEL
-from transformer.interop.marian_folder import import_marian_files, is_marian_folder
+from transformer.interop.marian.folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
@@ -59,15 +59,16 @@ def import_model(
     target_language: str | None = None,
     task: str | None = None,
 ) -> Run:
-    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5 or Whisper.
+    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
+    BERT (as an encoder), `torch.nn.Transformer`, or Marian's own files.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. One tensor at a time is in
     memory.
 
     Args:
-      folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Marian
-        has vocab.json, source.spm and target.spm instead of the last one (and target_vocab.json, if
-        vocabularies are separate).
+      folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Other
+        files of vocabularies are those that the family has, see docs/interop.md. For Marian's own files, see
+        `import_marian_files`.
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes.
       target_language: the code of the target.
@@ -84,14 +85,14 @@ def import_model(
     if is_marian_folder(folder):
         if source_language or target_language:
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
+        _check_no_task(task)
         return import_marian_files(folder, run_dir)
     described = read_json(folder / CONFIG)
     if described.get("model_type") == "whisper" or (folder / MODEL).exists():
         if target_language:
             raise UserError("--target-language: Whisper translates to English only, with --task translate")
         return import_whisper(folder, run_dir, source_language, task)
-    if task:
-        raise UserError("--task: it is for Whisper; leave it out")
+    _check_no_task(task)
     architecture = _architecture(folder, described)
     source = tensors(folder)
     languages = source_language, target_language
@@ -104,7 +105,7 @@ def import_model(
     renormalizes = generation.get("renormalize_logits") is True
     with naming(folder):
         model = replace(model, output_bias=renormalizes or _has_bias(architecture, described, model, source))
-        params = imported_params(architecture, described, model, source)
+        params = imported_params(architecture.storage, described, model, source)
         if renormalizes:
             params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
     data = DataConfig(
@@ -115,6 +116,11 @@ def import_model(
     data = replace(data, **_languages(folder, *languages))
     config = Config(model=model, data=data, decoding=search_of(folder, generation, model.output_size))
     return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+
+
+def _check_no_task(task: str | None) -> None:
+    if task:
+        raise UserError("--task: it is for Whisper; leave it out")
 
 
 def ignored_options(folder: Path | str) -> list[str]:
@@ -146,7 +152,7 @@ def _has_bias(architecture: Architecture, described: Json, model: TransformerCon
     """Whether any bias of the logits is not zero: most published models have none, and need no addition."""
     if not model.output_bias:
         return False
-    names = architecture.tensor(("output_bias",), described, model).names
+    names = architecture.storage.tensor(("output_bias",), described, model).names
     return any(x.any() for name in names if (x := source(name)) is not None)
 
 
@@ -213,7 +219,10 @@ def export_model(
     pad = described["pad_token_id"]
     generation = words.generation | search_to_hub(search, numbers, phrases, pad, positions)
     params: Params = run.variables(checkpoint)["params"]
-    arrays = exported_tensors(architecture, params, described, config.model, words)
+    storage = architecture.storage
+    names = stored_names(storage, described, config.model)
+    stored = described_model(architecture, described, names, config.model.special.unk)
+    arrays = exported_tensors(storage, params, config.model, described, stored, words.rows)
     try:
         with folder_whole(folder) as partial:
             # safetensors writes the memory of an array, whatever its strides
@@ -243,10 +252,15 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
     assert isinstance(model, TransformerConfig)
     others: dict[str, list[str]] = {}
     for architecture in ARCHITECTURES.values():
-        words = architecture.vocabulary.exported(tokenizers, run.config)
+        words = architecture.vocabulary.exported(tokenizers, run.config) if architecture.describe else None
         if words is None:
             continue
-        lacks = undescribed(architecture, model, stored_names(architecture, model))
+        try:
+            described = _described(architecture, model, words)
+            names = stored_names(architecture.storage, described, model)
+            lacks = undescribed(architecture.options(described, names), model)
+        except UserError as error:
+            lacks = [str(error)]
         if not lacks:
             return architecture, words
         others[architecture.model_type] = lacks
@@ -260,6 +274,7 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
 
 def _described(architecture: Architecture, model: TransformerConfig, words: VocabularyFiles) -> Json:
     """The content of config.json."""
+    assert architecture.describe is not None
     return {
         "architectures": [architecture.model_class],
         "model_type": architecture.model_type,

@@ -82,7 +82,7 @@ def import_whisper(
     config = Config(system="speech", model=model, data=data, decoding=decoding)
     with naming(folder):
         declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
-        params = imported_params(WHISPER, described, model, source, declared)
+        params = imported_params(WHISPER.storage, described, model, source, declared)
     return Run.create(run_dir, config, SpeechToText(config, tokenizer), variables={"params": params})
 
 

@@ -4,7 +4,7 @@ vocabulary."""
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -24,18 +24,26 @@ Languages = tuple[str | None, str | None]
 """The codes of source and target, for models whose texts begin with one."""
 
 
+Layout = Literal["plain", "in-out", "out-in", "row", "convolution"]
+"""How a parameter is stored. plain: a table as here, and anything else as a vector; in-out: a matrix
+`[in, out]`, heads side by side; out-in: its transpose, as in PyTorch; row: a vector as a matrix of one row;
+convolution: the kernel of a convolution in PyTorch, `[out, in, width]`."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """Where a parameter is stored, and how."""
 
     names: tuple[str, ...]
     """Names of the tensor; the first one that exists counts. An export writes the first one."""
-    is_linear: bool = False
-    """Whether it is the matrix of a linear layer, which PyTorch stores `[out, in]`."""
-    is_convolution: bool = False
-    """Whether it is the kernel of a convolution, which PyTorch stores `[out, in, width]`."""
+    layout: Layout = "plain"
+    """How it is stored."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
+    rows: int | None = None
+    """How many rows of a vocabulary are stored. Here others follow. None: all."""
+    filler: float = 0.0
+    """What these others consist of."""
     part: tuple[int, int] = (0, 1)
     """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
     tensors are not exported."""
@@ -45,8 +53,23 @@ class Tensor:
     """What the parameter consists of if there is no such tensor. None: there must be one."""
     is_new: bool = False
     """Whether the family has no such parameter, so that it is initialised as before training."""
-    has_row_axis: bool = False
-    """Whether a vector is stored as a matrix of one row."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a family stores the parameters of its models."""
+
+    tensor: Callable[[Names, Json, TransformerConfig], Tensor]
+    """Where a parameter is stored. Raises KeyError for one that the family does not have."""
+    sines_first: bool = False
+    """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
+    permuted, as they are interleaved here."""
+    check: Callable[[Json, TransformerConfig, Read], None] = lambda config, model, read: None
+    """Raises UserError if tensors besides those of parameters are not supported."""
+    adjusted: Callable[[Names, np.ndarray, TransformerConfig, Read], np.ndarray] = lambda path, x, *_: x
+    """A parameter after its conversion, if it also depends on another tensor."""
+    more_tensors: Callable[[Params, TransformerConfig], dict[str, np.ndarray]] = lambda params, model: {}
+    """Tensors of an export besides those of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -104,28 +127,21 @@ class Architecture:
 
     model_type: str
     """Its name in config.json."""
-    model_class: str
-    """Its class in `transformers`."""
     options: Callable[[Json, Container[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""
-    describe: Callable[[TransformerConfig], Json]
-    """The reverse of `options`."""
-    tensor: Callable[[Names, Json, TransformerConfig], Tensor]
-    """Where a parameter is stored."""
+    storage: Storage
+    """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
-    sines_first: bool = False
-    """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
-    permuted, as they are interleaved here."""
     start: Callable[[Json], tuple[int, ...]] = lambda config: ()
     """Ids that begin every text, before its first word; where languages have codes, these come first."""
     has_codes: bool = False
     """Whether texts begin with the code of their language."""
-    adjusted: Callable[[Names, np.ndarray, TransformerConfig, Read], np.ndarray] = lambda path, x, *_: x
-    """A parameter after its conversion, if it also depends on another tensor."""
-    more_tensors: Callable[[Params, TransformerConfig], dict[str, np.ndarray]] = lambda params, model: {}
-    """Tensors of an export besides those of the parameters."""
+    model_class: str = ""
+    """Its class in `transformers`, which loads an export."""
+    describe: Callable[[TransformerConfig], Json] | None = None
+    """The reverse of `options`. None: models are not exported as this family."""
 
 
 def described_model(
@@ -162,32 +178,29 @@ _NEUTRAL = {
     "special",
     "encoder_stack",
     "norm_epsilon",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
     "dtype",
     "attention",
     "remat",
 }
-"""Options that do not count when models are compared: those of the vocabulary and of computing; and the
-epsilon, which some families do not store."""
+"""Options that do not count when models are compared: those of the vocabulary, of training and of computing;
+and the epsilon, which some families do not store."""
 _ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
 """Options that count only with one scheme of positions."""
 
 
-def undescribed(architecture: Architecture, model: TransformerConfig, names: Container[str]) -> list[str]:
-    """The options of a model that the config.json of a family does not describe, as the command line names
-    them.
+def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
+    """The options in which a model differs from one that can be stored, as the command line names them.
 
     A bias that the model lacks is no difference, since zeros can be stored; neither is the epsilon of norms.
 
     Args:
-      architecture: the family.
+      options: of the network that would be stored.
       model: the model.
-      names: of the tensors that would be stored.
     """
     sizes = {"vocab_size": model.vocab_size, "target_vocab_size": model.target_vocab_size}
-    try:
-        options = architecture.options(architecture.describe(model) | sizes, names)
-    except UserError as error:
-        return [str(error)]
     stored = TransformerConfig(**options | sizes | {"special": model.special})
     different = [*_differences(model, stored, "--model.")]
     in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
@@ -206,4 +219,10 @@ def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: st
 
 
 def _resolved(model: TransformerConfig) -> TransformerConfig:
-    return replace(model, decoder_layers=model.decoder_depth, d_k=model.key_width, d_v=model.value_width)
+    return replace(
+        model,
+        decoder_layers=model.decoder_depth,
+        d_k=model.key_width,
+        d_v=model.value_width,
+        final_norm=model.final_norm and model.norm == "post",
+    )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from transformer.config import EncoderConfig, TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Tensor
-from transformer.interop.architectures.sines import sines_then_cosines
+from transformer.interop.architectures.architecture import Architecture, Names, Read, Storage, Tensor
+from transformer.interop.architectures.sines import check_sinusoids, sines_then_cosines
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -49,6 +49,7 @@ LEAVES = {
     "norm.bias": "bias",
 }
 NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
+POSITIONS = "model.{side}.embed_positions.weight"
 _ROWS_BEFORE = 2  # of a table of positions, which stand for padding
 LONGEST = 1024
 """Rows of an exported table of sinusoids: the maximum length of a sentence."""
@@ -125,17 +126,19 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     if part == "output_embedding":
         return Tensor(("lm_head.weight",))
     if part == "output_bias":
-        return Tensor(("final_logits_bias",), if_missing=0.0, has_row_axis=True)
+        return Tensor(("final_logits_bias",), "row", if_missing=0.0)
     side, kind = part.rsplit("_", 1)
     if kind == "positions" and leaf == "table":
-        return Tensor((f"model.{SIDES[side]}.embed_positions.weight",), rows_before=_ROWS_BEFORE)
+        return Tensor((POSITIONS.format(side=SIDES[side]),), rows_before=_ROWS_BEFORE)
     if kind == "positions":
         return Tensor((f"model.{SIDES[side]}.layernorm_embedding.{LEAVES[leaf]}",))
     if kind == "norm":
         return Tensor((f"model.{side}.layer_norm.{LEAVES[leaf]}",))
     name = LEAVES[".".join(inner[1:])]
-    is_linear = name.endswith("weight") and not inner[0].endswith("residual")
-    return Tensor((f"model.{side}.layers.{kind}.{SUBLAYERS[inner[0]]}{name}",), is_linear)
+    is_matrix = name.endswith("weight") and not inner[0].endswith("residual")
+    return Tensor(
+        (f"model.{side}.layers.{kind}.{SUBLAYERS[inner[0]]}{name}",), "out-in" if is_matrix else "plain"
+    )
 
 
 def _learned(config: Json) -> dict[str, Any]:
@@ -144,43 +147,46 @@ def _learned(config: Json) -> dict[str, Any]:
 
 def _sinusoids(params: Params, model: TransformerConfig) -> dict[str, np.ndarray]:
     table = sines_then_cosines(LONGEST, model.d_model)
-    return {f"model.{side}.embed_positions.weight": table for side in SIDES.values()}
+    return {POSITIONS.format(side=side): table for side in SIDES.values()}
+
+
+def _check_sinusoids(config: Json, model: TransformerConfig, read: Read) -> None:
+    for name in (POSITIONS.format(side=side) for side in SIDES.values()):
+        check_sinusoids(name, read(name), model.d_model)
 
 
 BART = Architecture(
     "bart",
-    "BartForConditionalGeneration",
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
-    described_bart,
-    _tensor,
+    Storage(_tensor),
     HubVocabulary,
     start=lambda config: (config["bos_token_id"],),
+    model_class="BartForConditionalGeneration",
+    describe=described_bart,
 )
 MBART = replace(
     BART,
     model_type="mbart",
-    model_class="MBartForConditionalGeneration",
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
-    describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
     start=lambda config: (),
     has_codes=True,
+    model_class="MBartForConditionalGeneration",
+    describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
 )
 PEGASUS = Architecture(
     "pegasus",
-    "PegasusForConditionalGeneration",
     lambda config, names: bart_options(config, output_bias=True, norm="pre"),
-    described_bart,
-    _tensor,
+    Storage(_tensor, sines_first=True, check=_check_sinusoids, more_tensors=_sinusoids),
     HubVocabulary,
-    sines_first=True,
-    more_tensors=_sinusoids,
+    model_class="PegasusForConditionalGeneration",
+    describe=described_bart,
 )
 M2M_100 = Architecture(
     "m2m_100",
-    "M2M100ForConditionalGeneration",
     lambda config, names: bart_options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
-    described_bart,
-    _tensor,
+    Storage(_tensor),
     HubVocabulary,
     has_codes=True,
+    model_class="M2M100ForConditionalGeneration",
+    describe=described_bart,
 )

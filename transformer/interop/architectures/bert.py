@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Read, Tensor
+from transformer.interop.architectures.architecture import Architecture, Layout, Names, Read, Storage, Tensor
 from transformer.interop.architectures.bart import ACTIVATIONS
 from transformer.interop.vocabularies.bert import BertVocabulary
 from transformer.runtime.errors import UserError
@@ -80,11 +80,11 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     if inner[0] in NORMS:
         return _stored(*(module + NORMS[inner[0]] + leaf for leaf in NORM_LEAVES[inner[-1]]))
     name = LEAVES[".".join(inner[1:])]
-    return _stored(module + name, is_linear=name.endswith("weight"))
+    return _stored(module + name, layout="out-in" if name.endswith("weight") else "plain")
 
 
-def _stored(*names: str, is_linear: bool = False) -> Tensor:
-    return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), is_linear)
+def _stored(*names: str, layout: Layout = "plain") -> Tensor:
+    return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), layout)
 
 
 def _with_type(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
@@ -96,8 +96,4 @@ def _with_type(path: Names, x: np.ndarray, model: TransformerConfig, read: Read)
     return x if types is None else x + types[0]
 
 
-def _describe(model: TransformerConfig) -> Json:
-    raise UserError("decoder")
-
-
-BERT = Architecture("bert", "BertModel", _options, _describe, _tensor, BertVocabulary, adjusted=_with_type)
+BERT = Architecture("bert", _options, Storage(_tensor, adjusted=_with_type), BertVocabulary)

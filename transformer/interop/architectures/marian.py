@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Read
-from transformer.interop.architectures.bart import BART, LONGEST, bart_options, described_bart
-from transformer.interop.architectures.sines import interleaved_order, sines_then_cosines
+from transformer.interop.architectures.architecture import Architecture, Names, Read, Storage
+from transformer.interop.architectures.bart import BART, LONGEST, POSITIONS, bart_options, described_bart
+from transformer.interop.architectures.sines import check_sinusoids, interleaved_order, sines_then_cosines
 from transformer.interop.vocabularies.marian import MarianVocabulary
 from transformer.model.parameters import Params
-from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
-POSITIONS = "model.decoder.embed_positions.weight"
+_ENCODER_POSITIONS, _DECODER_POSITIONS = (POSITIONS.format(side=side) for side in ("encoder", "decoder"))
 
 
 def _options(config: Json, names: Any) -> dict[str, Any]:
@@ -48,18 +47,19 @@ def _target_table(model: TransformerConfig) -> str:
 
 def _with_start(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
     """Gives <bos> the vector that `_positions` added to the decoder's first position."""
-    if path[0] != _target_table(model) or (stored := read(POSITIONS)) is None:
+    if path[0] != _target_table(model) or (stored := read(_DECODER_POSITIONS)) is None:
         return x
-    if stored.ndim != 2 or stored.shape[1] != model.d_model:
-        raise UserError(f"{POSITIONS} has shape {list(stored.shape)}, not rows of {model.d_model}")
-    added = stored - sines_then_cosines(*stored.shape)
-    if np.abs(added[1:]).max(initial=0) > 1e-3:
-        raise UserError(f"{POSITIONS} is not made of sinusoids")
-    if np.abs(added[:1]).max(initial=0) > 1e-4:
+    added = stored[:1] - sines_then_cosines(1, model.d_model)
+    if np.abs(added).max(initial=0) > 1e-4:
         start = added[0][interleaved_order(model.d_model)]
         x = x.copy()
         x[model.special.bos] += start / math.sqrt(model.d_model) if model.scale_embedding else start
     return x
+
+
+def _check(config: Json, model: TransformerConfig, read: Read) -> None:
+    check_sinusoids(_ENCODER_POSITIONS, read(_ENCODER_POSITIONS), model.d_model)
+    check_sinusoids(_DECODER_POSITIONS, read(_DECODER_POSITIONS), model.d_model, first=1)
 
 
 def _positions(params: Params, model: TransformerConfig) -> dict[str, np.ndarray]:
@@ -68,17 +68,16 @@ def _positions(params: Params, model: TransformerConfig) -> dict[str, np.ndarray
     start = np.asarray(params[_target_table(model)]["table"][model.special.bos], np.float32)
     start = start[np.argsort(interleaved_order(model.d_model))]
     table[0] += start * math.sqrt(model.d_model) if model.scale_embedding else start
-    return {POSITIONS: table}
+    return {_DECODER_POSITIONS: table}
 
 
 MARIAN = Architecture(
     "marian",
-    "MarianMTModel",
     _options,
-    _describe,
-    BART.tensor,
+    Storage(
+        BART.storage.tensor, sines_first=True, check=_check, adjusted=_with_start, more_tensors=_positions
+    ),
     MarianVocabulary,
-    sines_first=True,
-    adjusted=_with_start,
-    more_tensors=_positions,
+    model_class="MarianMTModel",
+    describe=_describe,
 )

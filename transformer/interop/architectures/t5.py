@@ -5,7 +5,7 @@ from collections.abc import Container
 from typing import Any
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Tensor
+from transformer.interop.architectures.architecture import Architecture, Names, Storage, Tensor
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -108,9 +108,16 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     leaf = (GATED if model.gated else LEAVES)[".".join(inner[1:])]
     return Tensor(
         (f"{stack}.block.{kind}.layer.{order}.{name}{leaf}",),
-        is_linear=not inner[0].endswith("residual"),
+        "plain" if inner[0].endswith("residual") else "out-in",
         factor=math.sqrt(model.key_width) if leaf == "q.weight" else 1.0,  # scores are not scaled there
     )
 
 
-T5 = Architecture("t5", "T5ForConditionalGeneration", _options, _describe, _tensor, HubVocabulary)
+T5 = Architecture(
+    "t5",
+    _options,
+    Storage(_tensor),
+    HubVocabulary,
+    model_class="T5ForConditionalGeneration",
+    describe=_describe,
+)

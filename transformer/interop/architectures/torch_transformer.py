@@ -6,13 +6,10 @@ The names of its tensors are those of the tutorial's Seq2SeqTransformer, or thos
 from collections.abc import Container
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Read, Tensor
+from transformer.interop.architectures.architecture import Architecture, Layout, Names, Read, Storage, Tensor
+from transformer.interop.architectures.sines import check_sinusoids, interleaved
 from transformer.interop.vocabularies.words import WordVocabulary
-from transformer.model.positions import sinusoids
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -90,7 +87,7 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     if sublayer in NORMS[stack]:
         return _norm(module + NORMS[stack][sublayer], rest[-1])
     linear, leaf = rest
-    return Tensor((f"{module}{LINEAR[linear]}{LEAVES[leaf]}",), is_linear=leaf == "kernel")
+    return Tensor((f"{module}{LINEAR[linear]}{LEAVES[leaf]}",), "out-in" if leaf == "kernel" else "plain")
 
 
 def _norm(module: str, leaf: str) -> Tensor:
@@ -99,35 +96,19 @@ def _norm(module: str, leaf: str) -> Tensor:
 
 def _projection(module: str, leaf: str) -> Tensor:
     name = leaf.removesuffix("_bias")
-    kind = "bias" if leaf != name else "weight"
+    kind = "weight" if leaf == name else "bias"
+    layout: Layout = "out-in" if leaf == name else "plain"
     if name in JOINED:
-        part = JOINED.index(name), len(JOINED)
-        return Tensor((f"{module}in_proj_{kind}",), is_linear=kind == "weight", part=part)
-    return Tensor((f"{module}out_proj.{kind}",), is_linear=kind == "weight")
+        return Tensor((f"{module}in_proj_{kind}",), layout, part=(JOINED.index(name), len(JOINED)))
+    return Tensor((f"{module}out_proj.{kind}",), layout)
 
 
-def _checked(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
-    """Refuses positions that are no sinusoids."""
-    if path[0] != "source_embedding" or (stored := read(TENSORS["positions"])) is None:
-        return x
-    table = stored.reshape(-1, stored.shape[-1])
-    if table.shape[1] != model.d_model or (
-        np.abs(table - sinusoids(jnp.arange(len(table)), model.d_model)).max(initial=0) > 1e-2
-    ):
-        raise UserError(f"{TENSORS['positions']} is not made of sinusoids, which are the positions supported")
-    return x
+def _check(config: Json, model: TransformerConfig, read: Read) -> None:
+    name = _names(config)["positions"]
+    stored = read(name)
+    # [positions, 1, d_model] in the tutorial
+    table = stored if stored is None or not stored.size else stored.reshape(-1, stored.shape[-1])
+    check_sinusoids(name, table, model.d_model, interleaved, tolerance=1e-2)
 
 
-def _describe(model: TransformerConfig) -> Json:
-    raise UserError("export to torch.nn.Transformer")
-
-
-TORCH = Architecture(
-    "torch.nn.Transformer",
-    "torch.nn.Transformer",
-    _options,
-    _describe,
-    _tensor,
-    WordVocabulary,
-    adjusted=_checked,
-)
+TORCH = Architecture("torch.nn.Transformer", _options, Storage(_tensor, check=_check), WordVocabulary)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from transformer.config import EncoderConfig, TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Tensor
-from transformer.interop.architectures.bart import BART, described_bart
+from transformer.interop.architectures.architecture import Architecture, Names, Storage, Tensor
+from transformer.interop.architectures.bart import BART
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.files import Json
 
@@ -40,18 +40,13 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     if part in _CONVOLUTIONS:
         leaf = "weight" if inner == ["kernel"] else "bias"
-        return Tensor((f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}",), is_convolution=leaf == "weight")
+        return Tensor(
+            (f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}",), "convolution" if leaf == "weight" else "plain"
+        )
     if part == "target_embedding":
         return Tensor(("model.decoder.embed_tokens.weight", "proj_out.weight"))
-    stored = BART.tensor(path, config, model)
+    stored = BART.storage.tensor(path, config, model)
     return replace(stored, rows_before=0)  # its tables of positions have no rows for padding
 
 
-WHISPER = Architecture(
-    "whisper",
-    "WhisperForConditionalGeneration",
-    _options,
-    described_bart,
-    _tensor,
-    HubVocabulary,
-)
+WHISPER = Architecture("whisper", _options, Storage(_tensor), HubVocabulary)

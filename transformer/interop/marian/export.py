@@ -9,9 +9,16 @@ import yaml
 from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
-from transformer.interop.conversion import NEVER_GENERATED
-from transformer.interop.marian_items import write_npz
-from transformer.interop.marian_native import OUTPUT_BIAS, network_arrays, network_description
+from transformer.interop.architectures.architecture import undescribed
+from transformer.interop.conversion import NEVER_GENERATED, exported_tensors, stored_names
+from transformer.interop.marian.items import write_npz
+from transformer.interop.marian.network import (
+    OUTPUT_BIAS,
+    STORAGE,
+    described_network,
+    network_description,
+    network_options,
+)
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
@@ -42,21 +49,24 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
         raise UserError(f"{run.name} holds a {run.config.system} model, which Marian does not support")
     vocabularies = [_vocabulary(tokenizer, run.name) for tokenizer in translation_of(run).tokenizers]
     sizes = (vocabularies[0][1], vocabularies[1][1])
-    try:
-        description = network_description(config, sizes)
-    except UserError as error:
-        raise UserError(f"{run.name}: {error}") from error
-    arrays = network_arrays(run.variables(checkpoint)["params"], config, sizes)
+    description = network_description(config, sizes)
+    names = stored_names(STORAGE, description, config)
+    if lacks := undescribed(network_options(description, names), config):
+        raise UserError(f"{run.name} cannot be exported: Marian's files have no {' and no '.join(lacks)}")
+    stored = described_network(description, names, config.special.eos, config.special.unk)
+    params = run.variables(checkpoint)["params"]
+    words = range(sizes[0]), range(sizes[1])
+    arrays = exported_tensors(STORAGE, params, config, description, stored, words)
     unused = [index for index in config.special.never_predicted if index < sizes[1]]
     arrays[OUTPUT_BIAS] = np.array(arrays[OUTPUT_BIAS])
     arrays[OUTPUT_BIAS][0, unused] = NEVER_GENERATED
     is_joint = vocabularies[0] == vocabularies[1]
-    names = ["vocab.spm"] * 2 if is_joint else ["srcvocab.spm", "trgvocab.spm"]
-    decoder = {"relative-paths": True, "models": [MODEL], "vocabs": names, **_search(run.config.decoding)}
+    vocabs = ["vocab.spm"] * 2 if is_joint else ["srcvocab.spm", "trgvocab.spm"]
+    decoder = {"relative-paths": True, "models": [MODEL], "vocabs": vocabs, **_search(run.config.decoding)}
     try:
         with folder_whole(folder) as partial:
             write_npz(partial / MODEL, arrays, description)
-            for name, (content, _) in zip(names, vocabularies, strict=True):
+            for name, (content, _) in zip(vocabs, vocabularies, strict=True):
                 (partial / name).write_bytes(content)
             (partial / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
     except OSError as error:

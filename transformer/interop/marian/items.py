@@ -10,11 +10,13 @@ compared with the file's.
 import math
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import yaml
@@ -37,9 +39,122 @@ Yaml = dict[str, str | list[str]]
 """Scalars and lists of scalars, all as text."""
 
 
+def marian_file(path: Path) -> "MarianFile":
+    """A `.npz` or `.bin` file.
+
+    Raises:
+      UserError: it cannot be read, is damaged, or has no model.yml.
+    """
+    return _Archive(path) if path.suffix == ".npz" or ".npz." in path.name else _Binary(path)
+
+
+class MarianFile(ABC):
+    """The arrays of a model file, which is open only while one of them is read.
+
+    Attributes:
+      description: the content of its model.yml.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._opened() as file:
+            self._shapes = self._read_shapes(file)
+            if DESCRIPTION not in self._shapes:
+                raise ValueError(f"it has no {DESCRIPTION}")
+            self.description = parse_yaml(self._text(file).split(b"\0")[0].decode())
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of all arrays."""
+        return self._shapes.keys() - {DESCRIPTION}
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of an array, or None if there is none."""
+        return self._shapes.get(name)
+
+    def __call__(self, name: str) -> np.ndarray | None:
+        """An array in float32, or None if there is none.
+
+        Raises:
+          UserError: it is damaged, or of a type that is not supported.
+        """
+        if name not in self._shapes:
+            return None
+        with self._opened() as file:
+            return self._array(file, name)
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """The file. Names it in errors."""
+        try:
+            with open_regular(self._path) as file:
+                yield file
+        except UserError as error:
+            raise UserError(f"{self._path}: {error}") from error
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError) as error:
+            raise UserError(f"{self._path} is no Marian model, or is damaged: {error}") from error
+
+    @abstractmethod
+    def _read_shapes(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
+        """The shape of each array."""
+
+    @abstractmethod
+    def _text(self, file: IO[bytes]) -> bytes:
+        """The description, which ends with a zero."""
+
+    @abstractmethod
+    def _array(self, file: IO[bytes], name: str) -> np.ndarray:
+        """An array in float32."""
+
+
+class _Archive(MarianFile):
+    """A `.npz` file."""
+
+    def _read_shapes(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
+        with zipfile.ZipFile(file) as archive:
+            names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            return {name: self._shape(archive, name) for name in names}
+
+    @staticmethod
+    def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
+        with archive.open(f"{name}.npy") as member:
+            return _header(member)[0]
+
+    def _text(self, file: IO[bytes]) -> bytes:
+        return _stored(file, DESCRIPTION, np.dtype(np.int8)).tobytes()
+
+    def _array(self, file: IO[bytes], name: str) -> np.ndarray:
+        return _stored(file, name).astype(np.float32)
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether by column, and type."""
+    version = np.lib.format.read_magic(member)
+    is_first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    return read(member)
+
+
+def _stored(file: IO[bytes], name: str, dtype: np.dtype | None = None) -> np.ndarray:
+    """An array of an archive; of this type or, without one, of real numbers."""
+    with zipfile.ZipFile(file) as archive:
+        info = archive.getinfo(f"{name}.npy")
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed; Marian's files are not")
+        with archive.open(info) as member:
+            shape, by_column, kind = _header(member)
+            if not (kind == dtype if dtype else kind.kind == "f"):
+                raise ValueError(f"{name} is of type {kind}")
+            size = math.prod(shape) * kind.itemsize
+            if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
+                raise ValueError(f"{name} is truncated, or too large")
+            content = member.read(size)
+    return np.frombuffer(content, kind).reshape(shape, order="F" if by_column else "C")
+
+
 @dataclass(frozen=True)
-class Item:
-    """An array in a file."""
+class _Item:
+    """Where an array is in a `.bin` file."""
 
     type: int
     shape: tuple[int, ...]
@@ -47,91 +162,21 @@ class Item:
     size: int
 
 
-class MarianFile:
-    """The arrays of a model file, as a function from a name to the array in float32, or None.
-
-    Attributes:
-      description: the content of its model.yml.
-    """
-
-    def __init__(self, names: set[str], description: str) -> None:
-        self.names = names
-        self.description = parse_yaml(description)
-
-    def __call__(self, name: str) -> np.ndarray | None:
-        """The array of a name. Raises ValueError if it is damaged."""
-        return self._array(name) if name in self.names else None
-
-    def _array(self, name: str) -> np.ndarray:
-        raise NotImplementedError
-
-
-@contextmanager
-def marian_file(path: Path) -> Iterator[MarianFile]:
-    """Opens a `.npz` or `.bin` file.
-
-    Raises:
-      UserError: it cannot be read, is damaged, or has no model.yml.
-    """
-    try:
-        with open_regular(path) as file:
-            if path.suffix == ".npz" or ".npz." in path.name:
-                with zipfile.ZipFile(file) as archive:
-                    yield _Archive(archive)
-            else:
-                with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-                    yield _Binary(content)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise UserError(f"{path} is no Marian model, or is damaged: {error}") from error
-
-
-class _Archive(MarianFile):
-    """A `.npz` file."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        names = {info.filename.removesuffix(".npy") for info in archive.infolist()}
-        if DESCRIPTION not in names:
-            raise ValueError(f"it has no {DESCRIPTION}")
-        super().__init__(names, _text(self._stored(DESCRIPTION, np.dtype(np.int8)).tobytes()))
-
-    def _array(self, name: str) -> np.ndarray:
-        return self._stored(name).astype(np.float32)
-
-    def _stored(self, name: str, dtype: np.dtype | None = None) -> np.ndarray:
-        """An array; of this type or, without one, of real numbers."""
-        info = self._archive.getinfo(f"{name}.npy")
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{name} is compressed; Marian's files are not")
-        with self._archive.open(info) as member:
-            version = np.lib.format.read_magic(member)
-            read_header = np.lib.format.read_array_header_1_0
-            if version != (1, 0):
-                read_header = np.lib.format.read_array_header_2_0
-            shape, by_column, kind = read_header(member)
-            if not (kind == dtype if dtype else kind.kind == "f"):
-                raise ValueError(f"{name} is of type {kind}")
-            size = math.prod(shape) * kind.itemsize
-            if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
-                raise ValueError(f"{name} is truncated, or too large")
-            content = member.read(size)
-        return np.frombuffer(content, kind).reshape(shape, order="F" if by_column else "C")
-
-
 class _Binary(MarianFile):
     """A `.bin` file."""
 
-    def __init__(self, content: mmap) -> None:
-        self._content = content
-        self._items = _items(content)
-        text = self._items.get(DESCRIPTION)
-        if text is None or text.type != _TEXT or text.size > MiB:
-            raise ValueError(f"it has no {DESCRIPTION}")
-        super().__init__(set(self._items), _text(content[text.start : text.start + text.size]))
+    def _read_shapes(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            self._items = _items(content)
+        return {name: item.shape for name, item in self._items.items()}
 
-    def _array(self, name: str) -> np.ndarray:
+    def _text(self, file: IO[bytes]) -> bytes:
+        item = self._items[DESCRIPTION]
+        if item.type != _TEXT or item.size > MiB:
+            raise ValueError(f"{DESCRIPTION} is no text")
+        return _content(file, item)
+
+    def _array(self, file: IO[bytes], name: str) -> np.ndarray:
         item = self._items[name]
         kind = _FLOATS.get(item.type) or _INTEGERS.get(item.type)
         if kind is None:
@@ -144,7 +189,7 @@ class _Binary(MarianFile):
         is_integer = item.type in _INTEGERS
         if count * np.dtype(kind).itemsize + 4 * is_integer > item.size:
             raise ValueError(f"{name} is shorter than its shape {list(item.shape)}")
-        stored = self._content[item.start : item.start + item.size]
+        stored = _content(file, item)
         values = np.frombuffer(stored, kind, count)
         if not is_integer:
             return values.reshape(item.shape).astype(np.float32)
@@ -156,11 +201,16 @@ class _Binary(MarianFile):
         return matrix.reshape(item.shape) if _is_table(name) else matrix.reshape(item.shape[::-1]).T
 
 
+def _content(file: IO[bytes], item: _Item) -> bytes:
+    file.seek(item.start)
+    return file.read(item.size)
+
+
 def _is_table(name: str) -> bool:
     return "Wemb" in name or name.endswith("_Wt")
 
 
-def _items(content: mmap) -> dict[str, Item]:
+def _items(content: mmap) -> dict[str, _Item]:
     """Where each array is. Raises ValueError if it is not inside of the file."""
     try:
         version, count = struct.unpack_from("<QQ", content)
@@ -185,13 +235,9 @@ def _items(content: mmap) -> dict[str, Item]:
     for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
         if min(shape, default=1) < 0 or at + size > len(content):
             raise ValueError(f"{name} ends after the file")
-        items[name] = Item(kind, shape, at, size)
+        items[name] = _Item(kind, shape, at, size)
         at += size
     return items
-
-
-def _text(content: bytes) -> str:
-    return content.split(b"\0")[0].decode()
 
 
 def parse_yaml(text: str) -> Yaml:

@@ -8,9 +8,10 @@ import sentencepiece
 from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.shortlist import Shortlist
-from transformer.interop.marian_items import Yaml, marian_file, parse_yaml
-from transformer.interop.marian_native import described_network, network_params, vocabulary_sizes
-from transformer.interop.reading import CONFIG
+from transformer.interop.conversion import imported_params
+from transformer.interop.marian.items import Yaml, marian_file, parse_yaml
+from transformer.interop.marian.network import STORAGE, described_network, vocabulary_sizes
+from transformer.interop.reading import CONFIG, naming
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, read_bytes, read_text
@@ -58,18 +59,17 @@ def import_marian_files(folder: Path | str, run_dir: Path | str) -> Run:
     eos, unk = _special_ids(source, vocabularies[0][1])
     if (eos, unk) != _special_ids(target, vocabularies[1][1]):
         raise UserError(f"{source} and {target} have other ids of </s> or <unk>, which is not supported")
-    with marian_file(_model(folder, options)) as file:
-        described = file.description
-        try:
-            model = described_network(described, file.names, eos, unk)
-            sizes = vocabulary_sizes(described)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"its model.yml is not that of a network known here ({error!r})") from error
-        tokenizers = (
-            _tokenizer(source, *vocabularies[0], sizes[0], model),
-            _tokenizer(target, *vocabularies[1], sizes[1], model),
-        )
-        params = network_params(model, described, file)
+    path = _model(folder, options)
+    file = marian_file(path)
+    with naming(path):
+        model = described_network(file.description, file.names, eos, unk)
+        sizes = vocabulary_sizes(file.description)
+    tokenizers = (
+        _tokenizer(source, *vocabularies[0], sizes[0], model),
+        _tokenizer(target, *vocabularies[1], sizes[1], model),
+    )
+    with naming(path):
+        params = imported_params(STORAGE, file.description, model, file)
     data = DataConfig(dataset="imported", joint_vocabulary=model.shares_inputs)
     config = Config(model=model, data=data, decoding=_search(options))
     task = Translation(config, tokenizers, _shortlist(folder, model.output_size))

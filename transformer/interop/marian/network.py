@@ -10,24 +10,14 @@
 Names of parameters are those of Marian's `transformer.h`.
 """
 
-import math
-from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from collections.abc import Set
 from typing import Any
 
-import jax
-import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
-
-from transformer.config import EncoderConfig, SpecialIds, TransformerConfig
+from transformer.config import SpecialIds, TransformerConfig
+from transformer.interop.architectures.architecture import Names, Storage, Tensor
 from transformer.interop.conversion import NEVER_GENERATED
-from transformer.interop.marian_items import Yaml
-from transformer.model.parameters import Declarations, Declared, Params, declarations
-from transformer.model.transformer import Transformer
+from transformer.interop.marian.items import Yaml
 from transformer.runtime.errors import UserError
-
-Path = tuple[str, ...]
-"""Of a parameter here."""
 
 _NORMS = {("", "an"): "post", ("n", "a"): "pre"}
 """By what Marian does before and after a sublayer: normalise (n) and add the input (a)."""
@@ -83,25 +73,29 @@ _UNSUPPORTED = {  # options, and the values with which they have no effect
 }
 
 
-@dataclass(frozen=True)
-class Stored:
-    """Where a parameter is stored, and how."""
-
-    name: str
-    rows: int | None = None
-    """Of a vocabulary: how many rows are there. Here follow those of padding."""
-    filler: float = 0.0
-    """What these consist of."""
-
-
 def described_network(described: Yaml, names: Set[str], eos: int, unk: int) -> TransformerConfig:
-    """The network of a model.yml.
+    """The network of a model.yml, with an id more for padding.
 
     Args:
       described: its content.
       names: of all arrays.
       eos: the id of </s>.
       unk: the id of <unk>.
+
+    Raises:
+      UserError, KeyError, ValueError, TypeError: as `network_options`.
+    """
+    options = network_options(described, names)
+    pad = options["vocab_size"] - 1
+    return TransformerConfig(**options, special=SpecialIds(pad=pad, bos=pad, eos=eos, unk=unk))
+
+
+def network_options(described: Yaml, names: Set[str]) -> dict[str, Any]:
+    """The options of a network, without special ids.
+
+    Args:
+      described: the content of model.yml.
+      names: of all arrays.
 
     Raises:
       UserError: it has options that are not supported here.
@@ -131,26 +125,25 @@ def described_network(described: Yaml, names: Set[str], eos: int, unk: int) -> T
     every = _is_true(described, "tied-embeddings-all")
     ties = [every or _is_true(described, name) for name in ("tied-embeddings-src", "tied-embeddings")]
     size = max(sizes) + 1
-    return TransformerConfig(
+    return dict(
         vocab_size=size,
         target_vocab_size=None if ties[0] else size,
-        share_embeddings=_TIES[ties[0], ties[1]],  # type: ignore[arg-type]
+        share_embeddings=_TIES[ties[0], ties[1]],
         num_layers=depths["enc"],
         decoder_layers=depths["dec"],
         d_model=int(_scalar(described, "dim-emb")),
         d_ff=int(_scalar(described, "transformer-dim-ffn")),
         num_heads=int(_scalar(described, "transformer-heads")),
-        norm=_NORMS[before, after],  # type: ignore[arg-type]
+        norm=_NORMS[before, after],
         final_norm=top == "n",
         embedding_norm=embedding == "n",
-        activation=activation,  # type: ignore[arg-type]
+        activation=activation,
         dropout=0.0,
         attention_bias=True,
         output_bias=True,
         positions="sinusoidal-halves",
         zero_start=True,
-        decoder_recurrence=_recurrence(described),  # type: ignore[arg-type]
-        special=SpecialIds(pad=size - 1, bos=size - 1, eos=eos, unk=unk),
+        decoder_recurrence=_recurrence(described),
     )
 
 
@@ -194,96 +187,8 @@ def layer_numbers(described: Yaml, depth: int) -> list[int]:
     return numbers
 
 
-def network_params(
-    config: TransformerConfig, described: Yaml, read: Callable[[str], np.ndarray | None]
-) -> Params:
-    """The parameters of `Transformer(config)`.
-
-    Args:
-      config: what `described_network` made.
-      described: the content of model.yml.
-      read: returns the array of a name, or None if there is none.
-
-    Raises:
-      UserError: an array is missing, or has another shape.
-      ValueError: an array is damaged.
-    """
-    sizes = vocabulary_sizes(described)
-    numbers = layer_numbers(described, config.decoder_depth)
-
-    def convert(path: Path, parameter: Declared) -> np.ndarray:
-        shape = parameter.value.shape
-        stored = stored_as(path, config, sizes, numbers)
-        x = read(stored.name)
-        name = stored.name
-        if x is None and path[0] == "output_embedding":  # of older models, not transposed
-            name = name.removesuffix("t")
-            x = None if (older := read(name)) is None else older.T
-        if x is None and name == OUTPUT_BIAS:
-            x = np.zeros((1, sizes[1]), np.float32)
-        if x is None:
-            raise UserError(f"there is no array {name}")
-        expected = _stored_shape(parameter, stored.rows)
-        if x.shape != expected and x.shape != expected[1:]:
-            raise UserError(
-                f"{name} has shape {list(x.shape)}, by its model.yml it should be {list(expected)}"
-            )
-        if stored.rows is None:
-            return np.ascontiguousarray(x).reshape(shape)
-        padded = np.full(shape, stored.filler, np.float32)
-        padded[: stored.rows] = x.reshape(stored.rows, *shape[1:])
-        return padded
-
-    declared = _declared(config)
-    return unflatten_dict({path: convert(path, parameter) for path, parameter in declared.items()})
-
-
-def network_arrays(
-    params: Params, config: TransformerConfig, sizes: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """The arrays of Marian's file. Biases that the model lacks are zero.
-
-    Args:
-      params: the parameters of `Transformer(config)`.
-      config: of a network that `network_description` describes.
-      sizes: rows of source and target vocabulary there; others are left out.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    values = flatten_dict(params)
-    numbers = list(range(1, config.decoder_depth + 1))
-    for path, parameter in _declared(replace(config, attention_bias=True, output_bias=True)).items():
-        stored = stored_as(path, config, sizes, numbers)
-        x = np.asarray(values.get(path, np.zeros(parameter.value.shape)), np.float32)[: stored.rows]
-        arrays[stored.name] = x.reshape(_stored_shape(parameter, stored.rows))
-    return arrays
-
-
 def network_description(config: TransformerConfig, sizes: tuple[int, int]) -> Yaml:
-    """The content of model.yml.
-
-    Raises:
-      UserError: Marian does not support the network.
-    """
-    cannot = {
-        f"--model.positions {config.positions}": config.positions != "sinusoidal-halves"
-        or config.first_position != 0,
-        "no --model.zero-start": not config.zero_start,
-        "no --model.scale-embedding": not config.scale_embedding,
-        "--model.gated": config.gated,
-        f"--model.normalization {config.normalization}": config.normalization != "layer",
-        f"--model.activation {config.activation}": config.activation not in ("relu", "swish"),
-        "--model.scale-output": config.scale_output,
-        "no --model.feed-forward-bias": not config.feed_forward_bias,
-        "--model.encoder-stack": _plain(config.of_encoder) != _plain(config),
-        f"--model.mechanism {config.mechanism}": config.mechanism != "dot-product",
-        f"--model.cross-mechanism {config.cross_mechanism}": config.cross_mechanism != "dot-product",
-        f"--model.cross-view {config.cross_view}": config.cross_view != "last",
-        "--model.window": config.window is not None,
-        "--model.d-k or --model.d-v": {config.key_width, config.value_width}
-        != {config.d_model // config.num_heads},
-    }
-    if has := [name for name, is_present in cannot.items() if is_present]:
-        raise UserError(f"this model has {', '.join(has)}, which Marian's files cannot describe")
+    """The content of model.yml, as far as it has options for those of the network."""
     before, after = {norm: ops for ops, norm in _NORMS.items()}[config.norm]
     inputs, outputs = {value: ties for ties, value in _TIES.items()}[config.share_embeddings]
     is_recurrent = config.decoder_recurrence == "ssru"
@@ -327,57 +232,33 @@ def network_description(config: TransformerConfig, sizes: tuple[int, int]) -> Ya
     return {name: value if isinstance(value, list) else str(value) for name, value in as_text.items()}
 
 
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _plain(config: TransformerConfig) -> TransformerConfig:
-    return replace(config, decoder_recurrence="none", encoder_stack=EncoderConfig())
-
-
-def _declared(config: TransformerConfig) -> Declarations:
-    ids = jax.ShapeDtypeStruct((1, 2), "int32")
-    return declarations(Transformer(config), (ids, ids))
-
-
-def stored_as(
-    path: Path, config: TransformerConfig, sizes: tuple[int, int], decoder_numbers: list[int]
-) -> Stored:
-    """Where a parameter is stored."""
+def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     part, *inner = path
+    sizes = vocabulary_sizes(described)
     if part == "output_bias":
-        return Stored(OUTPUT_BIAS, sizes[1], NEVER_GENERATED)
+        return Tensor((OUTPUT_BIAS,), "row", rows=sizes[1], filler=NEVER_GENERATED, if_missing=0.0)
     if part in _EMBEDDINGS:
         is_source = part == "source_embedding"
-        return Stored(
-            "Wemb" if is_source and config.shares_inputs else _EMBEDDINGS[part], sizes[not is_source]
-        )
+        name = "Wemb" if is_source and model.shares_inputs else _EMBEDDINGS[part]
+        return Tensor((name,), rows=sizes[not is_source])
     stack, kind = part.rsplit("_", 1)
     leaf = inner[-1]
     if kind == "positions":
-        return Stored(f"{_SIDES[stack]}_emb_ln_{leaf}_pre")
+        return Tensor((f"{_SIDES[stack]}_emb_ln_{leaf}_pre",), "row")
     if kind == "norm":
-        return Stored(f"{stack}_top_ln_{leaf}")
-    number = int(kind) + 1 if stack == "encoder" else decoder_numbers[int(kind)]
-    layer = f"{stack}_l{number}_"
+        return Tensor((f"{stack}_top_ln_{leaf}",), "row")
+    numbers = layer_numbers(described, model.decoder_depth) if stack == "decoder" else None
+    layer = f"{stack}_l{numbers[int(kind)] if numbers else int(kind) + 1}_"
     sublayer = inner[0]
     if sublayer in _SUBLAYERS:
-        return Stored(f"{layer}{_SUBLAYERS[sublayer]}{_LEAVES['.'.join(inner[1:])]}")
-    suffix = "_pre" if config.norm == "pre" else ""
+        name = _LEAVES[".".join(inner[1:])]
+        return Tensor((f"{layer}{_SUBLAYERS[sublayer]}{name}",), "in-out" if name[0] == "W" else "row")
+    suffix = "_pre" if model.norm == "pre" else ""
     prefix = _NORMED[sublayer]
-    if sublayer == "self_residual" and stack == "decoder" and config.decoder_recurrence != "none":
+    if sublayer == "self_residual" and stack == "decoder" and model.decoder_recurrence != "none":
         prefix = "rnn_" if suffix else "rnn_ffn_"
-    return Stored(f"{layer}{prefix}ln_{leaf}{suffix}")
+    return Tensor((f"{layer}{prefix}ln_{leaf}{suffix}",), "row")
 
 
-def _stored_shape(parameter: Declared, rows: int | None) -> tuple[int, ...]:
-    """The shape in the file: matrices with heads side by side, and `[1, size]`."""
-    shape = parameter.value.shape
-    if parameter.names[0] == "vocabulary":
-        shape = (rows, *shape[1:])
-    if len(shape) == 1 or not parameter.summed:
-        return 1, math.prod(shape)
-    if rows is not None:
-        return shape
-    inputs = math.prod(shape[axis] for axis in parameter.summed)
-    return inputs, math.prod(shape) // inputs
+STORAGE = Storage(_tensor)
+"""How parameters are stored in Marian's files."""
