@@ -216,6 +216,14 @@ def test_yaml_is_only_scalars_and_lists():
     assert parse_yaml("a: !!python/object/apply:os.system ['false']") == {"a": ["false"]}  # no more than text
 
 
+def test_options_of_other_families_are_refused(tmp_path):
+    folder, *_ = made(tmp_path / "model")
+    with pytest.raises(UserError, match="--task: it is for Whisper"):
+        import_model(folder, tmp_path / "run", task="translate")
+    with pytest.raises(UserError, match="--source-language"):
+        import_model(folder, tmp_path / "run", source_language="de")
+
+
 def test_pickles_and_archives_that_grow_are_refused(tmp_path):
     folder, arrays, options = made(tmp_path / "model")
     text = np.frombuffer(marian.as_yaml(options).encode(), np.int8)

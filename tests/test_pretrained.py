@@ -165,6 +165,16 @@ def reshaped(path, name):
     save_file({**arrays, name: np.ascontiguousarray(arrays[name][:-1])}, path)
 
 
+def test_stored_positions_that_are_no_sinusoids_are_refused(tmp_path):
+    folder = Path(shutil.copytree(DATA / "pegasus", tmp_path / "folder"))
+    path, name = folder / "model.safetensors", "model.encoder.embed_positions.weight"
+    width = load_file(path)["model.encoder.layer_norm.weight"].shape[0]
+    save_file({**load_file(path), name: np.ones((64, width), np.float32)}, path)
+    with pytest.raises(UserError, match=rf"{folder}: {name} is not made of sinusoids"):
+        import_model(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 SHARED = "shared.weight"
 MISTAKES = {
     "no such file": lambda f: (f / "config.json").unlink(),

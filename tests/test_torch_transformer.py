@@ -75,10 +75,9 @@ def test_parts_of_a_joined_matrix_have_their_shape_checked(tmp_path):
         import_model(folder, tmp_path / "run")
 
 
-def with_positions(folder):
+def with_positions(folder, table, name="positional_encoding.pos_embedding"):
     path = folder / "model.safetensors"
-    arrays = load_file(path)
-    save_file({**arrays, "positional_encoding.pos_embedding": np.ones((4, 1, 16), np.float32)}, path)
+    save_file({**load_file(path), name: table.astype(np.float32)}, path)
 
 
 MISTAKES = {
@@ -104,9 +103,17 @@ def test_mistakes_in_a_folder_are_named(tmp_path, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_learned_positions_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["positional_encoding.pos_embedding", "encoding.pe"])
+def test_learned_positions_are_refused(tmp_path, name):
+    """Under each name that config.json may give; sinusoids as in PyTorch's tutorial are accepted."""
     folder = copied(tmp_path)
-    with_positions(folder)
-    with pytest.raises(UserError, match=r"pos_embedding is not made of sinusoids"):
+    if name == "encoding.pe":
+        edit(folder / "config.json", tensors={"positions": name})
+    with_positions(folder, np.ones((4, 1, 16)), name)
+    with pytest.raises(UserError, match=rf"{folder}: {name} is not made of sinusoids"):
         import_model(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    angles = np.arange(5000)[:, None] * np.exp(-np.arange(0, 16, 2) * np.log(10000) / 16)
+    table = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(5000, 1, 16)
+    with_positions(folder, table, name)
+    import_model(folder, tmp_path / "run")
