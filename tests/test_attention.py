@@ -17,7 +17,8 @@ from transformer.model.kernels import with_joined_heads
 from transformer.model.masks import Mask
 from transformer.model.mechanism import AttentionInputs
 from transformer.model.placement import tracing_for
-from transformer.model.transformer import EncoderLayer, Transformer, cross_attention
+from transformer.model.stack import EncoderLayer
+from transformer.model.transformer import Transformer, cross_attention
 
 # --- masks: the gradient of a masked position is exactly zero ---
 

@@ -10,7 +10,7 @@ from transformer.config.decoding import (
     changed_search,
     check_beam,
 )
-from transformer.config.model import EncoderConfig, ModelConfig, SpecialIds, StackConfig, TransformerConfig
+from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
 from transformer.config.ranges import COUNTS, LONGEST, Option, Range
 from transformer.config.training import (
@@ -21,6 +21,7 @@ from transformer.config.training import (
     OptimizerConfig,
     TrainingConfig,
 )
+from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
 
 __all__ = [
     "COUNTS",

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
-from transformer.config.model import ModelConfig, TransformerConfig
+from transformer.config.model import ModelConfig
 from transformer.config.ranges import Option
 from transformer.config.training import MeshConfig, OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
+from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields
 from transformer.decoding.hooks import SearchHook
 from transformer.runtime.errors import UserError
@@ -36,6 +37,8 @@ class TextTask(DecodingTask):
 
     writer: ClassVar[str] = "transformer.cli.texts"
     """That of `Lines`."""
+    shortlist: Shortlist | None = None
+    """Which target tokens a source may need, if this is known."""
 
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:

@@ -21,7 +21,6 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
-from transformer.tasks.translation import Translation
 from transformer.translator.lengths import bucket_of
 
 
@@ -60,16 +59,16 @@ def search_inputs(
         fields = {**fields, **steering.fields}
         pairs = zip(examples, steering.examples, strict=True)
         examples = [{**example, **steered} for example, steered in pairs]
-    if settings.shortlist and isinstance(task, Translation) and task.shortlist:
-        examples, fields = _with_candidates(task.shortlist, task, examples, fields, settings.buckets[-1])
+    if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
+        first = shortlist.always(task.config.model.special)
+        examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
     return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
 
 
 def _with_candidates(
-    table: Shortlist, task: Translation, examples: Sequence[Example], fields: Fields, longest: int
+    table: Shortlist, first: Sequence[int], examples: Sequence[Example], fields: Fields, longest: int
 ) -> tuple[list[Example], Fields]:
-    """Examples with what their outputs may have, by a shortlist."""
-    first = shortlist.always(task.special)
+    """Examples with what their outputs may have, by a shortlist, besides what each may have."""
     field = shortlist.field(*table.room, longest)
     candidates = (table.candidates(example["source"], first) for example in examples)
     several = zip(examples, candidates, strict=True)

@@ -15,7 +15,7 @@ from transformer.model.encoder_decoder import EncoderDecoder, Segments
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.positions import PositionEncoding, Positions
-from transformer.model.transformer import EncoderLayer
+from transformer.model.stack import EncoderLayer
 from transformer.systems.language_model.options import LanguageModelConfig
 
 States = tuple[Float[Array, "b _ m"], ...]

@@ -36,6 +36,7 @@ class NonAutoregressiveConfig(TransformerConfig):
     cross-attention aligns target tokens to source tokens."""
 
     AUTOREGRESSIVE = False
+    NOT_USED = ("zero_start",)
 
     @property
     def untaught(self) -> str:

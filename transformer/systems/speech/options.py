@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig, TransformerConfig
-from transformer.config.model import Activation
 from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
+from transformer.config.transformer import Activation
 from transformer.runtime.errors import UserError
 from transformer.systems.common_options import COMMON
 from transformer.systems.registry import Options, Preset
