@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import tensorstore
 from configs import CONFIGS
-from hypothesis import HealthCheck, given, settings
+from fuzzing import CHANCE, JSON, VALUES, contents, damage, fuzz
+from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
 from small_translator import small_translator, stored
 
 from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
@@ -34,7 +34,6 @@ from transformer.cli.train import train_main
 from transformer.config import flatten
 from transformer.decoding import workers
 from transformer.decoding.queue import SearchThread
-from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
@@ -43,7 +42,6 @@ from transformer.training.loop import train as training
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 
-CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 # if one array is damaged, TensorStore's threads report the others too late
 late_callbacks = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
@@ -55,28 +53,8 @@ def _threads_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "IDLE", 0.0)
 
 
-fuzz = settings(
-    max_examples=CASES,
-    deadline=None,
-    derandomize=CASES < 1000,  # always the same cases, except in a long run
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-OPTIONS = sorted({part for name in flatten(Config()) for part in name.split(".")})
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-3, 300), st.floats(), st.text(max_size=8)
-)
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(OPTIONS) | st.text(max_size=8), inner)
-    ),
-    max_leaves=6,
-)
 FIELDS = ["kind", "step", "nll", "bleu", "learning_rate", "tokens_per_second", "samples", "data", "split"]
 FIELDS += ["sentences", "checkpoint", "chrf", "date", "devices", "versions"]
-CHANCE, VALUES = st.randoms(use_true_random=True), st.lists(JSON, min_size=3, max_size=3)
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=60)
 
 EXAMPLE = Translation.example(Config())
@@ -189,53 +167,6 @@ def test_a_line_of_a_megabyte(run_dir: Path) -> None:
         assert (status, out.count("\n")) == (0, 2)
 
 
-def damage(chance: Random, values: list[Any], folder: Path, outside: Path | None = None) -> None:
-    """Truncates, changes, replaces or removes any file, or puts one in the place of a folder; or makes a link
-    to outside, a pipe, a device, or odd JSON."""
-    file = chance.choice(sorted(entry for entry in folder.rglob("*") if entry.is_file()))
-    content = bytearray(file.read_bytes())
-    kinds = ["cut", "flip", "fill", "remove", "folder"]
-    kinds += ["link", "link of folder", "pipe", "device", "json", "field"] if outside else []
-    match chance.choice(kinds):
-        case "link":
-            shutil.copy(file, outside / "file")
-            file.unlink()
-            file.symlink_to(outside / "file")
-        case "link of folder":
-            if file.parent != folder:
-                shutil.copytree(file.parent, outside / "folder")
-                shutil.rmtree(file.parent)
-                file.parent.symlink_to(outside / "folder")
-        case "pipe":
-            file.unlink()
-            os.mkfifo(file)
-        case "device":
-            file.unlink()
-            file.symlink_to(chance.choice(["/dev/zero", "/dev/null", "/dev/stdin", "/nowhere"]))
-        case "json":
-            file.write_text(chance.choice(["[" * 10**5, '{"a":' * 10**5, json.dumps(values.pop())]))
-        case "field":
-            with contextlib.suppress(ValueError, RecursionError):
-                about = json.loads(content)
-                if isinstance(about, dict) and about:
-                    about[chance.choice(sorted(about))] = values.pop()
-                    file.write_text(json.dumps(about))
-        case "cut":
-            file.write_bytes(content[: chance.randint(0, max(len(content) - 1, 0))])
-        case "flip":
-            for _ in range(chance.randint(1, 4)):
-                if content:
-                    content[chance.randint(0, len(content) - 1)] ^= chance.randint(1, 255)
-            file.write_bytes(content)
-        case "fill":
-            file.write_bytes(chance.randbytes(chance.randint(0, 300)))
-        case "remove":
-            file.unlink()
-        case "folder":
-            file.unlink()
-            file.mkdir()
-
-
 @fuzz
 @given(chance=CHANCE, values=VALUES)
 def test_a_run_directory_with_anything_in_it(
@@ -289,11 +220,6 @@ def test_a_run_directory_that_is_continued(
     shutil.rmtree(
         folder, ignore_errors=True
     )  # a checkpoint that could not be written may still be written to
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @late_callbacks
@@ -362,63 +288,6 @@ def test_a_report_of_any_metrics(
     with contextlib.suppress(UserError):
         assert write_report(path).read_text().endswith("</html>\n")
     shutil.rmtree(path.parent)
-
-
-DATA = Path(__file__).parent / "data"
-FOLDERS = {"marian": DATA / "marian", "marian-separate": DATA / "marian-separate"}
-FOLDERS |= {path.name: path for path in sorted((DATA / "pretrained").iterdir())}
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-@fuzz
-@given(chance=CHANCE, values=VALUES)
-def test_a_model_to_import_with_anything_in_it(
-    tmp_path_factory: pytest.TempPathFactory, name: str, chance: Random, values: list[Any]
-) -> None:
-    """It is imported completely or refused, and nothing is written outside the new run."""
-    folder = tmp_path_factory.mktemp("import")
-    model, outside = folder / "model", folder / "outside"
-    shutil.copytree(FOLDERS[name], model)
-    outside.mkdir()
-    languages = json.loads((model / "golden.json").read_text()).get("languages", (None, None))
-    (model / "golden.json").unlink()
-    if chance.random() < 0.3:
-        in_parts(model)
-    if chance.random() < 0.5:
-        damage(chance, values, model, outside)
-    else:
-        change_a_value(chance, values, chance.choice(sorted(model.glob("*.json"))))
-    before = contents(folder)
-    with contextlib.suppress(UserError):
-        run = import_model(model, folder / "run", *languages)
-        assert run.variables("last")
-    new = {name for name in contents(folder).keys() - before.keys()}
-    assert all(name.startswith(str(folder / "run")) for name in new)
-    assert {name: content for name, content in contents(folder).items() if name not in new} == before
-    shutil.rmtree(folder)
-
-
-def in_parts(model: Path) -> None:
-    """The tensors in two files and their index."""
-    tensors = load_file(model / "model.safetensors")
-    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
-    for file in set(files.values()):
-        save_file({name: x for name, x in tensors.items() if files[name] == file}, model / file)
-    (model / "model.safetensors").unlink()
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-
-
-def change_a_value(chance: Random, values: list[Any], file: Path) -> None:
-    """Puts something else in any place of a JSON file."""
-    about = json.loads(file.read_text())
-    inner = about
-    while isinstance(inner, dict | list) and inner:
-        key = chance.choice(sorted(inner)) if isinstance(inner, dict) else chance.randrange(len(inner))
-        if chance.random() < 0.4 or not isinstance(inner[key], dict | list):
-            inner[key] = values.pop()
-            break
-        inner = inner[key]
-    file.write_text(json.dumps(about))
 
 
 def parameter(translator: Translator) -> np.ndarray:

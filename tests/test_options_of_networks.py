@@ -47,9 +47,8 @@ def test_no_option_of_a_network_is_ignored(name):
             try:
                 model = dataclasses.replace(config.model, **{option: value})
                 programs.append(program(dataclasses.replace(config, model=model)))
-            except UserError as error:
-                assert re.search(r"--model\.|share", str(error)), option
-                programs.append("")
+            except UserError:
+                programs.append("refused")
         assert not programs or any(other != unchanged for other in programs), option
 
 
