@@ -1,6 +1,6 @@
 """Any folder of a pretrained model is imported completely, or refused in one message, in every family.
 
-`TRANSFORMER_FUZZ=3000 pytest tests/test_fuzz_imports.py` tries 3,000 cases of each; by default there are a few.
+`TRANSFORMER_FUZZ=3000 pytest tests/test_fuzz_imports.py` tries 3,000 cases of each, and by default a few.
 """
 
 import contextlib
