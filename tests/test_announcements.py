@@ -1,0 +1,51 @@
+"""What a training says it will do before it begins, and configs that it refuses."""
+
+import dataclasses
+
+import pytest
+from configs import CONFIGS
+
+from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
+from transformer.cli.command_line import TrainLine
+from transformer.cli.train import _initial_arguments, announced
+from transformer.config import differences, flatten
+from transformer.systems.presets import PRESETS
+
+
+def test_configs_that_cannot_work_are_refused():
+    with pytest.raises(UserError, match="separate vocabularies cannot share one matrix"):
+        TransformerConfig(100, target_vocab_size=90)
+    with pytest.raises(UserError, match="sinusoids come in pairs"):
+        TransformerConfig(100, d_model=15, num_heads=3)
+    with pytest.raises(UserError, match="--data.subword-sampling needs --data.tokenizer unigram or bpe"):
+        DataConfig(tokenizer="char", subword_sampling=0.1)
+    with pytest.raises(UserError, match="--decoding.top-p"):
+        dataclasses.replace(SampleConfig(), top_p=0.0)
+
+
+def test_every_preset_is_announced_beside_every_other() -> None:
+    """At most four lines, and what differs from the preset is what was asked for."""
+    flat = {name: flatten(config) for name, config in CONFIGS.items()}
+    for name in CONFIGS:
+        assert announced(CONFIGS[name], CONFIGS[name], name) == f"Preset {name}"
+        for other in CONFIGS:
+            lines = announced(CONFIGS[other], CONFIGS[name], name).splitlines()
+            assert lines[0].startswith(f"Preset {name}")
+            assert len(lines) <= 4
+            assert all(len(line) <= 80 for line in lines)
+            found = differences(CONFIGS[name], CONFIGS[other])
+            assert bool(found) == (flat[name] != flat[other])
+    tiny = PRESETS["tiny"]
+    changed = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, steps=7))
+    assert announced(changed, tiny, "tiny") == "Preset tiny, with --training.steps 7"
+
+
+def test_a_run_that_does_not_exist_yet_is_announced_with_its_text() -> None:
+    """Who meant to resume one sees that it would learn a built-in corpus."""
+    named = ["--run-dir", "runs/none"]
+    _, about = _initial_arguments(TrainLine.of(named))
+    assert about.startswith("runs/none does not exist yet: starting a new run on a built-in corpus,")
+    assert about.splitlines()[1] == "Preset quickstart"
+    text = ["--data.train-source", "a", "--data.train-target", "b"]
+    _, about = _initial_arguments(TrainLine.of([*named, *text]))
+    assert about.startswith("runs/none does not exist yet: starting a new run.\n")
