@@ -88,7 +88,7 @@ def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
 def test_each_way_to_steer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command of the page, with untrained models in place of those of the quick start."""
+    """Every command of the page, with untrained models instead of those of the quick start."""
     page = (DOCS / "steering.md").read_text(encoding="utf-8")
     words = re.findall(r'"(.*?)[\\t"]', page)
     for seed in 1, 2:

@@ -1,4 +1,4 @@
-"""Decoders with an SSRU in place of self-attention, against a loop."""
+"""Decoders with an SSRU instead of self-attention, against a loop."""
 
 import jax
 import jax.numpy as jnp

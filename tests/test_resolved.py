@@ -28,5 +28,5 @@ def test_every_check_of_training_is_in_one_list() -> None:
 
 def test_a_plan_refuses_what_training_would() -> None:
     config = replace(PRESETS["language-model"], scheduled=ScheduledConfig(share=0.5))
-    with pytest.raises(UserError, match="language-model has an objective of its own"):
+    with pytest.raises(UserError, match="language-model has its own objective"):
         described({"what": "step", "machine": "cpu:1", "config": to_json(config)})

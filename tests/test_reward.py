@@ -210,7 +210,7 @@ def test_wrong_combinations_are_refused():
     packed = dataclasses.replace(config, data=dataclasses.replace(config.data, batching="packed"))
     with pytest.raises(UserError, match="rows of one sentence: use --data.batching buckets"):
         objective_of(packed, no_teacher, text)
-    with pytest.raises(UserError, match="copying has an objective of its own"):
+    with pytest.raises(UserError, match="copying has its own objective"):
         objective_of(config_of("copying", reward=RewardConfig(share=0.5)), no_teacher, text)
     for options, reason in (
         ({"samples": 1}, "nothing to compare a candidate with"),

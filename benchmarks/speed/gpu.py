@@ -127,7 +127,7 @@ def decoded(batch: int, given: Namespace) -> Result:
 
     options = {"folder": given.work, "run_dir": given.model, "steps": given.steps, "quick": given.quick}
     options["vocab_size"] = VOCABULARY[given.quick]
-    # in a process of its own, since it trains on the card
+    # in its own process, since it trains on the card
     (prepared,) = side_by_side([Contestant("the model", model, options)], 1, warm_up=0)
     run_dir = prepared.output
     sources = sentences(run_dir, 4 if given.quick else SENTENCES[batch])
@@ -200,7 +200,7 @@ def check(given: Namespace) -> None:
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         raise UserError("JAX has no CUDA here: pip install '.[cuda]'")
     if parts:
-        # in a process of its own, since this one leaves the card to the programs
+        # in its own process, since this one leaves the card to the programs
         command = [sys.executable, "-c", "import jax; jax.devices()"]
         answer = subprocess.run(command, env=os.environ | ON_CARD, capture_output=True, text=True)
         if answer.returncode:
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
         default=Path("runs/benchmarks"),
         help="folder for the model to decode with",
     )
-    parser.add_argument("--model", type=Path, help="a run to decode with, in place of that one")
+    parser.add_argument("--model", type=Path, help="a run to decode with, instead of that one")
     parser.add_argument("--steps", type=positive, default=2000, help="updates of that one (2000)")
     parser.add_argument("--quick", action="store_true", help="small sizes on the CPU, to test that it runs")
     given = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
     python -m benchmarks.speed.importing FOLDER
 
 writes a model of the shape of NLLB-200 3.3B (13 GB that take no space on the disk) in parts of 5 GB, imports
-it in a process of its own, and prints the most memory that this process held, its mapped files included.
+it in its own process, and prints the most memory that this process held, its mapped files included.
 """
 
 import argparse

@@ -64,7 +64,7 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
     fields = translator.task.input_fields
     search = translator.system.search
     if not isinstance(search, AutoregressiveSearch):
-        raise UserError(f"{run_dir}: {translator.config.system} has a search of its own, without slots")
+        raise UserError(f"{run_dir}: {translator.config.system} has its own search, without slots")
     job = ProgramKey(search, translator.model, settings.static(), tuple(fields.items()))
     size, queue = sizes(job, rows)[0], Queue(2)
     records = [(source, "") for source in sentences(run_dir, count)]

@@ -1,6 +1,6 @@
 """What a training spends before its first update, by stage: from nothing, and when it is resumed.
 
-`python -m benchmarks.speed.start quickstart`. Each start is a process of its own, stopped after its first
+`python -m benchmarks.speed.start quickstart`. Each start is its own process, stopped after its first
 update. The first one has an empty cache; the second one resumes the run.
 """
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
-    parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in its own process
     given = parser.parse_args(arguments)
     preset(given.preset)
     if given.stages:

@@ -19,7 +19,7 @@ class DecodingConfig:
     """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`)."""
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
-    """Beam search, greedy search, sampling, or minimum Bayes risk. Each has options of its own: see
+    """Beam search, greedy search, sampling, or minimum Bayes risk. Each has its own options: see
     decode.py RUN --method METHOD --help."""
     length_penalty: Annotated[float, Range(-10, 10, note="0 for no penalty")] = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""

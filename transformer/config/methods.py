@@ -41,7 +41,7 @@ class RDropConfig:
 
 @dataclass(frozen=True)
 class ScheduledConfig:
-    """Scheduled sampling: the decoder reads some of its own predictions in place of the target's tokens
+    """Scheduled sampling: the decoder reads some of its own predictions instead of the target's tokens
     (Bengio et al. 2015)."""
 
     share: Annotated[float, SHARE] = 0.0

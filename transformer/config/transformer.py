@@ -218,7 +218,7 @@ class TransformerConfig(StackConfig):
     """Number of decoder layers. A decoder shallower than the encoder is faster at similar quality (Kasai
     et al. 2021). None: --model.num-layers."""
     decoder_recurrence: Literal["none", "ssru"] = "none"
-    """What decoder layers have in place of self-attention. none: nothing; ssru: a recurrence of two products
+    """What decoder layers have instead of self-attention. none: nothing; ssru: a recurrence of two products
     and a state of constant size (Kim et al. 2019), as in Marian's small models and Firefox Translations."""
     encoder_stack: EncoderConfig = SAME
     """Options of the encoder where it differs from the decoder. One that is left out (None) has the value of

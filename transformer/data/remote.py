@@ -153,7 +153,7 @@ def reaching(where: str) -> Iterator[None]:
         raise UserError(f"{where}: no such file or folder") from error
     except IsADirectoryError as error:
         raise UserError(f"{where} is a folder: name a file") from error
-    except Exception as error:  # each store raises errors of its own
+    except Exception as error:  # each store raises its own errors
         raise UserError(f"{where}: cannot be reached: {first_line(error)}") from error
 
 

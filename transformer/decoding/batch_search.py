@@ -1,4 +1,4 @@
-"""Batches of similar length: the search of systems that bring one of their own, in place of lanes."""
+"""Batches of similar length: the search of systems that bring one of their own, instead of lanes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -88,7 +88,7 @@ def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
     maxima = functools.reduce(jnp.maximum, parts)
     finite = jnp.maximum(maxima, lowest)
     sums = functools.reduce(jnp.add, [jnp.exp(part - finite) for part in parts])
-    maxima, sums = jax.lax.optimization_barrier((maxima, sums))  # otherwise each has a pass of its own
+    maxima, sums = jax.lax.optimization_barrier((maxima, sums))  # otherwise each has its own pass
     highest, winners = jax.lax.top_k(maxima, k + len(never))
     values, tokens = _largest_of_strides(k, x, winners, maxima.shape[-1], never)
     highest = jnp.maximum(highest[..., :1], lowest)

@@ -1,4 +1,4 @@
-"""A recurrence that a decoder layer can have in place of self-attention. Axes as in
+"""A recurrence that a decoder layer can have instead of self-attention. Axes as in
 `transformer.model.attention`."""
 
 import jax

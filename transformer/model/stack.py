@@ -179,7 +179,7 @@ class DecoderLayer(Module):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether there is a recurrence in place of self-attention."""
+        """Whether there is a recurrence instead of self-attention."""
         return self.config.decoder_recurrence != "none"
 
     def _sublayers(

@@ -73,7 +73,7 @@ OPTIONS = Options(
     variants={
         "at": _fast("AT: LSTM encoder, gated recurrent decoder", encoder="lstm", weights="additive"),
         "fat": _fast("FAT: slow attention, fast fully connected softmax"),
-        "fat-tanh": _fast("FAT with tanh in place of the softmax", weights="tanh"),
+        "fat-tanh": _fast("FAT with tanh instead of the softmax", weights="tanh"),
         "fat-hybrid": _fast("FAT that skips words absent from the source", hybrid=True),
     },
 )

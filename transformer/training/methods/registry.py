@@ -62,6 +62,6 @@ def as_replaceable(objective: Objective, option: str, config: Config) -> Transla
     if not isinstance(objective, TranslationObjective):
         raise UserError(
             f"{option}: it is for systems trained by cross-entropy with given targets, and "
-            f"{config.system} has an objective of its own; leave it out"
+            f"{config.system} has its own objective; leave it out"
         )
     return objective
