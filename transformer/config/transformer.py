@@ -240,6 +240,8 @@ class TransformerConfig(StackConfig):
     """Deviation of the noise on the energies of monotonic attention in training."""
     monotonic_offset: float = 0.0
     """Initial offset of the energies of monotonic attention: the lower, the further a step goes at first."""
+    source_end: bool = True
+    """Attend to the </s> of the source. Without it a source has none, as in OpenNMT."""
     cross_view: Literal["last", "soft-sum", "layer-wise", "coarse-to-fine"] = "last"
     """What a decoder layer reads besides the last layer of the encoder (Liu et al. 2020). last: nothing;
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
@@ -312,6 +314,8 @@ class TransformerConfig(StackConfig):
     def packing_conflict(self) -> str:
         if self.cross_mechanism in ("location", "monotonic"):
             return f"--model.cross-mechanism {self.cross_mechanism}"
+        if not self.source_end:
+            return "--model.source-end False"
         return super().packing_conflict or self._of_encoder("packing_conflict")
 
     def _of_encoder(self, name: str) -> str:

@@ -5,7 +5,7 @@
 | projections | a matrix, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
 | d_model axis, where sines come first | sines, then cosines | interleaved as in the paper |
 | positions before the first one | rows of the table | none |
-| words that are never generated | none | rows at the end |
+| words in another order, or missing | their rows | ours |
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Names, Storage, Tensor
+from transformer.interop.architectures.architecture import NEVER_GENERATED, Names, Storage, Tensor
 from transformer.interop.architectures.sines import interleaved_order
 from transformer.model.parameters import Declarations, Declared, Params, declarations
 from transformer.model.transformer import Transformer
@@ -28,8 +28,6 @@ from transformer.runs.deferred import Deferred
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
-NEVER_GENERATED = -1e4
-"""The logit of ids that are never generated: no probability after a softmax, and within float16."""
 _OF_WORDS = ("source_embedding", "target_embedding", "output_embedding", "output_bias")
 """The parameters that have a row for each word."""
 
@@ -97,9 +95,8 @@ def imported_params(
             assert x is not None
             x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
             x = (x.T if tensor.layout in ("out-in", "convolution") else x).reshape(-1, *shape[1:])
-            if tensor.rows is not None:
-                others = [(0, shape[0] - tensor.rows)] + [(0, 0)] * len(shape[1:])
-                x = np.pad(x, others, constant_values=tensor.filler)
+            if tensor.order is not None:
+                x = _rows(x, tensor.order, tensor.filler)
             if tensor.factor != 1:
                 x = x * np.float32(tensor.factor)
             if (axis := _sines_axis(storage, parameter)) is not None:
@@ -187,7 +184,7 @@ def _declared(model: TransformerConfig) -> Declarations:
 def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
     """The shape of a stored tensor."""
     first, *others = parameter.value.shape
-    shape = (first if tensor.rows is None else tensor.rows, *others)
+    shape = (first if tensor.order is None else max(tensor.order) + 1, *others)
     size = math.prod(shape)
     inputs = math.prod(shape[axis] for axis in parameter.summed)
     match tensor.layout:
@@ -210,7 +207,7 @@ def _sines_axis(storage: Storage, parameter: Declared) -> int | None:
 
 
 def _rows(x: np.ndarray, rows: Sequence[int], missing: float) -> np.ndarray:
-    """The rows of our ids; `missing` for -1."""
+    """These rows; `missing` for -1."""
     order = np.asarray(rows)
     reordered = x[np.maximum(order, 0)]
     reordered[order < 0] = missing

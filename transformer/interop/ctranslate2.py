@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from transformer.runtime.files import Json, open_regular
 
 MODEL = "model.bin"
 VERSIONS = range(2, 7)
+SIDES = ("encoder", "decoder")
 ACTIVATIONS = {0: "relu", 1: "gelu_new", 2: "swish", 3: "gelu"}
 """By their number there."""
 _TYPES: dict[int, str] = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
@@ -42,6 +43,7 @@ _LAYERS = {
 _OTHERS = {
     "position_encodings/encodings": "embed_positions.weight",
     "embeddings/weight": "embed_tokens.weight",
+    "embeddings_0/weight": "embed_tokens.weight",
     "layernorm_embedding/gamma": "layernorm_embedding.weight",
     "layernorm_embedding/beta": "layernorm_embedding.bias",
     "layer_norm/gamma": "layer_norm.weight",
@@ -49,7 +51,17 @@ _OTHERS = {
     "projection/weight": "projection.weight",
     "projection/bias": "projection.bias",
 }
+_CONVOLUTIONS = ("conv1", "conv2")
 _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+
+
+def is_ctranslate2_folder(folder: Path) -> bool:
+    """Whether a folder has a model.bin of CTranslate2; Marian's begins with another version."""
+    try:
+        with open_regular(folder / MODEL) as file:
+            return int.from_bytes(file.read(4), "little") in VERSIONS
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -145,13 +157,25 @@ class Variables:
                     yield full, (name, index, len(parts))
             elif inner in _OTHERS:
                 yield f"model.{side}.{_OTHERS[inner]}", (name, 0, 1)
-            else:
+            elif layer in _CONVOLUTIONS:
                 yield f"model.{name.replace('/', '.')}", (name, 0, 1)
 
     @property
     def names(self) -> Set[str]:
         """Hugging Face's names of all tensors."""
         return self._parts.keys()
+
+    @property
+    def others(self) -> list[str]:
+        """The variables, by their own names, that are neither such tensors nor their scales."""
+        known = {variable for variable, _, _ in self._parts.values()}
+        known |= {f"{name}_scale" for name in known}
+        return [name for name in self._stored if name not in known]
+
+    def is_same(self, *names: str) -> bool:
+        """Whether several names of tensors are of one variable."""
+        parts = [self._parts.get(name) for name in names]
+        return None not in parts and len({self._stored[part[0]] for part in parts if part}) == 1
 
     def __call__(self, name: str) -> np.ndarray | None:
         """The tensor of a name in float32, or None."""
@@ -231,11 +255,15 @@ def whisper_config(read: Variables) -> Json:
         "max_source_positions": read.stored_shape("encoder/position_encodings/encodings")[0],
         "max_target_positions": read.stored_shape("decoder/position_encodings/encodings")[0],
         "activation_function": ACTIVATIONS.get(activation, f"number {activation}"),
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in _stack(read, side)},
+        **stacks(read),
     }
 
 
-def _stack(read: Variables, side: str) -> list[tuple[str, Any]]:
-    inner = read.stored_shape(f"{side}/layer_0/ffn/linear_0/weight")[0]
-    heads = read.number(f"{side}/num_heads", 8)
-    return [("layers", read.layers(side)), ("ffn_dim", inner), ("attention_heads", heads)]
+def stacks(read: Variables) -> Json:
+    """Depth, inner width and number of heads of encoder and decoder."""
+    described: Json = {}
+    for side in SIDES:
+        described[f"{side}_layers"] = read.layers(side)
+        described[f"{side}_ffn_dim"] = read.stored_shape(f"{side}/layer_0/ffn/linear_0/weight")[0]
+        described[f"{side}_attention_heads"] = read.number(f"{side}/num_heads", 8)
+    return described

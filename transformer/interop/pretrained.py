@@ -12,20 +12,21 @@ from transformer.config import Config, DataConfig, TransformerConfig
 from transformer.config.languages import CODE
 from transformer.interop.architectures import ARCHITECTURES
 from transformer.interop.architectures.architecture import (
+    NEVER_GENERATED,
     Architecture,
     Tokenizers,
     VocabularyFiles,
     described_model,
     undescribed,
 )
+from transformer.interop.architectures.ctranslate2 import SEARCH, transformer_config
 from transformer.interop.conversion import (
-    NEVER_GENERATED,
     Source,
     exported_tensors,
     imported_params,
     stored_names,
 )
-from transformer.interop.ctranslate2 import MODEL
+from transformer.interop.ctranslate2 import MODEL, Variables, is_ctranslate2_folder
 from transformer.interop.marian.folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
@@ -87,21 +88,19 @@ def import_model(
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
         _check_no_task(task)
         return import_marian_files(folder, run_dir)
-    described = read_json(folder / CONFIG)
-    if described.get("model_type") == "whisper" or (folder / MODEL).exists():
+    if _is_whisper(folder):
         if target_language:
             raise UserError("--target-language: Whisper translates to English only, with --task translate")
         return import_whisper(folder, run_dir, source_language, task)
     _check_no_task(task)
+    described, source, generation = _opened(folder)
     architecture = _architecture(folder, described)
-    source = tensors(folder)
     languages = source_language, target_language
-    with naming(folder / CONFIG):
+    with naming(_about(folder)):
         vocabulary = architecture.vocabulary(folder)
         described |= vocabulary.ids
         model = described_model(architecture, described, source.names, vocabulary.unk)
         tokenizers = vocabulary.tokenizers(architecture, described, model, languages)
-    generation = search_options(folder)
     renormalizes = generation.get("renormalize_logits") is True
     with naming(folder):
         model = replace(model, output_bias=renormalizes or _has_bias(architecture, described, model, source))
@@ -114,8 +113,31 @@ def import_model(
         max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
     )
     data = replace(data, **_languages(folder, *languages))
-    config = Config(model=model, data=data, decoding=search_of(folder, generation, model.output_size))
+    decoding = search_of(folder, generation, model.output_size)
+    if is_ctranslate2_folder(folder):  # which renormalises what its rules leave
+        decoding = replace(decoding, renormalise=True)
+    config = Config(model=model, data=data, decoding=decoding)
     return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+
+
+def _is_whisper(folder: Path) -> bool:
+    if is_ctranslate2_folder(folder):
+        return Variables(folder).specification == "WhisperSpec"
+    return read_json(folder / CONFIG).get("model_type") == "whisper"
+
+
+def _about(folder: Path) -> Path:
+    """The file that describes a model."""
+    return folder / (MODEL if is_ctranslate2_folder(folder) else CONFIG)
+
+
+def _opened(folder: Path) -> tuple[Json, Source, Json]:
+    """What the model is like, its tensors, and the options of its search."""
+    if not is_ctranslate2_folder(folder):
+        return read_json(folder / CONFIG), tensors(folder), search_options(folder)
+    variables = Variables(folder)
+    with naming(folder / MODEL):
+        return transformer_config(variables), variables, dict(SEARCH)
 
 
 def _check_no_task(task: str | None) -> None:
@@ -131,6 +153,8 @@ def ignored_options(folder: Path | str) -> list[str]:
       UserError: a file cannot be read.
     """
     folder = Path(folder)
+    if is_ctranslate2_folder(folder):
+        return []
     with naming(searched_file(folder)):
         described = read_json(folder / CONFIG)
         meant = search_options(folder)

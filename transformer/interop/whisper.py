@@ -89,7 +89,7 @@ def import_whisper(
 def _opened(folder: Path) -> tuple[Json, Source, Json]:
     """What the model is like, its tensors, and the options of its search."""
     described = read_json(folder / CONFIG)
-    if not (folder / ctranslate2.MODEL).exists():
+    if not ctranslate2.is_ctranslate2_folder(folder):
         return described, tensors(folder), search_options(folder)
     variables = ctranslate2.Variables(folder)
     meant = {

@@ -87,6 +87,11 @@ class Transformer(EncoderDecoder):
             every_layer,
         )
 
+    @nn.nowrap
+    def source_mask(self, source: Array) -> Bool[Array, "b s"]:
+        mask = super().source_mask(source)
+        return mask if self.config.source_end else mask & (source != self.config.special.eos)
+
     def encode_embedded(
         self,
         embedded: Float[Array, "b s m"],

@@ -24,6 +24,8 @@ Languages = tuple[str | None, str | None]
 """The codes of source and target, for models whose texts begin with one."""
 
 
+NEVER_GENERATED = -1e4
+"""The logit of ids that are never generated: no probability after a softmax, and within float16."""
 Layout = Literal["plain", "in-out", "out-in", "row", "convolution"]
 """How a parameter is stored. plain: a table as here, and anything else as a vector; in-out: a matrix
 `[in, out]`, heads side by side; out-in: its transpose, as in PyTorch; row: a vector as a matrix of one row;
@@ -40,10 +42,10 @@ class Tensor:
     """How it is stored."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
-    rows: int | None = None
-    """How many rows of a vocabulary are stored. Here others follow. None: all."""
+    order: Sequence[int] | None = None
+    """For each word here, its row there; -1: there is none. None: in the same order."""
     filler: float = 0.0
-    """What these others consist of."""
+    """What the rows of words that are not there consist of here."""
     part: tuple[int, int] = (0, 1)
     """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
     tensors are not exported."""

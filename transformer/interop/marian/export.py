@@ -9,8 +9,8 @@ import yaml
 from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
-from transformer.interop.architectures.architecture import undescribed
-from transformer.interop.conversion import NEVER_GENERATED, exported_tensors, stored_names
+from transformer.interop.architectures.architecture import NEVER_GENERATED, undescribed
+from transformer.interop.conversion import exported_tensors, stored_names
 from transformer.interop.marian.items import write_npz
 from transformer.interop.marian.network import (
     OUTPUT_BIAS,

@@ -9,6 +9,7 @@ from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, G
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.shortlist import Shortlist
 from transformer.interop.conversion import imported_params
+from transformer.interop.ctranslate2 import is_ctranslate2_folder
 from transformer.interop.marian.items import Yaml, marian_file, parse_yaml
 from transformer.interop.marian.network import STORAGE, described_network, vocabulary_sizes
 from transformer.interop.reading import CONFIG, naming
@@ -33,8 +34,10 @@ Words = list[str | None]
 
 
 def is_marian_folder(folder: Path) -> bool:
-    """Whether a folder has a model in Marian's own format, and none of Hugging Face's."""
-    return folder.is_dir() and not (folder / CONFIG).exists() and bool(_models(folder))
+    """Whether a folder has a model in Marian's own format, and none in another."""
+    if not folder.is_dir() or (folder / CONFIG).exists() or is_ctranslate2_folder(folder):
+        return False
+    return bool(_models(folder))
 
 
 def import_marian_files(folder: Path | str, run_dir: Path | str) -> Run:

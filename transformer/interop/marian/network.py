@@ -14,8 +14,7 @@ from collections.abc import Set
 from typing import Any
 
 from transformer.config import SpecialIds, TransformerConfig
-from transformer.interop.architectures.architecture import Names, Storage, Tensor
-from transformer.interop.conversion import NEVER_GENERATED
+from transformer.interop.architectures.architecture import NEVER_GENERATED, Names, Storage, Tensor
 from transformer.interop.marian.items import Yaml
 from transformer.runtime.errors import UserError
 
@@ -234,13 +233,13 @@ def network_description(config: TransformerConfig, sizes: tuple[int, int]) -> Ya
 
 def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     part, *inner = path
-    sizes = vocabulary_sizes(described)
     if part == "output_bias":
-        return Tensor((OUTPUT_BIAS,), "row", rows=sizes[1], filler=NEVER_GENERATED, if_missing=0.0)
+        order = _order(described, model, "target")
+        return Tensor((OUTPUT_BIAS,), "row", order=order, filler=NEVER_GENERATED, if_missing=0.0)
     if part in _EMBEDDINGS:
         is_source = part == "source_embedding"
         name = "Wemb" if is_source and model.shares_inputs else _EMBEDDINGS[part]
-        return Tensor((name,), rows=sizes[not is_source])
+        return Tensor((name,), order=_order(described, model, "source" if is_source else "target"))
     stack, kind = part.rsplit("_", 1)
     leaf = inner[-1]
     if kind == "positions":
@@ -258,6 +257,12 @@ def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     if sublayer == "self_residual" and stack == "decoder" and model.decoder_recurrence != "none":
         prefix = "rnn_" if suffix else "rnn_ffn_"
     return Tensor((f"{layer}{prefix}ln_{leaf}{suffix}",), "row")
+
+
+def _order(described: Yaml, model: TransformerConfig, side: str) -> list[int]:
+    """The row of each word, and none for padding."""
+    size = vocabulary_sizes(described)[side == "target"]
+    return [*range(size), *[-1] * (model.vocab_size - size)]
 
 
 STORAGE = Storage(_tensor)

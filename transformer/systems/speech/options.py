@@ -43,6 +43,7 @@ class SpeechConfig(TransformerConfig):
     """Largest share of a recording in a mask over frames."""
 
     PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "masks", "mask_bands", "mask_frames", "mask_share")
+    NOT_USED = ("source_end",)
 
     TARGET_LENGTH = "max_text"
 
