@@ -1,4 +1,4 @@
-"""Writes tests/data/ctranslate2/: small random models in CTranslate2's format, and what CTranslate2 does with them.
+"""Writes tests/data/ctranslate2/: small random models in CTranslate2's format, and what it does with them.
 
 `python tests/make_ctranslate2_golden.py`, with ctranslate2 (4.8.5 made what is there).
 """

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from invented_sound import SOUNDS, sound
+from safetensors.numpy import load_file
 
 from transformer.cli.models import import_command
-from transformer.interop.pretrained import import_model
+from transformer.interop.pretrained import export_model, import_model
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.api import Transcriber
 
@@ -28,7 +31,7 @@ def imported(tmp_path_factory):
     import_model(DATA, run_dir, "en")
     golden = json.loads((DATA / "golden.json").read_text())
     waves = [sound(number) for number in range(SOUNDS)]
-    return SimpleNamespace(transcriber=Transcriber.load(run_dir), golden=golden, waves=waves)
+    return SimpleNamespace(run_dir=run_dir, transcriber=Transcriber.load(run_dir), golden=golden, waves=waves)
 
 
 def features(imported):
@@ -112,6 +115,38 @@ def test_mistakes_at_import_are_named(tmp_path, arguments, message):
 def test_mistakes_in_a_call_are_named(imported, options, message):
     with pytest.raises(UserError, match=re.escape(message)):
         imported.transcriber.transcribe(imported.waves, **options)
+
+
+def test_what_is_exported_is_what_was_imported(imported, tmp_path):
+    """The same tensors bit by bit, the same tokenizer, and the search options that change outputs."""
+    folder, family = export_model(imported.run_dir, tmp_path / "exported")
+    assert family.model_type == "whisper"
+    tensors, originals = (load_file(path / "model.safetensors") for path in (folder, DATA))
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, originals[name], err_msg=name)
+    assert originals.keys() - tensors.keys() <= {"proj_out.weight"}
+    for file in ("config.json", "generation_config.json", "preprocessor_config.json"):
+        written, original = (json.loads((path / file).read_text()) for path in (folder, DATA))
+        if file == "generation_config.json":  # one beam has no penalty
+            assert written.pop("max_length") >= original.pop("max_length")
+        different = {name for name in written if name in original and written[name] != original[name]}
+        assert not different, file
+    import_model(folder, tmp_path / "again", "en")
+    again = Transcriber.load(tmp_path / "again")
+    assert again.config.model == imported.transcriber.config.model
+    assert again.config.decoding == imported.transcriber.config.decoding
+    assert again.task.tokenizer.content() == imported.transcriber.task.tokenizer.content()
+
+
+def test_what_whisper_lacks_is_not_exported(imported, tmp_path):
+    run = Run(imported.run_dir)
+    model = replace(run.config.model, activation="relu", norm="post")
+    config = replace(run.config, model=model)
+    task = imported.transcriber.task
+    other = Run.create(tmp_path / "other", config, task, variables=run.variables("last"))
+    with pytest.raises(UserError, match="Whisper has no --model.norm post"):
+        export_model(other.path, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_damaged_folders_are_refused(tmp_path):

@@ -116,6 +116,7 @@ def exported_tensors(
     described: Json,
     stored: TransformerConfig,
     words: tuple[Sequence[int], Sequence[int]],
+    declared: Declarations | None = None,
 ) -> dict[str, np.ndarray]:
     """The tensors of a model as its family stores them.
 
@@ -126,6 +127,7 @@ def exported_tensors(
       described: the description there, such as the content of config.json.
       stored: the model that it describes.
       words: for source and target, our id for each id there; -1: none.
+      declared: the parameters of the stored model. None: those of `Transformer(stored)`.
     """
     arrays = flatten_dict(params)
 
@@ -149,7 +151,7 @@ def exported_tensors(
         return x.reshape(expected[::-1]).T if is_transposed else x.reshape(expected)
 
     tensors = {}
-    for path, parameter in _declared(stored).items():
+    for path, parameter in (_declared(stored) if declared is None else declared).items():
         tensor = storage.tensor(path, described, stored)
         tensors[tensor.names[0]] = converted(path, parameter, tensor)
     return tensors | storage.more_tensors(params, model)

@@ -1,12 +1,10 @@
 """Imports pretrained models from folders as Hugging Face has them, and exports models to such folders."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
 from transformer.config import Config, DataConfig, TransformerConfig
 from transformer.config.languages import CODE
@@ -20,6 +18,7 @@ from transformer.interop.architectures.architecture import (
     undescribed,
 )
 from transformer.interop.architectures.ctranslate2 import SEARCH, transformer_config
+from transformer.interop.architectures.whisper import WHISPER
 from transformer.interop.conversion import (
     Source,
     exported_tensors,
@@ -31,7 +30,6 @@ from transformer.interop.marian.folder import import_marian_files, is_marian_fol
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
-    WEIGHTS,
     naming,
     read_json,
     search_of,
@@ -42,12 +40,13 @@ from transformer.interop.reading import (
 )
 from transformer.interop.search import not_exported, not_imported, search_to_hub
 from transformer.interop.vocabularies.marian import LANGUAGES
-from transformer.interop.whisper import import_whisper
+from transformer.interop.whisper import export_whisper, import_whisper
+from transformer.interop.writing import check_new, write_folder
 from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, folder_whole
+from transformer.runtime.files import Json
 from transformer.tasks.translation import Translation
 
 # Import
@@ -206,8 +205,8 @@ def _languages(folder: Path, *asked: str | None) -> dict[str, Any]:
 def export_model(
     run_dir: Path | str, folder: Path | str, checkpoint: str | int = "best"
 ) -> tuple[Path, Architecture]:
-    """Writes a Transformer as Hugging Face stores the family that its options describe; `transformers` loads
-    the folder, and CTranslate2 converts it.
+    """Writes a Transformer or Whisper as Hugging Face stores the family that its options describe;
+    `transformers` loads the folder, and CTranslate2 converts it.
 
     A model trained here with a SentencePiece vocabulary becomes a Marian model, if it is post-norm with
     sinusoids. Then <pad> and <bos> have no probability; the little that this model gives them goes to the
@@ -229,11 +228,14 @@ def export_model(
     run = Run(run_dir)
     folder = Path(folder)
     config = run.config
-    translation = translation_of(run)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists: name a new folder")
+    check_new(folder)
+    if config.system == "speech":
+        return export_whisper(run, folder, checkpoint), WHISPER
     if config.system != "transformer" or not isinstance(config.model, TransformerConfig):
-        raise UserError(f"{run.name} holds a {config.system} model, and only a Transformer can be exported")
+        raise UserError(
+            f"{run.name} holds a {config.system} model, and only a Transformer or Whisper can be exported"
+        )
+    translation = translation_of(run)
     architecture, words = _family(run, translation.tokenizers)
     described = _described(architecture, config.model, words)
     positions = described.get("max_position_embeddings", config.data.max_length)
@@ -247,17 +249,7 @@ def export_model(
     names = stored_names(storage, described, config.model)
     stored = described_model(architecture, described, names, config.model.special.unk)
     arrays = exported_tensors(storage, params, config.model, described, stored, words.rows)
-    try:
-        with folder_whole(folder) as partial:
-            # safetensors writes the memory of an array, whatever its strides
-            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-            (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
-            for name, content in words.files.items():
-                (partial / name).write_bytes(content)
-            _write_json(partial / CONFIG, described)
-            _write_json(partial / GENERATION, generation)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    write_folder(folder, arrays, words.files, {CONFIG: described, GENERATION: generation})
     return folder, architecture
 
 
@@ -306,7 +298,3 @@ def _described(architecture: Architecture, model: TransformerConfig, words: Voca
         **architecture.describe(model),
         **words.described,
     }
-
-
-def _write_json(path: Path, content: Json) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

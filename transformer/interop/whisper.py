@@ -1,4 +1,5 @@
-"""Imports Whisper as a run of the system `speech`, from folders of Hugging Face and of CTranslate2."""
+"""Imports Whisper as a run of the system `speech`, from folders of Hugging Face and of CTranslate2, and
+exports such runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,21 @@ from transformer.config import Config, SpecialIds
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.hub import HubTokenizer
 from transformer.interop import ctranslate2
+from transformer.interop.architectures.architecture import undescribed
 from transformer.interop.architectures.whisper import HALVED, WHISPER
-from transformer.interop.conversion import Source, imported_params
-from transformer.interop.reading import CONFIG, naming, read_json, search_options, tensors
-from transformer.interop.search import search_from_hub
-from transformer.interop.vocabularies.files import read_pieces
+from transformer.interop.conversion import Source, exported_tensors, imported_params
+from transformer.interop.reading import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    naming,
+    read_json,
+    search_options,
+    tensors,
+)
+from transformer.interop.search import search_from_hub, search_to_hub
+from transformer.interop.vocabularies.files import PIECES, read_pieces
+from transformer.interop.writing import write_folder
 from transformer.model.parameters import declarations
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -20,7 +31,7 @@ from transformer.runtime.files import Json
 from transformer.systems.speech.codes import TASKS, Codes
 from transformer.systems.speech.model import SpeechTransformer
 from transformer.systems.speech.options import SpeechConfig
-from transformer.systems.speech.task import SpeechToText
+from transformer.systems.speech.task import LATEST, SpeechToText
 
 ROWS = 4
 """Recordings searched at once: each takes the memory of 1,500 positions in every layer."""
@@ -84,6 +95,69 @@ def import_whisper(
         declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
         params = imported_params(WHISPER.storage, described, model, source, declared)
     return Run.create(run_dir, config, SpeechToText(config, tokenizer), variables={"params": params})
+
+
+def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
+    """Writes a run of Whisper as Hugging Face stores it. Its usual language and task are left out, as there
+    they are options of each call.
+
+    Args:
+      run: the run.
+      folder: a new folder.
+      checkpoint: as in `Transcriber.load`.
+
+    Raises:
+      UserError: it is another recogniser of speech, or cannot be written.
+    """
+    task = SpeechToText.load(run.config, run.path)
+    tokenizer, config, model = task.tokenizer, run.config, run.config.model
+    codes = Codes.of(tokenizer)
+    if codes is None or not isinstance(tokenizer, HubTokenizer) or not isinstance(model, SpeechConfig):
+        raise UserError(f"{run.name} cannot be exported: of the speech models only Whisper has a family")
+    assert isinstance(config.data, RecordingsConfig)
+    assert WHISPER.describe is not None
+    special, search, bands = model.special, config.decoding, config.data.bands
+    ids = {"pad_token_id": special.eos, "bos_token_id": special.eos, "eos_token_id": special.eos}
+    ids |= {"decoder_start_token_id": special.bos}
+    described = {
+        "architectures": [WHISPER.model_class],
+        "model_type": WHISPER.model_type,
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocab_size,
+        "num_mel_bins": bands,
+        **WHISPER.describe(model),
+        **ids,
+    }
+    if lacks := undescribed(WHISPER.options(described, ()), model):
+        raise UserError(f"{run.name} cannot be exported: Whisper has no {' and no '.join(lacks)}")
+    numbers = {index: index for index in range(model.vocab_size)}
+    phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
+    generation = search_to_hub(search, numbers, phrases, special.pad, model.max_positions) | ids
+    generation |= {
+        "is_multilingual": bool(search.opening and codes.languages and len(tokenizer.start) > 1),
+        "lang_to_id": {f"<|{name}|>": index for name, index in codes.languages.items()},
+        "task_to_id": codes.tasks,
+        "no_timestamps_token_id": codes.untimed,
+        "max_initial_timestamp_index": LATEST,
+    }
+    sound: Json = {**_SOUND, "feature_size": bands, "chunk_length": 30}
+    sound |= {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor"}
+    end = {f"{name}_token": _SPECIAL["eos"] for name in ("bos", "eos", "unk", "pad")}
+    same = range(model.vocab_size)
+    params = run.variables(checkpoint)["params"]
+    declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
+    write_folder(
+        folder,
+        exported_tensors(WHISPER.storage, params, model, described, model, (same, same), declared),
+        {PIECES: tokenizer.model.encode()},
+        {
+            CONFIG: described,
+            GENERATION: generation,
+            PREPROCESSOR: sound,
+            TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
+        },
+    )
+    return folder
 
 
 def _opened(folder: Path) -> tuple[Json, Source, Json]:

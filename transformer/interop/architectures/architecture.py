@@ -180,15 +180,9 @@ _NEUTRAL = {
     "special",
     "encoder_stack",
     "norm_epsilon",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "dtype",
-    "attention",
-    "remat",
 }
-"""Options that do not count when models are compared: those of the vocabulary, of training and of computing;
-and the epsilon, which some families do not store."""
+"""Options that do not count when models are compared, besides those without parameters: those of the
+vocabulary, and the epsilon, which some families do not store."""
 _ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
 """Options that count only with one scheme of positions."""
 
@@ -203,7 +197,7 @@ def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
       model: the model.
     """
     sizes = {"vocab_size": model.vocab_size, "target_vocab_size": model.target_vocab_size}
-    stored = TransformerConfig(**options | sizes | {"special": model.special})
+    stored = type(model)(**options | sizes | {"special": model.special})
     different = [*_differences(model, stored, "--model.")]
     in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
     said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
@@ -214,7 +208,7 @@ def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: st
     for name in (field.name for field in fields(model)):
         two = [getattr(_resolved(config), name) for config in (model, stored)]
         is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
-        if two[0] == two[1] or name in _NEUTRAL or is_zero_bias:
+        if two[0] == two[1] or name in _NEUTRAL or name in model.PARAMETER_FREE or is_zero_bias:
             continue
         if _ONLY_WITH.get(name, model.positions) == model.positions:
             yield f"{prefix}{name.replace('_', '-')} {two[0]}"

@@ -27,8 +27,8 @@ from transformer.runtime.files import Json
 
 SPECIFICATIONS = ("TransformerSpec", "TransformerBase", "TransformerBig")
 SEARCH = {"num_beams": 2, "early_stopping": True, "min_length": 2}
-"""What CTranslate2 does unless it is told otherwise, in the words of generation_config.json. The minimum length
-of one word counts <s> there."""
+"""What CTranslate2 does unless it is told otherwise, in the words of generation_config.json. The minimum
+length of one word counts <s> there."""
 _KNOWN = {
     *("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding"),
     *(

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import EncoderConfig, TransformerConfig
 from transformer.interop.architectures.architecture import Architecture, Names, Storage, Tensor
-from transformer.interop.architectures.bart import BART
+from transformer.interop.architectures.bart import BART, described_bart
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.files import Json
 
@@ -49,4 +49,19 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     return replace(stored, rows_before=0)  # its tables of positions have no rows for padding
 
 
-WHISPER = Architecture("whisper", _options, Storage(_tensor), HubVocabulary)
+def _describe(model: TransformerConfig) -> Json:
+    described = described_bart(model)
+    del described["max_position_embeddings"]
+    described["max_source_positions"] = model.of_encoder.max_positions
+    described["max_target_positions"] = model.max_positions
+    return described
+
+
+WHISPER = Architecture(
+    "whisper",
+    _options,
+    Storage(_tensor),
+    HubVocabulary,
+    model_class="WhisperForConditionalGeneration",
+    describe=_describe,
+)

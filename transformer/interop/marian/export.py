@@ -19,6 +19,7 @@ from transformer.interop.marian.network import (
     network_description,
     network_options,
 )
+from transformer.interop.writing import check_new
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
@@ -43,8 +44,7 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
     run = Run(run_dir)
     folder = Path(folder)
     config = run.config.model
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists: name a new folder")
+    check_new(folder)
     if run.config.system != "transformer" or not isinstance(config, TransformerConfig):
         raise UserError(f"{run.name} holds a {run.config.system} model, which Marian does not support")
     vocabularies = [_vocabulary(tokenizer, run.name) for tokenizer in translation_of(run).tokenizers]
