@@ -6,6 +6,7 @@ Run by hand, once for each family of tests/data/pretrained, here t5:
     transformer export RUN EXPORTED
     pip install 'transformers==5.24.0' 'ctranslate2==4.8.5' torch      # may be another environment
     python tests/compare_exports.py EXPORTED tests/data/pretrained/t5/golden.json
+    python tests/compare_exports.py EXPORTED tests/data/whisper        # for Whisper: the folder it was
 """
 
 import json
@@ -24,6 +25,8 @@ import transformers
 def main() -> None:
     """Prints a line about logits, n-best lists and CTranslate2."""
     folder, golden_file = sys.argv[1:]
+    if Path(golden_file).is_dir():
+        return compare_whisper(folder, golden_file)
     golden = json.loads(Path(golden_file).read_text())
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -50,6 +53,26 @@ def main() -> None:
             f"{model.config.model_type}: logits within {difference:.1e}, {sum(equal)} of {len(equal)} n-best"
         )
         print(f"CTranslate2: {compare_ctranslate2(model, tokenizer, golden, sources)} greedy outputs equal")
+
+
+def compare_whisper(folder: str, original: str) -> None:
+    """Both on the same noise: logits, greedy outputs with and without times, and CTranslate2's."""
+    features = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 80, 3000)).astype(np.float32))
+    ids = torch.tensor([[257, 258, 261, 265, 40, 41]])
+    logits, outputs = [], []
+    search = transformers.GenerationConfig.from_pretrained(folder)
+    for path in (folder, original):
+        model = transformers.WhisperForConditionalGeneration.from_pretrained(path).eval()
+        model.generation_config = search  # that of the tests is older than transformers reads
+        with torch.no_grad():
+            logits.append(model(input_features=features[:1], decoder_input_ids=ids).logits)
+            options = {"language": "en", "task": "transcribe", "num_beams": 1, "max_length": 30}
+            outputs.append(
+                [model.generate(features, return_timestamps=timed, **options) for timed in (False, True)]
+            )
+    difference = (logits[0] - logits[1]).abs().max()
+    equal = sum(bool((mine == its).all()) for mine, its in zip(*outputs, strict=True))
+    print(f"whisper: logits within {difference:.1e}, {equal} of {len(outputs[0])} greedy batches equal")
 
 
 def compare_ctranslate2(model: Any, tokenizer: Any, golden: dict[str, Any], sources: Any) -> str:
