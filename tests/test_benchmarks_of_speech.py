@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import digits as recorded
-from benchmarks.quality import synthesis, word_times
+from benchmarks.quality import synthesis, whisper, word_times
 from transformer import UserError
 from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
@@ -107,3 +107,22 @@ def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):
     assert "words of 2 recordings; 1 left out" in out
     assert "starts: 0.100 s off, +0.100 s on average" in out
     assert "ends: 0.200 s off, -0.200 s on average" in out
+
+
+def test_outputs_of_whisper_are_compared_by_both_rules():
+    a, b, c = whisper.Found((1, 2), -2.0), whisper.Found((1,), -1.5), whisper.Found((), -4.0)
+    found = whisper.agreement([[a, b], [b, a], [c]], [a, a, whisper.Found((), -4.5)])
+    assert (found.equal, found.difference, found.equal_by_rule) == (2, 0.5, 3)
+    assert whisper.agreement([[a]], [b]) == whisper.Agreement(0, 0.0, 0)
+    assert str(whisper.Search(1, False)) == "greedy"
+    assert str(whisper.Search(5, True)) == "5 beams, with times"
+
+
+def test_recordings_and_weights_of_whisper_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(whisper, "needs", lambda *_: None)
+    command = [str(tmp_path), "--weights", str(tmp_path)]
+    with pytest.raises(UserError, match="there is no model.bin; convert the model with CTranslate2"):
+        whisper.main(command)
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(UserError, match="has 0 recordings, and --count is 25"):
+        whisper.main(command)

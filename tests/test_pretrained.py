@@ -235,9 +235,11 @@ def test_what_steers_a_search_comes_after_the_code(tmp_path):
         ((best, *_),) = translator.search(["a dog"], prefixes=[prefix], **options)
         assert best.tokens[0] == "deu_Latn"
         assert best.text.startswith(prefix)
-    ((best, *_),) = translator.search(["a dog"], terms=[["hund"]], **options)
-    assert best.tokens[0] == "deu_Latn"
-    assert "hund" in best.text
+    for renormalise in (False, True):
+        steered = {"terms": [["hund"]], "renormalise": renormalise}
+        ((best, *_),) = translator.search(["a dog"], **steered, **options)
+        assert best.tokens[0] == "deu_Latn"
+        assert "hund" in best.text
 
 
 def test_words_of_bytes_steer_a_search(tmp_path):

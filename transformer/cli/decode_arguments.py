@@ -82,6 +82,13 @@ class DecodeArguments:
     the perplexity of the translation to the output (format json)."""
     times: bool = False
     """Speech: add when each word begins and ends, in seconds, to the output (format json)."""
+    language: str | None = None
+    """Whisper: code of the language that is spoken, such as en. Default: the one of the import."""
+    task: str | None = None
+    """Whisper: transcribe, or translate (to English). Default: the one of the import."""
+    timestamps: bool = False
+    """Whisper: add the segments of the text with their begin and end, in seconds, to the output (format
+    json)."""
     pronunciation: Path | None = None
     """Synthesis: a run that translates texts to the texts that this one speaks, such as numbers to
     phonemes."""

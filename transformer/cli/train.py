@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.command_line import FINE_TUNE, TrainLine
 from transformer.cli.guard import printable, run_command
-from transformer.config import Config, CorpusConfig, DataConfig, changed, flatten
+from transformer.config import Config, CorpusConfig, DataConfig, changed, flatten, position_limits
 from transformer.config.locations import completed, without_locations
 from transformer.runtime.commands import program
 from transformer.runtime.errors import UserError
@@ -159,8 +159,8 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
     if not network:
         return dataclasses.replace(default, data=data)
     model = dataclasses.replace(without_locations(parent).model, dtype="auto")  # of this machine
-    limits = (data.max_length, model.longest, model.longest_source)
-    data = dataclasses.replace(data, max_length=min(filter(None, limits)))
+    for _, name, longest in position_limits(model, data):
+        data = dataclasses.replace(data, **{name: min(getattr(data, name), longest)})
     return dataclasses.replace(
         default, system=parent.system, model=model, data=data, decoding=parent.decoding
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import columns_of, input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_SOME_TASKS, Numbered, Written
+from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
 from transformer.config import BeamConfig
 from transformer.data.sources.corpora import read_lines
 from transformer.decoding.terms import SIZES
@@ -112,7 +112,7 @@ class Translations(Texts):
     """Translations as text, with scores, or as JSON."""
 
     does = "translates text"
-    uses = tuple(x for x in OF_SOME_TASKS if x not in ("times", "pronunciation", "until", "stream"))
+    uses = OF_TRANSLATIONS
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""

@@ -6,7 +6,7 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 """Options that add to JSON only."""
-OF_SOME_TASKS = (
+OF_TRANSLATIONS = (
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
-    *(*OF_JSON, "pronunciation", "until", "stream"),
+    *(option for option in OF_JSON if option != "times"),
 )
+"""Options that translations have a use for, and some other tasks."""
+OF_SPEECH = ("times", "language", "task", "timestamps")
+OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -78,7 +81,7 @@ class Writer:
         if cls.formats == ("text",) and arguments.n_best not in (None, 1):
             raise UserError(f"--n-best {arguments.n_best}: {arguments.run_dir} {cls.does}; leave it out")
         if arguments.format != "json":
-            for option in OF_JSON:
+            for option in (*OF_JSON, "timestamps"):
                 if getattr(arguments, option):
                     name = option.replace("_", "-")
                     raise UserError(f"--{name} needs --format json: the text formats do not have them")
@@ -191,8 +194,15 @@ def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
 
 
-def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
-    """The page of a task whose records are recordings, and what is on it."""
+def page_of_sounds(
+    arguments: DecodeArguments, changed: Callable[[Any, Any], Any] = lambda task, record: record
+) -> "tuple[Explorer, str]":
+    """The page of a task whose records are recordings, and what is on it.
+
+    Args:
+      arguments: the command line.
+      changed: gives what is searched for a record of a task: as the options ask for it.
+    """
     from transformer.tasks.recordings import Recordings
     from transformer.translator.decoder import Decoder
     from transformer.translator.explorer.explorer import SENTENCES
@@ -203,7 +213,8 @@ def page_of_sounds(arguments: DecodeArguments) -> "tuple[Explorer, str]":
     lines = enumerate(input_lines(arguments), start=1)
     numbered = ((number, line) for number, line in lines if has_text(line))
     some = itertools.islice(numbered, SENTENCES)
-    records = [decoder.task.listed(line, manifest, number) for number, line in some]
+    task = decoder.task
+    records = [changed(task, task.listed(line, manifest, number)) for number, line in some]
     if not records:
         raise UserError("nothing to explore: the input has no line")
     page = explore_sounds(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))

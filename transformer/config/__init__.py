@@ -11,7 +11,15 @@ from transformer.config.decoding import (
     check_beam,
 )
 from transformer.config.model import ModelConfig, SpecialIds
-from transformer.config.options import Config, as_decided, changed, differences, flatten, text_data
+from transformer.config.options import (
+    Config,
+    as_decided,
+    changed,
+    differences,
+    flatten,
+    position_limits,
+    text_data,
+)
 from transformer.config.ranges import COUNTS, LONGEST, Option, Range
 from transformer.config.training import (
     BleuTokenizer,
@@ -53,5 +61,6 @@ __all__ = [
     "check_beam",
     "differences",
     "flatten",
+    "position_limits",
     "text_data",
 ]

@@ -42,13 +42,10 @@ class DecodingConfig:
     suppress: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that never occur."""
     suppress_first: tuple[Annotated[int, Range(0, IDS)], ...] = ()
-    """Ids of tokens that do not begin an output (after those of --decoding.opening)."""
+    """Ids of tokens that do not begin an output (after the codes that outputs are forced to begin with)."""
     shortlist: bool = False
     """Choose only among the translations of the source's tokens, by the lexical shortlist of the run, as
     Marian does: several times less work for a large vocabulary. Scores are relative to these tokens."""
-    opening: Annotated[int, Range(0, LONGEST)] = 0
-    """Number of tokens that every output is forced to begin with, such as the language and the task of
-    Whisper, if length penalties do not count them."""
     renormalise: bool = False
     """Divide the probability of forbidden tokens among the others at every step, as CTranslate2 does and
     Hugging Face with renormalize_logits. Otherwise scores are those of the model."""

@@ -65,17 +65,21 @@ class Config:
                 f"--training.reduce-dtype {self.training.reduce_dtype} is for replicas: with --mesh.fsdp or "
                 "--mesh.tensor gradients are added as they are computed, in --model.dtype. Leave it out"
             )
-        target_length = self.model.TARGET_LENGTH
-        limits = [("--model.max-positions", self.model.longest, target_length)]
-        if isinstance(self.data, DataConfig) or target_length != "max_length":  # the source is a sequence too
-            limits += [("--model.encoder-stack.max-positions", self.model.longest_source, "max_length")]
-        for option, longest, name in limits:
-            if longest is not None and longest < getattr(self.data, name):
+        for option, name, longest in position_limits(self.model, self.data):
+            if longest < getattr(self.data, name):
                 limited = f"--data.{name.replace('_', '-')}"
                 raise UserError(
                     f"{option} {longest} is less than {limited} {getattr(self.data, name)}: the table of "
                     f"learned positions is too short; give {limited} {longest}"
                 )
+
+
+def position_limits(model: ModelConfig, data: CorpusConfig) -> list[tuple[str, str, int]]:
+    """The options of learned positions, and which length of the data each limits to how much."""
+    limits = [("--model.max-positions", model.TARGET_LENGTH, model.longest)]
+    if isinstance(data, DataConfig) or model.TARGET_LENGTH != "max_length":  # the source is a sequence too
+        limits += [("--model.encoder-stack.max-positions", "max_length", model.longest_source)]
+    return [(option, name, longest) for option, name, longest in limits if longest is not None]
 
 
 def text_data(config: Config) -> DataConfig:

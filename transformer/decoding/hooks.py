@@ -121,6 +121,13 @@ class Renormalised:
         return self.hook.advance(tokens, state)
 
 
+def parts_of(hook: SearchHook) -> tuple[SearchHook, ...]:
+    """The hooks that a hook consists of, in the order of their states; a single one has no parts."""
+    if isinstance(hook, Renormalised):
+        return parts_of(hook.hook)
+    return hook.each if isinstance(hook, Hooks) else ()
+
+
 NO_HOOK = NoHook()
 NO_OUTPUT = (
     "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "

@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.data.sequences import Field
+from transformer.decoding.hooks import SearchHook, parts_of
 
 TOKENS, COUNT = "steer_opening", "steer_opening_count"
 FIELDS = {TOKENS: Field(fill=0), COUNT: Field(padded=False)}
@@ -26,7 +27,15 @@ class OpeningState:
 
 @dataclass(frozen=True)
 class Opening:
-    """A hook that forces first tokens. Their log-probability is 0, as they are no choice of the model."""
+    """A hook that forces first tokens. Their log-probability is 0, as they are no choice of the model.
+
+    Args:
+      size: number of tokens.
+      is_counted: whether length penalties count them.
+    """
+
+    size: int
+    is_counted: bool = True
 
     penalises = True
 
@@ -47,9 +56,12 @@ class Opening:
         return replace(state, length=state.length + 1)
 
 
-OPENING = Opening()
-
-
 def example(tokens: Sequence[int]) -> dict[str, Any]:
     """The arrays of one input."""
     return {TOKENS: list(tokens) or [0], COUNT: len(tokens)}
+
+
+def opening_of(hook: SearchHook) -> Opening:
+    """What a hook forces outputs to begin with."""
+    openings = (part for part in parts_of(hook) if isinstance(part, Opening))
+    return next(openings, Opening(0))

@@ -57,12 +57,14 @@ class Rules:
       special: the special ids.
       limits: as of `AutoregressiveSearch`: gives the longest output.
       phrases: the sequences of tokens of the forbidden phrases.
+      opening: number of tokens that outputs are forced to begin with.
     """
 
     options: DecodingConfig
     special: SpecialIds
     limits: Any
     phrases: tuple[tuple[int, ...], ...] = ()
+    opening: int = 0
 
     @property
     def penalises(self) -> bool:
@@ -83,7 +85,7 @@ class Rules:
             logits = _put(logits, state.generated, log_p * o.repetition_penalty)
         never = jnp.isin(vocabulary, jnp.array(o.suppress, jnp.int32))
         first = never | jnp.isin(vocabulary, jnp.array(o.suppress_first, jnp.int32))
-        banned = jnp.where((state.length == o.opening)[..., None], first, never)
+        banned = jnp.where((state.length == self.opening)[..., None], first, never)
         if o.min_length:
             short = (state.length < o.min_length)[..., None]
             banned |= short & (vocabulary == self.special.eos)

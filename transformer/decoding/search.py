@@ -16,8 +16,9 @@ from transformer.config import BeamConfig, DecodingConfig, MbrConfig, SampleConf
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.diverse import Diverse
-from transformer.decoding.hooks import NO_HOOK, SearchHook
+from transformer.decoding.hooks import NO_HOOK, SearchHook, parts_of
 from transformer.decoding.limits import Limits, source_limits
+from transformer.decoding.opening import opening_of
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import (
     LengthPenalty,
@@ -33,17 +34,19 @@ from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 
 
-def length_penalty(options: DecodingConfig) -> LengthPenalty:
-    """The length penalty of the options, as a function of |Y|."""
+def length_penalty(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> LengthPenalty:
+    """The length penalty of the options, as a function of |Y|, without the tokens of an opening that does not
+    count."""
     penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
-    return after_opening(penalty, options.opening) if options.opening else penalty
+    opening = opening_of(hook)
+    return penalty if opening.is_counted else after_opening(penalty, opening.size)
 
 
 def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy:
     """The strategy of the options: beam search, greedy search or sampling. With terms among the hooks, beams
     are allotted by them."""
-    penalty = length_penalty(options)
-    parts = enumerate(getattr(hook, "each", ()))
+    penalty = length_penalty(options, hook)
+    parts = enumerate(parts_of(hook))
     terms = [(index, part) for index, part in parts if isinstance(part, Terms)]
     match options:
         case BeamConfig() if terms:

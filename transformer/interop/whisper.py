@@ -85,7 +85,6 @@ def import_whisper(
     )
     decoding = replace(
         search_from_hub(meant, size),
-        opening=len(start),
         renormalise=meant.get("renormalize_logits") is True,
         buckets=(frames,),
         rows=ROWS,

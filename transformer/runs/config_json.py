@@ -42,7 +42,7 @@ def from_json(text: str) -> Config:
 
 
 # options as earlier versions stored them
-_GONE = {"baseline_decay"}
+_GONE = {"baseline_decay", "opening"}
 _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
 _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 

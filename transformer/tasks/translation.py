@@ -236,9 +236,8 @@ class Translation(TextTask, Lines):
         steerings = []
         if start := self.tokenizers[1].start:
             examples = [opening.example(start) for _ in requests]
-            steerings.append(
-                Steering("start", opening.OPENING, opening.FIELDS, examples, [len(start)] * len(requests))
-            )
+            hook, lengths = opening.Opening(len(start)), [len(start)] * len(requests)
+            steerings.append(Steering("start", hook, opening.FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
             steerings.append(self._steering.prefixes([request.prefix for request in requests], lines))
         if any(request.terms for request in requests):

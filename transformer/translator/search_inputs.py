@@ -15,6 +15,7 @@ from transformer.decoding import shortlist
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.lanes import batch
+from transformer.decoding.opening import opening_of
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
@@ -94,7 +95,9 @@ def steered_search(
             for text in settings.forbidden
             for ids in text_task(task, f"--decoding.forbidden {text!r}").phrases(text)
         )
-        all_hooks.append(Rules(settings.static(), task.config.model.special, search.limits, phrases))
+        opening = opening_of(Hooks(tuple(hooks))).size
+        special = task.config.model.special
+        all_hooks.append(Rules(settings.static(), special, search.limits, phrases, opening))
     hook: SearchHook = Hooks((*all_hooks, *hooks))
     if settings.renormalise:
         hook = Renormalised(hook, task.config.model.special)

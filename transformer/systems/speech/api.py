@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import DecodingConfig, Option
+from transformer.config import Option
 from transformer.config.ranges import true_or_false
 from transformer.data.features.waveforms import waveform_of
 from transformer.data.sources.recordings import Recording, features, recording
@@ -104,17 +104,10 @@ class Transcriber(Decoder[SpeechToText]):
         times = true_or_false("times", times)
         alignments = true_or_false("alignments", alignments)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
-        settings = self.settings_of(start, n_best, options)
+        settings = self.settings(n_best, options)
         extras = Extras(alignments, times=times)
         heard = (dataclasses.replace(self.heard(source), start=start) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
-
-    def settings_of(
-        self, start: Sequence[int], n_best: int | None, options: dict[str, Option]
-    ) -> DecodingConfig:
-        """`settings` of a search whose outputs begin with these tokens."""
-        opening: dict[str, Option] = {"opening": len(start)} if self.config.decoding.opening else {}
-        return self.settings(n_best, opening | options)
 
     def heard(self, source: Heard) -> Recording:
         """The features of a recording.

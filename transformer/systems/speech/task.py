@@ -95,14 +95,26 @@ class SpeechToText(Recordings, TextTask):
                 log.warning("line %d: %s", number, self.shortened("source", record.whole.frames, longest))
         return super().input_examples(records, longest, lines)
 
+    def shortened(self, name: str, size: int, longest: int) -> str:
+        """In seconds."""
+        if longest != self.data.padded_length:
+            return super().shortened(name, size, longest)
+        before, after = (frames * HOP / RATE for frames in (size, longest))
+        return (
+            f"a recording of {before:.2f} s: this model hears {after:g} s at once, and the rest is not "
+            "transcribed; cut the recording into parts"
+        )
+
     def truncated(self, records: Sequence[Recording], longest: int) -> str:
         """A warning if recordings of a split are longer than the search reads."""
         count = sum(len(record.features) > longest for record in records)
         if not count:
             return ""
+        is_window = longest == self.data.padded_length
+        why = "this model hears no more at once" if is_window else "see --decoding.buckets"
         return (
             f"{count:,} of {counted(len(records), 'recording')} of the %s split truncated to "
-            f"{longest / 100:.1f} s: see --decoding.buckets"
+            f"{longest / 100:.1f} s: {why}"
         )
 
     def outputs(self, result: SearchResult, record: Recording, n_best: int | None) -> list[Hypothesis]:
@@ -151,10 +163,11 @@ class SpeechToText(Recordings, TextTask):
         if not (usual or any(starts)):
             return []
         examples, lengths = [opening.example(start) for start in starts], list(map(len, starts))
-        steerings = [Steering("start", opening.OPENING, opening.FIELDS, examples, lengths)]
+        hook = opening.Opening(max(lengths), is_counted=False)
+        steerings = [Steering("start", hook, opening.FIELDS, examples, lengths)]
         if self.codes and any(self.codes.untimed not in start for start in starts):
-            hook = Timestamps(self.codes.first_time, self.special.eos, LATEST)
-            steerings.append(Steering("timestamps", hook, {}, [{} for _ in starts], [0] * len(starts)))
+            times = Timestamps(self.codes.first_time, self.special.eos, LATEST)
+            steerings.append(Steering("timestamps", times, {}, [{} for _ in starts], [0] * len(starts)))
         return steerings
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:

@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import page_of_sounds
+from transformer.cli.writer import OF_SPEECH, page_of_sounds
 from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.errors import UserError, counted
@@ -14,6 +17,10 @@ from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber, Transcript
+from transformer.systems.speech.task import SpeechToText
+
+if TYPE_CHECKING:
+    from transformer.translator.explorer.explorer import Explorer
 
 log = logging.getLogger("transformer")
 
@@ -23,8 +30,7 @@ class Transcriptions(Texts):
     is empty if nothing is said."""
 
     does = "hears recordings"
-    uses = ("reference", "alignments", "times")
-    page = staticmethod(page_of_sounds)
+    uses = ("reference", "alignments", *OF_SPEECH)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
         """The trained model, and the texts to compare with."""
@@ -32,7 +38,19 @@ class Transcriptions(Texts):
         self.is_scored = self.references is not None
         check_libraries(("soundfile", "soxr", *["jiwer"] * self.is_scored), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
+        self.start = start_of(self.transcriber.task, self.arguments)
         return self.transcriber
+
+    @classmethod
+    def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
+        def started(task: SpeechToText, record: Recording) -> Recording:
+            return replace(record, start=start_of(task, arguments))
+
+        return page_of_sounds(arguments, started)
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr(self.start)]
 
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
@@ -63,7 +81,8 @@ class Transcriptions(Texts):
             yield without_invisible(line)
 
     def record(self, number: int, line: str) -> Recording:
-        return self.transcriber.task.listed(line, self.arguments.input or Path("standard input"), number)
+        manifest = self.arguments.input or Path("standard input")
+        return replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
 
     def input_fields(self, line: str) -> Json:
         whole = self.arguments.input and is_recording(self.arguments.input)
@@ -76,6 +95,8 @@ class Transcriptions(Texts):
             fields["words"] = [
                 {"word": word.text, "start": word.start, "end": word.end} for word in output.words
             ]
+        if self.arguments.timestamps:
+            fields["segments"] = [segment.to_dict() for segment in output.segments]
         return fields
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
@@ -86,6 +107,18 @@ class Transcriptions(Texts):
             raise UserError(f"{counted(len(outputs), 'recording')}, but {texts} to compare with")
         rates = self.transcriber.task.error_rates().values()
         return [rate(outputs, self.references).detail for rate in rates]
+
+
+def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
+    """The ids that outputs begin with, as the options ask for it.
+
+    Raises:
+      UserError: the model has no such language or task, or no options of Whisper.
+    """
+    try:
+        return task.start(arguments.language, arguments.task, arguments.timestamps)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
 
 
 WRITER = Transcriptions

@@ -1,0 +1,165 @@
+"""Whisper here and in CTranslate2: the same outputs for the same recordings?
+
+`python -m benchmarks.quality.whisper RECORDINGS [RECORDINGS ...] --weights FOLDER` imports a Whisper model
+from the folder of CTranslate2 or faster-whisper, draws 25 recordings of each folder of recordings, and
+decodes them with both programs in float32, from the features that are computed here: greedily and with
+several beams, with and without times. It prints for each search how many outputs have the same tokens, and
+how far apart the log-probabilities of these are.
+
+With several beams CTranslate2 ranks hypotheses by their log-probability divided by the number of tokens
+without the end; here the end counts, as in Hugging Face. The last column is by the rule of CTranslate2: of
+the hypotheses that are found here, the one that is best by it.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from benchmarks.command import needs, positive, run
+from transformer import Transcriber
+from transformer.interop.ctranslate2 import MODEL
+from transformer.interop.pretrained import import_model
+from transformer.runtime.errors import UserError
+
+SOUNDS = {".wav", ".flac", ".ogg", ".mp3"}
+TOGETHER = 5
+"""Recordings that CTranslate2 decodes at once."""
+LONGEST = 448
+"""Positions of Whisper's decoder."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How outputs are searched."""
+
+    beams: int
+    is_timed: bool
+
+    def __str__(self) -> str:
+        return ("greedy" if self.beams == 1 else f"{self.beams} beams") + (", with times" * self.is_timed)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An output: its ids without those it is forced to begin with and without the end, and its
+    log-probability."""
+
+    ids: tuple[int, ...]
+    log_p: float
+
+    @property
+    def without_end(self) -> float:
+        """Its score in CTranslate2."""
+        return self.log_p / max(len(self.ids), 1)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How alike two programs are."""
+
+    equal: int
+    """Outputs with the same tokens."""
+    difference: float
+    """The largest difference of their log-probabilities."""
+    equal_by_rule: int
+    """Outputs with the same tokens if hypotheses are ranked as by CTranslate2."""
+
+
+def agreement(ours: Sequence[Sequence[Found]], theirs: Sequence[Found]) -> Agreement:
+    """That of the hypotheses that are found here for each recording, best first, with the outputs of the
+    other program."""
+    pairs = list(zip(ours, theirs, strict=True))
+    same = [(best, other) for (best, *_), other in pairs if best.ids == other.ids]
+    by_rule = [max(several, key=lambda found: found.without_end).ids == other.ids for several, other in pairs]
+    return Agreement(len(same), max((abs(a.log_p - b.log_p) for a, b in same), default=0.0), sum(by_rule))
+
+
+def found_here(transcriber: Transcriber, recordings: Sequence[Path], search: Search) -> list[list[Found]]:
+    """The hypotheses of each recording, best first."""
+    asked: dict[str, Any] = {"timestamps": search.is_timed, "beam_size": search.beams}
+    start = len(transcriber.task.start(timestamps=search.is_timed))
+    results = transcriber.search(recordings, stop="present" if search.beams == 1 else "full", **asked)
+    # the score is divided by the tokens after the start, with the end
+    return [
+        [Found(each.ids[start:-1], each.score * (len(each.ids) - start)) for each in several]
+        for several in results
+    ]
+
+
+def found_by_ctranslate2(
+    model: Any, features: np.ndarray, prompt: Sequence[int], search: Search
+) -> list[Found]:
+    """The output for each recording, of which the features are `[n, frames, bands]`."""
+    from ctranslate2 import StorageView
+
+    found = []
+    for first in range(0, len(features), TOGETHER):
+        some = np.ascontiguousarray(features[first : first + TOGETHER].transpose(0, 2, 1))
+        results = model.generate(
+            StorageView.from_array(some),
+            [list(prompt)] * len(some),
+            beam_size=search.beams,
+            return_scores=True,
+            max_length=LONGEST,
+        )
+        for result in results:
+            ids = tuple(result.sequences_ids[0])
+            found.append(Found(ids, result.scores[0] * max(len(ids), 1)))
+    return found
+
+
+def drawn(folders: Sequence[Path], count: int) -> list[Path]:
+    """So many recordings of each folder.
+
+    Raises:
+      UserError: it has fewer.
+    """
+    random = Random(0)
+    chosen = []
+    for folder in folders:
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SOUNDS)
+        if len(files) < count:
+            raise UserError(f"{folder} has {len(files)} recordings, and --count is {count}")
+        chosen += random.sample(files, count)
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("recordings", nargs="+", type=Path, help="folders of recordings")
+    parser.add_argument("--weights", type=Path, required=True, help="folder of Whisper, of CTranslate2")
+    parser.add_argument("--language", default="en", help="that is spoken (en)")
+    parser.add_argument("--count", type=positive, default=25, help="recordings of each folder (25)")
+    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5], help="beam sizes (1 5)")
+    given = parser.parse_args(arguments)
+    needs("ctranslate2")
+    if not (given.weights / MODEL).exists():
+        raise UserError(f"--weights {given.weights}: there is no {MODEL}; convert the model with CTranslate2")
+    recordings = drawn(given.recordings, given.count)
+    from ctranslate2.models import Whisper
+
+    other = Whisper(str(given.weights), compute_type="float32")
+    print("| search | equal | log-probabilities of equal outputs within | equal by CTranslate2's rule |")
+    print("|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        import_model(given.weights, Path(folder) / "run", given.language)
+        transcriber = Transcriber.load(Path(folder) / "run")
+        task = transcriber.task
+        features = np.stack([task.frames(transcriber.heard(path)) for path in recordings]).astype(np.float32)
+        for search in [Search(beams, is_timed) for beams in given.beams for is_timed in (False, True)]:
+            prompt = [task.special.bos, *task.start(timestamps=search.is_timed)]
+            ours = found_here(transcriber, recordings, search)
+            found = agreement(ours, found_by_ctranslate2(other, features, prompt, search))
+            counts = [f"{equal} of {len(recordings)}" for equal in (found.equal, found.equal_by_rule)]
+            print(f"| {search} | {counts[0]} | {found.difference:.1e} | {counts[1]} |", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))
