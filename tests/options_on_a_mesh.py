@@ -1,8 +1,8 @@
-"""One update of the networks of pretrained models on one device and on a mesh of four, and a search with the
-parameters on that mesh, in its own process: see `test_sharded_options.py`.
+"""One update of the networks of pretrained models on one device and on a mesh of four, and a search with
+parameters that are sharded over the mesh, in its own process: see `test_sharded_options.py`.
 
-Prints for each network the largest difference of the loss and of any parameter after the update, relative to
-the largest change, and of scores.
+Prints for each network that is named on the command line how far apart the losses and the parameters are; of
+those in `pretrained`, also how many n-best lists of a search are those of the reference.
 """
 
 import json
@@ -24,6 +24,7 @@ from transformer.interop.pretrained import import_model
 from transformer.model.sharding import layout_of
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"
 FOLDERS: dict[str, tuple[str, ...]] = {
@@ -35,17 +36,20 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "torch/post": (),
 }
 ROWS, LENGTH = 8, 8
+Leaves = list[np.ndarray]
 
 
-def configs(folder: Path) -> dict[str, Config]:
-    """Those of imported models, with one layer on each side; and BART's with the decoder of Marian's."""
-    found = {}
-    for name, languages in FOLDERS.items():
-        config = import_model(DATA / name, folder / name, *languages).config
-        found[name] = replace(config, model=replace(config.model, num_layers=1, decoder_layers=1, dropout=0.0))
-    bart = found["pretrained/bart"]
-    found["ssru"] = replace(bart, model=replace(bart.model, decoder_recurrence="ssru"))
-    return found
+SSRU = "ssru"
+"""BART with the decoder of Marian's files."""
+NAMES = [*FOLDERS, SSRU]
+MESH = MeshConfig(fsdp=2, tensor=2)
+
+
+def network(run: Run, name: str) -> Config:
+    """That of an imported model, with one layer on each side."""
+    changes = {"num_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    changes |= {"decoder_recurrence": "ssru"} if name == SSRU else {}
+    return replace(run.config, model=replace(run.config.model, **changes))
 
 
 def batch_of(config: Config) -> dict[str, np.ndarray]:
@@ -57,7 +61,9 @@ def batch_of(config: Config) -> dict[str, np.ndarray]:
     return ids
 
 
-def updated(config: Config, mesh: MeshConfig, devices: int) -> tuple[float, list[np.ndarray], list[np.ndarray]]:
+def updated(
+    config: Config, mesh: MeshConfig, devices: int
+) -> tuple[float, list[np.ndarray], list[np.ndarray]]:
     """The loss, and the parameters before and after."""
     system, random = find_system(config.system), np.random.default_rng(0)
     shapes = model_shapes(config)["params"]
@@ -73,20 +79,42 @@ def updated(config: Config, mesh: MeshConfig, devices: int) -> tuple[float, list
 
 
 def compared(config: Config) -> dict[str, float]:
-    (loss, before, one), (loss_of_mesh, _, four) = (
-        updated(config, mesh, devices) for mesh, devices in ((MeshConfig(), 1), (MeshConfig(2, 2), 4))
-    )
+    """The difference of the losses, relative to them, and the largest of any parameter, relative to the
+    largest change of one."""
+    loss, before, one = updated(config, MeshConfig(), 1)
+    sharded_loss, _, four = updated(config, MESH, 4)
     change = max(float(np.abs(a - b).max()) for a, b in zip(one, before, strict=True))
-    off = max(float(np.abs(a - b).max()) for a, b in zip(one, four, strict=True))
-    return {"loss": abs(loss_of_mesh / loss - 1), "parameters": off / change, "change": change}
+    difference = max(float(np.abs(a - b).max()) for a, b in zip(one, four, strict=True))
+    return {"loss": abs(sharded_loss / loss - 1), "parameters": difference / change, "change": change}
+
+
+def lists_of_reference(run: Run, golden: Any) -> tuple[int, int]:
+    """How many n-best lists are those of the reference, and how many it has."""
+    layout = layout_of(MESH, declared_parameters(run.config))
+    translator = Translator.of_run(run, layout.place(run.variables("last")))
+    assert any(not leaf.is_fully_replicated for leaf in jax.tree.leaves(translator.variables))
+    search = golden["searches"][0]
+    assert search["num_beams"] == 1
+    limits: dict[str, Any] = {"max_length": 19, "extra_length": 50, "rows": 8, "buckets": (32,)}
+    results = translator.search(golden["sources"], beam_size=1, stop="present", **limits)
+    lists = [[hypothesis.text.strip(" ") for hypothesis in several] for several in results]
+    expected = [several and [text for text, _ in several] for several in search["n_best"]]
+    equal = [a == b for a, b in zip(lists, expected, strict=True) if b is not None]
+    return sum(equal), len(equal)
+
+
+def main(names: list[str], folder: Path) -> None:
+    found: dict[str, Any] = {}
+    for name in names:
+        of = "pretrained/bart" if name == SSRU else name
+        run = import_model(DATA / of, folder / name, *FOLDERS[of])
+        found[name] = compared(network(run, name))
+        if name.startswith("pretrained"):
+            golden = json.loads((DATA / name / "golden.json").read_text())
+            found[name]["lists"], found[name]["expected"] = lists_of_reference(run, golden)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    import time
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {}
-        for name, config in configs(Path(folder)).items():
-            t=time.time()
-            found[name] = compared(config)
-            print(name, found[name], time.time()-t, file=sys.stderr)
-    print(json.dumps(found))
+        main(sys.argv[1:], Path(folder))
