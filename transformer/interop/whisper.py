@@ -133,7 +133,7 @@ def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
     phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
     generation = search_to_hub(search, numbers, phrases, special.pad, model.max_positions) | ids
     generation |= {
-        "is_multilingual": bool(search.opening and codes.languages and len(tokenizer.start) > 1),
+        "is_multilingual": bool(codes.languages and len(tokenizer.start) > 1),
         "lang_to_id": {f"<|{name}|>": index for name, index in codes.languages.items()},
         "task_to_id": codes.tasks,
         "no_timestamps_token_id": codes.untimed,
