@@ -210,7 +210,6 @@ def test_mistakes_in_a_folder_are_named(tmp_path, message):
 @pytest.mark.parametrize(
     ("name", "languages", "message"),
     [
-        ("nllb", (None, None), "give --source-language, such as eng_Latn, deu_Latn"),
         ("nllb", ("eng_Latn", "deu_Latm"), "--target-language deu_Latm: .*did you mean deu_Latn"),
         ("t5", ("eng_Latn", None), "texts of this model have no code"),
     ],

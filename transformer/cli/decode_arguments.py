@@ -39,6 +39,11 @@ class DecodeArguments:
     standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
+    source_language: str | None = None
+    """Code of the source language, such as deu_Latn, for a model of many languages. Default: the one of the
+    run."""
+    target_language: str | None = None
+    """Code of the target language."""
     tsv: bool = False
     """Read lines of up to three columns, with tabs between them: a sentence, the beginning of its
     translation, and terms that must occur in its translation, with | between them. The last two may be empty

@@ -117,7 +117,8 @@ class Import:
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """New run directory, for decode.py, Translator.load and train.py --init-from."""
     source_language: str | None = None
-    """Code of the source language, such as eng_Latn, for a model of many languages."""
+    """Code of the source language, such as eng_Latn, for a model of many languages: the default of decode.py.
+    Without it, the languages are chosen with each request."""
     target_language: str | None = None
     """Code of the target language."""
     task: Literal["transcribe", "translate"] | None = None

@@ -121,9 +121,11 @@ class Translations(Texts):
         if arguments.bleu_tokenize and not arguments.reference:
             raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
         runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
-        self.translator = Translator.load(
+        loaded = Translator.load(
             runs, checkpoint, int8=int8, weights=arguments.weights or None, mean=arguments.mean
         )
+        languages = arguments.source_language, arguments.target_language
+        self.translator = loaded.between(*languages)
         self.translator.settings(self.n_best, self.options)
         tokenize = arguments.bleu_tokenize or self.translator.config.training.bleu_tokenize
         if self.is_scored and tokenize:
@@ -143,14 +145,19 @@ class Translations(Texts):
         if arguments.rescore_weights:
             shares_of(arguments.rescore_weights, len(arguments.rescore), "--rescore-weights")
         self.typed = not arguments.input and sys.stdin is not None and sys.stdin.isatty()
-        self.rerankers = [Translator.load(run) for run in arguments.rescore]
+        rerankers = map(Translator.load, arguments.rescore)
+        self.rerankers = [
+            reranker.between(*languages) if reranker.tokenizers[0].has_codes else reranker
+            for reranker in rerankers
+        ]
         return self.translator
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
         from transformer.translator.explorer.explorer import SENTENCES, explore
 
-        translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+        loaded = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+        translator = loaded.between(arguments.source_language, arguments.target_language)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
         parsed = (request_parser(number, line) for number, line in lines if line)

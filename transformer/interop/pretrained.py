@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -70,12 +69,13 @@ def import_model(
         files of vocabularies are those that the family has, see docs/interop.md. For Marian's own files, see
         `import_marian_files`.
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
-      source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes.
+      source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes. It
+        is the default of requests. None: each names its own.
       target_language: the code of the target.
       task: of Whisper, see `import_whisper`.
 
     Raises:
-      UserError: a file is missing, damaged or of another kind of model; a language is missing or unknown;
+      UserError: a file is missing, damaged or of another kind of model; a language is unknown;
         run_dir exists.
     """
     folder = Path(folder)
@@ -111,7 +111,9 @@ def import_model(
         joint_vocabulary=model.shares_inputs,
         max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
     )
-    data = replace(data, **_languages(folder, *languages))
+    if not tokenizers[0].has_codes:
+        languages = _named_languages(folder)
+    data = replace(data, source_language=languages[0], target_language=languages[1])
     decoding = search_of(folder, generation, model.output_size)
     if is_ctranslate2_folder(folder):  # which renormalises what its rules leave
         decoding = replace(decoding, renormalise=True)
@@ -190,13 +192,12 @@ def _without_padding(bias: Deferred, pad: int) -> Deferred:
     return Deferred(bias.shape, load)
 
 
-def _languages(folder: Path, *asked: str | None) -> dict[str, Any]:
-    """The languages, as options of the data: those that are asked for, or that the folder names."""
+def _named_languages(folder: Path) -> tuple[str | None, str | None]:
+    """The languages that a folder names."""
     about = tokenizer_options(folder)
-    named = [about.get(name) for name in LANGUAGES]
-    known = [name if isinstance(name, str) and CODE.fullmatch(name) else None for name in named]
-    source, target = asked if any(asked) else known
-    return {"source_language": source, "target_language": target}
+    named = (about.get(name) for name in LANGUAGES)
+    source, target = (name if isinstance(name, str) and CODE.fullmatch(name) else None for name in named)
+    return source, target
 
 
 # Export

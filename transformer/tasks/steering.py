@@ -34,12 +34,13 @@ class TextSteering:
 
     # Prefixes
 
-    def prefixes(self, texts: Sequence[str], lines: Sequence[int]) -> Steering:
+    def prefixes(self, texts: Sequence[str], lines: Sequence[int], start: Sequence[int] = ()) -> Steering:
         """The hook that forces beginnings.
 
         Args:
           texts: the beginning of each output, which may be empty.
           lines: the numbers of the sentences, for messages.
+          start: ids before every text.
 
         Raises:
           UserError: the vocabulary cannot spell one.
@@ -50,7 +51,7 @@ class TextSteering:
                 beginnings.append(self.split_prefix(text))
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
-        examples = [prefix.example(*beginning) for beginning in beginnings]
+        examples = [prefix.example([*start, *forced], word) for forced, word in beginnings]
         return Steering(
             "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in beginnings]
         )
@@ -98,7 +99,7 @@ class TextSteering:
             head = whole
             spelled = ""
         ids = self._ids(head.strip()) if has_text(head) else []
-        return [*tokenizer.start, *self._known("prefix", text, ids)], spelled
+        return self._known("prefix", text, ids), spelled
 
     # Terms
 

@@ -40,6 +40,11 @@ class TextTask(DecodingTask):
     shortlist: Shortlist | None = None
     """Which target tokens a source may need, if this is known."""
 
+    @property
+    def forced_ids(self) -> tuple[int, ...]:
+        """Ids that every output begins with. They are no choice of the model, and cost nothing."""
+        return ()
+
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""

@@ -13,7 +13,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
 from transformer.data.features.shortlist import Shortlist
@@ -63,8 +63,12 @@ class Translation(TextTask, Lines):
 
     Args:
       config: of the run.
-      tokenizers: of source and target, the same object if the vocabulary is joint.
+      tokenizers: of source and target, the same object if the vocabulary is joint. Where texts begin with
+        the code of their language, the languages of `config` count if there are some.
       shortlist: which target tokens a source may need. None: this is not known.
+
+    Raises:
+      UserError: the vocabulary has no code of such a language.
     """
 
     criterion = BLEU
@@ -74,13 +78,39 @@ class Translation(TextTask, Lines):
 
     def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:
         super().__init__(config)
-        self.shortlist = shortlist
-        self.tokenizers, self.special, self.data = tokenizers, config.model.special, text_data(config)
+        self.shortlist, self.special, self.data = shortlist, config.model.special, text_data(config)
+        self.tokenizers = _in_languages(tokenizers, self.data)
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
 
     def describe(self) -> str:
         """The languages, as far as they are known."""
         return self.data.direction
+
+    @property
+    def forced_ids(self) -> tuple[int, ...]:
+        """The code of the target language, if outputs begin with it."""
+        return self.tokenizers[1].start
+
+    def between(self, source_language: str | None, target_language: str | None) -> "Translation":
+        """This task for other languages. None: that of this one.
+
+        Raises:
+          UserError: texts of this model begin with no code, or there is no such language.
+        """
+        if not self.tokenizers[0].has_codes:
+            asked = zip(SIDES, (source_language, target_language), strict=True)
+            options = " and ".join(f"--{side}-language" for side, language in asked if language)
+            raise UserError(
+                f"{options}: the texts of this model begin with no code of a language; leave it out"
+            )
+        data = replace(
+            self.data,
+            source_language=source_language or self.data.source_language,
+            target_language=target_language or self.data.target_language,
+        )
+        other = Translation(replace(self.config, data=data), self.tokenizers, self.shortlist)
+        other._steering = self._steering  # a table of all pieces
+        return other
 
     # From a corpus
 
@@ -129,6 +159,8 @@ class Translation(TextTask, Lines):
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How BLEU is computed and subwords are sampled. Reports the languages that the file names give."""
+        for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
+            tokenizer.check_language(f"--data.{side}-language")
         data = with_method(self.data, self.tokenizers)
         training = self.config.training
         notes = []
@@ -234,12 +266,14 @@ class Translation(TextTask, Lines):
             for record in records
         ]
         steerings = []
-        if start := self.tokenizers[1].start:
+        if self.forced_ids or self.tokenizers[1].has_codes:
+            start = self.forced_ids
             examples = [opening.example(start) for _ in requests]
             hook, lengths = opening.Opening(len(start)), [len(start)] * len(requests)
             steerings.append(Steering("start", hook, opening.FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
-            steerings.append(self._steering.prefixes([request.prefix for request in requests], lines))
+            prefixes = [request.prefix for request in requests]
+            steerings.append(self._steering.prefixes(prefixes, lines, self.forced_ids))
         if any(request.terms for request in requests):
             steerings.append(self._steering.terms([request.terms for request in requests], lines))
         return steerings
@@ -279,6 +313,8 @@ class Translation(TextTask, Lines):
     ) -> list[list[int]]:
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
         target of "."""
+        for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
+            side_tokenizer.check_language(f"--{side}-language")
         whole = [one_line(text) for text in texts]
         encoded = [tokenizer.encode(text) for text in whole]
         inside = {
@@ -394,6 +430,18 @@ def _stored(path: Path, config: Config, size: int) -> Tokenizer:
             "together"
         )
     return tokenizer
+
+
+def _in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:
+    """Tokenizers for the languages of the options, where texts begin with codes."""
+    if not tokenizers or not tokenizers[0].has_codes:
+        return tokenizers
+    named = zip(SIDES, tokenizers, (data.source_language, data.target_language), strict=True)
+    source, target = (
+        tokenizer if language is None else tokenizer.in_language(language, f"--{side}-language")
+        for side, tokenizer, language in named
+    )
+    return source, target
 
 
 def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:

@@ -24,7 +24,7 @@ from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
-from transformer.translator.scoring import scored
+from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -58,6 +58,7 @@ class Translator(Decoder[Translation]):
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
         super().__init__(config, variables, Translation(config, tokenizers), warns=warns)
+        self._pairs: dict[tuple[str | None, str | None], Translator] = {}
 
     @classmethod
     def load(  # type: ignore[override]
@@ -129,27 +130,74 @@ class Translator(Decoder[Translation]):
         """The tokenizers of source and target."""
         return self.task.tokenizers
 
-    @overload
-    def translate(self, sources: str, **options: Option) -> str: ...
+    def between(self, source_language: str | None, target_language: str | None) -> "Translator":
+        """This translator for other languages, of a model of many: with the same variables, programs and
+        threads.
+
+        Args:
+          source_language: the code of the source, such as deu_Latn. None: the language of this translator.
+          target_language: the code of the target.
+
+        Raises:
+          UserError: texts of this model begin with no code, or there is no such language.
+        """
+        pair = source_language, target_language
+        if not any(pair):
+            return self
+        with self._lock:
+            if pair not in self._pairs:
+                other = object.__new__(type(self))
+                other.__dict__.update(self.__dict__)
+                other.task, other._pairs = self.task.between(*pair), {}
+                other.config = other.task.config
+                self._pairs[pair] = other
+            return self._pairs[pair]
 
     @overload
-    def translate(self, sources: Iterable[str], **options: Option) -> list[str]: ...
+    def translate(
+        self,
+        sources: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Option,
+    ) -> str: ...
 
-    def translate(self, sources: str | Iterable[str], **options: Option) -> str | list[str]:
+    @overload
+    def translate(
+        self,
+        sources: Iterable[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Option,
+    ) -> list[str]: ...
+
+    def translate(
+        self,
+        sources: str | Iterable[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Option,
+    ) -> str | list[str]:
         """The best translation of every sentence, in order. Empty sentences, and those without a
         visible character, stay empty.
 
         Args:
           sources: sentences, or one string. Line breaks at their ends are ignored; those inside are read as
             spaces, with a warning.
+          source_language: as in `between`.
+          target_language: as in `between`.
           options: any field of `DecodingConfig`, instead of the run's value.
 
         Returns:
           A list of translations; for one string, a string.
         """
+        translator = self.between(source_language, target_language)
         if isinstance(sources, str):
-            return self.search([sources], **options)[0][0].text
-        return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
+            return translator.search([sources], **options)[0][0].text
+        return [hypotheses[0].text for hypotheses in translator.search(sources, **options)]
 
     def search(
         self,
@@ -161,6 +209,8 @@ class Translator(Decoder[Translation]):
         prefixes: Iterable[str] = (),
         terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
         **options: Option,
     ) -> list[list[Hypothesis]]:
         """The best translations of every sentence, best first.
@@ -175,6 +225,8 @@ class Translator(Decoder[Translation]):
           terms: words and phrases that must occur in each translation, such as those of a `Glossary`; () for
             none. One that stands there twice must occur twice.
           token_scores: whether to return the log-probability and the entropy of each token.
+          source_language: as in `between`.
+          target_language: as in `between`.
           options: any field of `DecodingConfig`.
 
         Raises:
@@ -189,6 +241,8 @@ class Translator(Decoder[Translation]):
             prefixes=prefixes,
             terms=terms,
             token_scores=token_scores,
+            source_language=source_language,
+            target_language=target_language,
             **options,
         )
         return list(outputs)
@@ -203,6 +257,8 @@ class Translator(Decoder[Translation]):
         prefixes: Iterable[str] = (),
         terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
         **options: Option,
     ) -> Iterator[list[Hypothesis]]:
         """`search` for any number of lines in bounded memory. Translations are in order.
@@ -215,7 +271,8 @@ class Translator(Decoder[Translation]):
         pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
         alignments = true_or_false("alignments", alignments)
         token_scores = true_or_false("token_scores", token_scores)
-        return self.outputs(pairs, settings, n_best, Extras(alignments, token_scores))
+        translator = self.between(source_language, target_language)
+        return translator.outputs(pairs, settings, n_best, Extras(alignments, token_scores))
 
     def submit(  # type: ignore[override]
         self,
@@ -225,6 +282,8 @@ class Translator(Decoder[Translation]):
         line: int = 1,
         prefix: str = "",
         terms: Sequence[str] = (),
+        source_language: str | None = None,
+        target_language: str | None = None,
         **options: Option,
     ) -> Future[list[Hypothesis]]:
         """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
@@ -235,13 +294,16 @@ class Translator(Decoder[Translation]):
           line: its number, for warnings and for sampling.
           prefix: what the translation must begin with.
           terms: words and phrases that must occur in it.
+          source_language: as in `between`.
+          target_language: as in `between`.
           options: as in `search`.
 
         Returns:
           A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
           run in the thread that searches: they must be short, and cannot wait for other sentences.
         """
-        return super().submit(
+        translator = self.between(source_language, target_language)
+        return super(Translator, translator).submit(
             next(make_requests([record], [prefix], [terms])), n_best=n_best, line=line, **options
         )
 
@@ -251,8 +313,11 @@ class Translator(Decoder[Translation]):
         targets: Iterable[str | Target],
         *,
         lines: Sequence[int] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> Float[np.ndarray, " pairs"]:
-        """log P(target | source) of every pair, in nats, including <eos>.
+        """log P(target | source) of every pair, in nats, including <eos>, without the code of a language that
+        every output begins with.
 
         A search's `Hypothesis.log_probability` is that of its `ids`, up to rounding. That of its text is the
         same if the tokenizer divides the text into the same tokens; a search also finds other divisions.
@@ -261,10 +326,15 @@ class Translator(Decoder[Translation]):
           sources: sentences.
           targets: one translation each: its text, or its ids with <eos> at the end, as in `Hypothesis.ids`.
           lines: line numbers for warnings. None: 1, 2, 3, ...
+          source_language: as in `between`.
+          target_language: as in `between`.
 
         Raises:
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
+        if source_language or target_language:
+            translator = self.between(source_language, target_language)
+            return translator.score(sources, targets, lines=lines)
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
@@ -295,7 +365,8 @@ class Translator(Decoder[Translation]):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            scores[rows] = np.asarray(of_tokens.log_p).sum(axis=1)[: len(rows)]
+            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids)
+            scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
 
     def _target_ids(

@@ -53,11 +53,15 @@ class HubTokenizer(Tokenizer):
     def read(cls, saved: Json) -> "HubTokenizer":
         """The tokenizer of a parsed `content`. Raises KeyError, TypeError or UserError for others."""
         special = SpecialIds(**saved["special"])
-        return cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
+        tokenizer = cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
+        tokenizer.has_codes = saved.get("has_codes") is True
+        return tokenizer
 
     def content(self) -> bytes:
         saved = {"kind": self.kind, "special": asdict(self.special), "size": self.vocab_size}
-        return json.dumps({**saved, "start": self.start, "model": self.model}, ensure_ascii=False).encode()
+        codes = {"has_codes": True} if self.has_codes else {}
+        saved |= {"start": self.start, **codes, "model": self.model}
+        return json.dumps(saved, ensure_ascii=False).encode()
 
     def encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]

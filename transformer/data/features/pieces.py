@@ -68,12 +68,15 @@ class PiecesTokenizer(Tokenizer):
         RuntimeError or UserError for others."""
         model = base64.b64decode(saved["model"], validate=True)
         more = {name: list(saved[name]) for name in ("start", "apart") if name in saved}
-        return cls(model, saved["words"], SpecialIds(**saved["special"]), **more)
+        tokenizer = cls(model, saved["words"], SpecialIds(**saved["special"]), **more)
+        tokenizer.has_codes = saved.get("has_codes") is True
+        return tokenizer
 
     def content(self) -> bytes:
         model = base64.b64encode(self.model).decode()
         saved: dict[str, Any] = {"kind": self.kind, "special": asdict(self.special), "words": self.words}
-        more = {name: getattr(self, name) for name in ("start", "apart") if getattr(self, name)}
+        optional = ("start", "apart", "has_codes")
+        more = {name: getattr(self, name) for name in optional if getattr(self, name)}
         return json.dumps({**saved, **more, "model": model}, ensure_ascii=False).encode()
 
     def encode(self, text: str) -> list[int]:

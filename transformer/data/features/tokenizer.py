@@ -6,13 +6,14 @@ share them.
 """
 
 import contextlib
+import copy
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import sentencepiece
@@ -26,6 +27,7 @@ from transformer.data.features.subword_sampling import (
 )
 from transformer.data.features.subwords import Subwords
 from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import write_whole
 
 _STANDARD_IDS = SpecialIds()
@@ -48,6 +50,42 @@ class Tokenizer(ABC):
 
     start: tuple[int, ...] = ()
     """Ids that `encode` puts before every text, such as the code of its language. Every output begins so."""
+
+    has_codes: bool = False
+    """Whether every text begins with the code of its language. While `start` is empty, none is chosen."""
+
+    @property
+    def codes(self) -> Mapping[str, int]:
+        """The id of the code of each language."""
+        return {}
+
+    def in_language(self, language: str | None, option: str) -> Self:
+        """This tokenizer for texts that begin with the code of a language.
+
+        Args:
+          language: such as eng_Latn. None: it is chosen later.
+          option: the name of the language's option, for messages.
+
+        Raises:
+          UserError: there is no such code.
+        """
+        codes = self.codes
+        language = language and language.strip("_")
+        if language is not None and language not in codes:
+            hint = nearest(language, codes) or f"; there are {_some(codes)} and others"
+            raise UserError(f"{option} {language}: this model has no such language{hint}")
+        tokenizer = copy.copy(self)
+        tokenizer.has_codes = True
+        tokenizer.start = () if language is None else (codes[language],)
+        return tokenizer
+
+    def check_language(self, option: str) -> None:
+        """Raises UserError, with the name of an option, if texts begin with a code and none is chosen."""
+        if self.has_codes and not self.start:
+            raise UserError(
+                f"texts of this model begin with the code of their language: give {option}, such as "
+                f"{_some(self.codes)}"
+            )
 
     @property
     def num_ids(self) -> int:
@@ -133,6 +171,10 @@ class Tokenizer(ABC):
         if outside := [index for index in checked if not 0 <= index < self.vocab_size]:
             raise ValueError(f"ids outside the vocabulary of {self.vocab_size}: {outside[:10]}")
         return checked
+
+
+def _some(codes: Mapping[str, int]) -> str:
+    return ", ".join(list(codes)[:5])
 
 
 class SentencePieceTokenizer(Tokenizer):

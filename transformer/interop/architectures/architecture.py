@@ -115,7 +115,7 @@ class Vocabulary(Protocol):
           languages: of source and target.
 
         Raises:
-          UserError: they do not go with the model; a language is missing, unknown or superfluous.
+          UserError: they do not go with the model; a language is unknown or superfluous.
         """
 
     @staticmethod

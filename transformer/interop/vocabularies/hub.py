@@ -16,7 +16,7 @@ from transformer.interop.architectures.architecture import (
 )
 from transformer.interop.reading import TOKENIZER, tokenizer_options
 from transformer.interop.vocabularies.files import PIECES, read_pieces
-from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
 SIDES = ("source", "target")
@@ -52,8 +52,11 @@ class HubVocabulary:
                 "decoder_start_token_id is no </s>: models whose texts end with the code of their "
                 "language, such as mBART-25, are not supported"
             )
-        source, target = (_code(plain, *pair) for pair in zip(languages, SIDES, strict=True))
-        return self._tokenizer(model, [source]), self._tokenizer(model, [target])
+        source, target = (
+            plain.in_language(language, f"--{side}-language")
+            for language, side in zip(languages, SIDES, strict=True)
+        )
+        return source, target
 
     def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer | PiecesTokenizer:
         return self._pieces.tokenizer(model.vocab_size, model.special, start)
@@ -92,18 +95,3 @@ class HubVocabulary:
 
 def _json(content: Any) -> bytes:
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
-
-
-def _code(tokenizer: HubTokenizer | PiecesTokenizer, language: str | None, side: str) -> int:
-    """The id of a language's code."""
-    codes = tokenizer.codes
-    language = language and language.strip("_")
-    if language is None:
-        some = ", ".join(list(codes)[:5])
-        raise UserError(
-            f"texts of this model begin with their language: give --{side}-language, such as {some}"
-        )
-    if language not in codes:
-        hint = nearest(language, codes) or f"; there are {', '.join(list(codes)[:5])} and others"
-        raise UserError(f"--{side}-language {language}: this model has no such language{hint}")
-    return codes[language]

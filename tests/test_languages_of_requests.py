@@ -1,0 +1,182 @@
+"""One run of a model of many languages translates between any two of them; the code of the target is free."""
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from transformer.cli.decode_arguments import parse_decode
+from transformer.cli.translations import Translations
+from transformer.interop.pretrained import import_model
+from transformer.runtime.errors import UserError
+from transformer.systems.registry import find_system
+from transformer.tasks.translation import Translation
+from transformer.translator.explorer.attention import attention_of
+from transformer.translator.explorer.tree import search_tree
+from transformer.translator.translator import Translator
+
+DATA = Path(__file__).parent / "data" / "pretrained"
+PAIRS = [("eng_Latn", "deu_Latn"), ("deu_Latn", "eng_Latn"), ("eng_Latn", "eng_Latn")]
+SMALL = {"beam_size": 3, "rows": 8, "buckets": (32,)}
+SENTENCES = ["a dog", "the small house is old", ""]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run without languages, and one for each pair."""
+    folder = tmp_path_factory.mktemp("runs")
+    import_model(DATA / "nllb", folder / "any")
+    for source, target in PAIRS:
+        import_model(DATA / "nllb", folder / f"{source}-{target}", source, target)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(runs):
+    return Translator.load(runs / "any")
+
+
+def named(pair):
+    return dict(zip(("source_language", "target_language"), pair, strict=True))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator, pair):
+    own = Translator.load(runs / "-".join(pair))
+    expected = own.search(SENTENCES, **SMALL)
+    assert translator.search(SENTENCES, **SMALL, **named(pair)) == expected
+    assert expected[0][0].tokens[0] == pair[1]
+    assert translator.submit("a dog", **SMALL, **named(pair)).result() == expected[0]
+    assert next(translator.stream(SENTENCES, **SMALL, **named(pair))) == expected[0]
+    assert translator.translate("a dog", **SMALL, **named(pair)) == expected[0][0].text
+    texts = [hypotheses[0].text for hypotheses in expected]
+    scores = translator.score(SENTENCES[:2], texts[:2], **named(pair))
+    np.testing.assert_array_equal(scores, own.score(SENTENCES[:2], texts[:2]))
+
+
+def test_languages_share_their_programs(translator, caplog):
+    """They are data of a request: the search compiled for one pair serves all others."""
+    translator.translate(["a dog"], **SMALL, **named(PAIRS[0]))
+    services = len(translator._services)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for pair in PAIRS[1:]:
+            translator.translate(["a dog"], **SMALL, **named(pair))
+    assert not [message for message in caplog.messages if "ompiling" in message]
+    assert len(translator._services) == services
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        jax.jit(lambda x: x * 3)(1)
+    assert [message for message in caplog.messages if "ompiling" in message]  # it would have been seen
+
+
+def test_scores_agree_with_those_of_the_search(translator):
+    """Neither has the probability of the code, which is no choice of the model."""
+    for pair in PAIRS:
+        for hypothesis in translator.search(["a dog"], token_scores=True, **SMALL, **named(pair))[0]:
+            (score,) = translator.score(["a dog"], [hypothesis.ids], **named(pair))
+            assert score == pytest.approx(hypothesis.log_probability, abs=1e-4)
+            assert hypothesis.token_log_probabilities[0] == hypothesis.entropies[0] == 0
+            of_tokens = sum(hypothesis.token_log_probabilities)
+            assert of_tokens == pytest.approx(hypothesis.log_probability, abs=1e-4)
+
+
+def test_another_first_token_than_the_code_is_scored(translator):
+    """Only the code is free: what begins with another token has the probability of that."""
+    english, german = (translator.tokenizers[0].codes[code] for code in PAIRS[0])
+    special = translator.task.special
+    targets = [[german, 9, special.eos], [english, 9, special.eos]]
+    scores = translator.score(["a dog"] * 2, targets, **named(PAIRS[0]))
+    source = translator.between(*PAIRS[0]).source_row("a dog", **SMALL)
+    model, variables = translator.model, translator.variables
+    for target, score, first in zip(targets, scores, (1, 0), strict=True):
+        logits = model.apply(variables, source, np.array([[special.bos, *target[:-1]]]))
+        log_p = np.asarray(jax.nn.log_softmax(logits))[0]
+        expected = sum(log_p[position, target[position]] for position in range(first, len(target)))
+        assert score == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_steers_a_search_comes_after_the_code_of_the_request(translator):
+    for pair in PAIRS[:2]:
+        ((best, *_),) = translator.search(["a dog"], prefixes=["ein hu"], **SMALL, **named(pair))
+        assert best.tokens[0] == pair[1]
+        assert best.text.startswith("ein hu")
+        ((best, *_),) = translator.search(["a dog"], terms=[["hund"]], **SMALL, **named(pair))
+        assert best.tokens[0] == pair[1]
+        assert "hund" in best.text
+
+
+def test_alignments_and_pictures_have_the_codes_as_positions(translator):
+    pair = PAIRS[0]
+    in_pair = translator.between(*pair)
+    ((best, *_),) = translator.search(["a dog"], alignments=True, **SMALL, **named(pair))[:1]
+    assert best.alignment.shape == (len(best.ids), len(in_pair.subwords("a dog")) + 1)
+    assert in_pair.subwords("a dog")[0] == pair[0]
+    (attention,) = attention_of(in_pair, "a dog", [best], **SMALL)
+    assert (attention.source[0], attention.target[0]) == pair
+    tree = search_tree(in_pair, "a dog", prefix="ein", **SMALL)
+    assert tree.candidates[0].piece == pair[1]
+
+
+def test_an_ensemble_has_the_languages_of_a_request(runs, translator):
+    both = Translator.load([runs / "any", runs / "any"])
+    expected = translator.search(SENTENCES, **SMALL, **named(PAIRS[0]))
+    outputs = both.search(SENTENCES, **SMALL, **named(PAIRS[0]))
+    assert [[h.ids for h in row] for row in outputs] == [[h.ids for h in row] for row in expected]
+
+
+def test_a_run_for_a_pair_has_it_as_default(runs):
+    own = Translator.load(runs / "-".join(PAIRS[0]))
+    assert own.search(["a dog"], **SMALL)[0][0].tokens[0] == "deu_Latn"
+    assert own.search(["a dog"], **SMALL, target_language="eng_Latn")[0][0].tokens[0] == "eng_Latn"
+    assert own.between(None, "eng_Latn").subwords("a dog")[0] == "eng_Latn"
+
+
+def test_the_command_takes_languages(runs):
+    arguments = [str(runs / "any"), "--format", "json", "--source-language", "eng_Latn", "--target-language"]
+    writer = Translations(parse_decode([*arguments, "deu_Latn"]))
+    ((text, _),) = [line for line in writer.of([(1, "a dog")]) if line]
+    written = json.loads(text)
+    assert written["source_tokens"][0] == "eng_Latn"
+    assert written["hypotheses"][0]["tokens"][0] == "deu_Latn"
+    other = Translations(parse_decode([*arguments, "eng_Latn"]))
+    assert other.job != writer.job  # --resume does not continue another one
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        ({}, "begin with the code of their language: give --source-language, such as eng_Latn, deu_Latn"),
+        ({"source_language": "eng_Latn"}, "give --target-language, such as eng_Latn, deu_Latn"),
+        (named(("eng_Latn", "deu_Latm")), "--target-language deu_Latm: .* did you mean deu_Latn"),
+        (named(("xx", "deu_Latn")), "--source-language xx: this model has no such language; there are"),
+    ],
+)
+def test_missing_and_unknown_languages_are_named(translator, languages, message):
+    with pytest.raises(UserError, match=message):
+        translator.translate(["a dog"], **languages)
+    with pytest.raises(UserError, match=message):
+        translator.score(["a dog"], ["ein hund"], **languages)
+
+
+def test_models_without_codes_refuse_languages(tmp_path):
+    import_model(DATA / "t5", tmp_path / "t5")
+    translator = Translator.load(tmp_path / "t5")
+    with pytest.raises(UserError, match="--target-language: the texts of this model begin with no code"):
+        translator.translate("a dog", target_language="de")
+
+
+def test_another_pair_can_be_trained(runs, translator):
+    """What --init-from does with the options --data.source-language and --data.target-language."""
+    config = translator.config
+    task = find_system("transformer").task
+    with pytest.raises(UserError, match="give --data.source-language, such as"):
+        task.load(config, runs / "any").decide(None)
+    data = dataclasses.replace(config.data, **named(PAIRS[1]))
+    loaded = task.load(dataclasses.replace(config, data=data), runs / "any")
+    assert isinstance(loaded, Translation)
+    (example,) = loaded.examples([("ein hund", "a dog")])
+    assert loaded.pieces(example["source"][:1], ("", "")) == ["deu_Latn"]
+    assert loaded.pieces(example["target"][:1], ("", "")) == ["eng_Latn"]
