@@ -1,9 +1,11 @@
 """One run of a model of many languages translates between any two of them; the code of the target is free."""
 
 import dataclasses
+import importlib
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.translations import Translations
+from transformer.cli.writer import OF_SOME_TASKS
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import find_system
+from transformer.systems.registry import REGISTRY, find_system
+from transformer.tasks.lines import Lines
 from transformer.tasks.translation import Translation
 from transformer.translator.explorer.attention import attention_of
 from transformer.translator.explorer.tree import search_tree
@@ -44,14 +48,57 @@ def named(pair):
     return dict(zip(("source_language", "target_language"), pair, strict=True))
 
 
+def assert_equal(results, expected):
+    """The same n-best lists, up to rounding."""
+    for hypotheses, others in zip(results, expected, strict=True):
+        assert [x.tokens for x in hypotheses] == [x.tokens for x in others]
+        scores = [x.score for x in others]
+        np.testing.assert_allclose([x.score for x in hypotheses], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nllb", "mbart"])
+def test_every_direction_is_that_of_the_reference(tmp_path, name):
+    """n-best lists of transformers for all pairs of languages (tests/make_languages_golden.py)."""
+    import_model(DATA / name, tmp_path / "run")
+    sources = json.loads((DATA / name / "golden.json").read_text())["sources"]
+    translator = Translator.load(tmp_path / "run")
+    options = {"beam_size": 4, "length_penalty": 0.5, "penalty": "power", "stop": "exact", "min_length": 5}
+    limits = {"max_length": 19, "extra_length": 50, "rows": 8, "buckets": (32,)}
+    compared = 0
+    for direction in json.loads((DATA / name / "directions.json").read_text()):
+        results = translator.search(sources, **options, **limits, **named(direction["languages"]))
+        for hypotheses, expected in zip(results, direction["n_best"], strict=True):
+            if expected is None:  # one was cut at the limit
+                continue
+            assert [h.text.strip(" ") for h in hypotheses] == [text for text, _ in expected]
+            np.testing.assert_allclose([h.score for h in hypotheses], [x for _, x in expected], atol=2e-4)
+            compared += 1
+    assert compared >= 12
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_requests_of_all_directions_join_one_search(runs, int8):
+    """Requests of other languages that are searched at the same time change nothing."""
+    translator = Translator.load(runs / "any", int8=int8)
+    expected = {pair: translator.search(SENTENCES[:2], **SMALL, **named(pair)) for pair in PAIRS}
+    futures = [
+        (translator.submit(sentence, line=line, **SMALL, **named(pair)), expected[pair][line - 1])
+        for _ in range(4)
+        for line, sentence in enumerate(SENTENCES[:2], start=1)
+        for pair in PAIRS
+    ]
+    assert_equal([future.result() for future, _ in futures], [hypotheses for _, hypotheses in futures])
+    assert len(translator._services) == 1
+
+
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator, pair):
     own = Translator.load(runs / "-".join(pair))
     expected = own.search(SENTENCES, **SMALL)
-    assert translator.search(SENTENCES, **SMALL, **named(pair)) == expected
+    assert_equal(translator.search(SENTENCES, **SMALL, **named(pair)), expected)
     assert expected[0][0].tokens[0] == pair[1]
-    assert translator.submit("a dog", **SMALL, **named(pair)).result() == expected[0]
-    assert next(translator.stream(SENTENCES, **SMALL, **named(pair))) == expected[0]
+    assert_equal([translator.submit("a dog", **SMALL, **named(pair)).result()], expected[:1])
+    assert_equal(list(translator.stream(SENTENCES, **SMALL, **named(pair))), expected)
     assert translator.translate("a dog", **SMALL, **named(pair)) == expected[0][0].text
     texts = [hypotheses[0].text for hypotheses in expected]
     scores = translator.score(SENTENCES[:2], texts[:2], **named(pair))
@@ -60,10 +107,10 @@ def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator,
 
 def test_languages_share_their_programs(translator, caplog):
     """They are data of a request: the search compiled for one pair serves all others."""
-    translator.translate(["a dog"], **SMALL, **named(PAIRS[0]))
+    translator.warm_up(**SMALL)
     services = len(translator._services)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        for pair in PAIRS[1:]:
+        for pair in PAIRS:
             translator.translate(["a dog"], **SMALL, **named(pair))
     assert not [message for message in caplog.messages if "ompiling" in message]
     assert len(translator._services) == services
@@ -73,29 +120,12 @@ def test_languages_share_their_programs(translator, caplog):
 
 
 def test_scores_agree_with_those_of_the_search(translator):
-    """Neither has the probability of the code, which is no choice of the model."""
     for pair in PAIRS:
         for hypothesis in translator.search(["a dog"], token_scores=True, **SMALL, **named(pair))[0]:
             (score,) = translator.score(["a dog"], [hypothesis.ids], **named(pair))
             assert score == pytest.approx(hypothesis.log_probability, abs=1e-4)
-            assert hypothesis.token_log_probabilities[0] == hypothesis.entropies[0] == 0
             of_tokens = sum(hypothesis.token_log_probabilities)
             assert of_tokens == pytest.approx(hypothesis.log_probability, abs=1e-4)
-
-
-def test_another_first_token_than_the_code_is_scored(translator):
-    """Only the code is free: what begins with another token has the probability of that."""
-    english, german = (translator.tokenizers[0].codes[code] for code in PAIRS[0])
-    special = translator.task.special
-    targets = [[german, 9, special.eos], [english, 9, special.eos]]
-    scores = translator.score(["a dog"] * 2, targets, **named(PAIRS[0]))
-    source = translator.between(*PAIRS[0]).source_row("a dog", **SMALL)
-    model, variables = translator.model, translator.variables
-    for target, score, first in zip(targets, scores, (1, 0), strict=True):
-        logits = model.apply(variables, source, np.array([[special.bos, *target[:-1]]]))
-        log_p = np.asarray(jax.nn.log_softmax(logits))[0]
-        expected = sum(log_p[position, target[position]] for position in range(first, len(target)))
-        assert score == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_steers_a_search_comes_after_the_code_of_the_request(translator):
@@ -117,7 +147,7 @@ def test_alignments_and_pictures_have_the_codes_as_positions(translator):
     (attention,) = attention_of(in_pair, "a dog", [best], **SMALL)
     assert (attention.source[0], attention.target[0]) == pair
     tree = search_tree(in_pair, "a dog", prefix="ein", **SMALL)
-    assert tree.candidates[0].piece == pair[1]
+    assert tree.candidates[0].token == pair[1]
 
 
 def test_an_ensemble_has_the_languages_of_a_request(runs, translator):
@@ -151,6 +181,7 @@ def test_the_command_takes_languages(runs):
         ({}, "begin with the code of their language: give --source-language, such as eng_Latn, deu_Latn"),
         ({"source_language": "eng_Latn"}, "give --target-language, such as eng_Latn, deu_Latn"),
         (named(("eng_Latn", "deu_Latm")), "--target-language deu_Latm: .* did you mean deu_Latn"),
+        ({"target_language": ""}, "target-language must be a code such as en"),
         (named(("xx", "deu_Latn")), "--source-language xx: this model has no such language; there are"),
     ],
 )
@@ -166,6 +197,22 @@ def test_models_without_codes_refuse_languages(tmp_path):
     translator = Translator.load(tmp_path / "t5")
     with pytest.raises(UserError, match="--target-language: the texts of this model begin with no code"):
         translator.translate("a dog", target_language="de")
+
+
+@pytest.mark.parametrize("system", REGISTRY)
+def test_systems_without_codes_refuse_the_options(system):
+    """By a sentence of their writer, if they do not translate; otherwise by that of the task above."""
+    task = find_system(system).task
+    if not issubclass(task, Lines):
+        pytest.skip("not for the command line")
+    writer = importlib.import_module(task.writer).WRITER
+    arguments = SimpleNamespace(**dict.fromkeys(OF_SOME_TASKS), run_dir="RUN", format="text", n_best=None)
+    arguments.target_language = "de"
+    if issubclass(task, Translation):
+        writer.refuse_unused(arguments)
+        return
+    with pytest.raises(UserError, match="--target-language: .*leave it out"):
+        writer.refuse_unused(arguments)
 
 
 def test_another_pair_can_be_trained(runs, translator):

@@ -42,7 +42,7 @@ class TextTask(DecodingTask):
 
     @property
     def forced_ids(self) -> tuple[int, ...]:
-        """Ids that every output begins with. They are no choice of the model, and cost nothing."""
+        """Ids that every output begins with. A search does not count their probability."""
         return ()
 
     @abstractmethod

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -97,17 +97,14 @@ class Translation(TextTask, Lines):
         Raises:
           UserError: texts of this model begin with no code, or there is no such language.
         """
+        pair = {"source_language": source_language, "target_language": target_language}
+        asked: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
         if not self.tokenizers[0].has_codes:
-            asked = zip(SIDES, (source_language, target_language), strict=True)
-            options = " and ".join(f"--{side}-language" for side, language in asked if language)
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
             raise UserError(
                 f"{options}: the texts of this model begin with no code of a language; leave it out"
             )
-        data = replace(
-            self.data,
-            source_language=source_language or self.data.source_language,
-            target_language=target_language or self.data.target_language,
-        )
+        data = replace(self.data, **asked)
         other = Translation(replace(self.config, data=data), self.tokenizers, self.shortlist)
         other._steering = self._steering  # a table of all pieces
         return other
@@ -269,7 +266,8 @@ class Translation(TextTask, Lines):
         if self.forced_ids or self.tokenizers[1].has_codes:
             start = self.forced_ids
             examples = [opening.example(start) for _ in requests]
-            hook, lengths = opening.Opening(len(start)), [len(start)] * len(requests)
+            size = len(start) or 1  # without records, to compile a search before a language is chosen
+            hook, lengths = opening.Opening(size), [len(start)] * len(requests)
             steerings.append(Steering("start", hook, opening.FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
             prefixes = [request.prefix for request in requests]
@@ -314,7 +312,8 @@ class Translation(TextTask, Lines):
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
         target of "."""
         for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
-            side_tokenizer.check_language(f"--{side}-language")
+            if texts:
+                side_tokenizer.check_language(f"--{side}-language")
         whole = [one_line(text) for text in texts]
         encoded = [tokenizer.encode(text) for text in whole]
         inside = {

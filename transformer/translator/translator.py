@@ -24,7 +24,7 @@ from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
-from transformer.translator.scoring import scored, without_start
+from transformer.translator.scoring import scored
 from transformer.translator.search_outputs import Extras
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -58,7 +58,7 @@ class Translator(Decoder[Translation]):
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
         super().__init__(config, variables, Translation(config, tokenizers), warns=warns)
-        self._pairs: dict[tuple[str | None, str | None], Translator] = {}
+        self._pairs: dict[str, Translator] = {}
 
     @classmethod
     def load(  # type: ignore[override]
@@ -142,16 +142,16 @@ class Translator(Decoder[Translation]):
           UserError: texts of this model begin with no code, or there is no such language.
         """
         pair = source_language, target_language
-        if not any(pair):
+        if pair == (None, None):
             return self
+        name = repr(pair)
         with self._lock:
-            if pair not in self._pairs:
+            if name not in self._pairs:
+                task = self.task.between(*pair)
                 other = object.__new__(type(self))
-                other.__dict__.update(self.__dict__)
-                other.task, other._pairs = self.task.between(*pair), {}
-                other.config = other.task.config
-                self._pairs[pair] = other
-            return self._pairs[pair]
+                other.__dict__.update(self.__dict__, task=task, config=task.config, _pairs={})
+                self._pairs[name] = other
+            return self._pairs[name]
 
     @overload
     def translate(
@@ -316,8 +316,8 @@ class Translator(Decoder[Translation]):
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> Float[np.ndarray, " pairs"]:
-        """log P(target | source) of every pair, in nats, including <eos>, without the code of a language that
-        every output begins with.
+        """log P(target | source) of every pair, in nats, including <eos>, and the code of a language if every
+        output begins with one.
 
         A search's `Hypothesis.log_probability` is that of its `ids`, up to rounding. That of its text is the
         same if the tokenizer divides the text into the same tokens; a search also finds other divisions.
@@ -332,7 +332,7 @@ class Translator(Decoder[Translation]):
         Raises:
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
-        if source_language or target_language:
+        if (source_language, target_language) != (None, None):
             translator = self.between(source_language, target_language)
             return translator.score(sources, targets, lines=lines)
         for name, side in ("sources", sources), ("targets", targets):
@@ -365,8 +365,7 @@ class Translator(Decoder[Translation]):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids)
-            scores[rows] = log_p.sum(axis=1)[: len(rows)]
+            scores[rows] = np.asarray(of_tokens.log_p).sum(axis=1)[: len(rows)]
         return scores
 
     def _target_ids(

@@ -28,7 +28,7 @@ from transformer.data.features.subword_sampling import (
 from transformer.data.features.subwords import Subwords
 from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import write_whole
+from transformer.runtime.files import brief, write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
@@ -69,6 +69,10 @@ class Tokenizer(ABC):
         Raises:
           UserError: there is no such code.
         """
+        if not isinstance(language, str | None):
+            raise UserError(
+                f"{option}: {brief(repr(language))} is not the code of a language, which is a string"
+            )
         codes = self.codes
         language = language and language.strip("_")
         if language is not None and language not in codes:
