@@ -1,5 +1,5 @@
-"""Makes tests/data/pretrained/*/directions.json: what transformers generates with the models of many languages
-there, between all pairs of their languages. Run once, by hand, after tests/make_pretrained_golden.py:
+"""Makes tests/data/pretrained/*/directions.json: what transformers generates with the models of many
+languages there, between all pairs of these. Run once, by hand, after tests/make_pretrained_golden.py:
 
     pip install 'transformers==5.24.0' 'tokenizers==0.23.3' torch safetensors
     python tests/make_languages_golden.py

@@ -154,50 +154,27 @@ class Translator(Decoder[Translation]):
             return self._pairs[name]
 
     @overload
-    def translate(
-        self,
-        sources: str,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **options: Option,
-    ) -> str: ...
+    def translate(self, sources: str, **options: Option) -> str: ...
 
     @overload
-    def translate(
-        self,
-        sources: Iterable[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **options: Option,
-    ) -> list[str]: ...
+    def translate(self, sources: Iterable[str], **options: Option) -> list[str]: ...
 
-    def translate(
-        self,
-        sources: str | Iterable[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **options: Option,
-    ) -> str | list[str]:
+    def translate(self, sources: str | Iterable[str], **options: Option) -> str | list[str]:
         """The best translation of every sentence, in order. Empty sentences, and those without a
         visible character, stay empty.
 
         Args:
           sources: sentences, or one string. Line breaks at their ends are ignored; those inside are read as
             spaces, with a warning.
-          source_language: as in `between`.
-          target_language: as in `between`.
-          options: any field of `DecodingConfig`, instead of the run's value.
+          options: `source_language` and `target_language` as in `between`, and any field of `DecodingConfig`,
+            instead of the run's value.
 
         Returns:
           A list of translations; for one string, a string.
         """
-        translator = self.between(source_language, target_language)
         if isinstance(sources, str):
-            return translator.search([sources], **options)[0][0].text
-        return [hypotheses[0].text for hypotheses in translator.search(sources, **options)]
+            return self.search([sources], **options)[0][0].text
+        return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
     def search(
         self,
