@@ -39,7 +39,7 @@ from transformer.interop.reading import (
 )
 from transformer.interop.search import not_exported, not_imported, search_to_hub
 from transformer.interop.vocabularies.marian import LANGUAGES
-from transformer.interop.whisper import export_whisper, import_whisper
+from transformer.interop.whisper import WHISPER_MODEL, export_whisper, import_whisper
 from transformer.interop.writing import check_new, write_folder
 from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
@@ -230,7 +230,7 @@ def export_model(
     folder = Path(folder)
     config = run.config
     check_new(folder)
-    if config.system == "speech":
+    if isinstance(config.model, WHISPER_MODEL):
         return export_whisper(run, folder, checkpoint), WHISPER
     if config.system != "transformer" or not isinstance(config.model, TransformerConfig):
         raise UserError(

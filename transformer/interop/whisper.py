@@ -39,6 +39,8 @@ _SPECIAL = {"eos": "<|endoftext|>", "bos": "<|startoftranscript|>", "pad": "<|st
 """<pad> is a token that no output has, as all ids are taken."""
 _SOUND = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 PREPROCESSOR = "preprocessor_config.json"
+WHISPER_MODEL = SpeechConfig
+"""What the network of a run is."""
 
 
 def import_whisper(
