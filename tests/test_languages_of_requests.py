@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -120,12 +121,29 @@ def test_languages_share_their_programs(translator, caplog):
 
 
 def test_scores_agree_with_those_of_the_search(translator):
+    """Neither has the probability of the code, which is no choice of the model."""
     for pair in PAIRS:
         for hypothesis in translator.search(["a dog"], token_scores=True, **SMALL, **named(pair))[0]:
             (score,) = translator.score(["a dog"], [hypothesis.ids], **named(pair))
             assert score == pytest.approx(hypothesis.log_probability, abs=1e-4)
+            assert hypothesis.token_log_probabilities[0] == hypothesis.entropies[0] == 0
             of_tokens = sum(hypothesis.token_log_probabilities)
             assert of_tokens == pytest.approx(hypothesis.log_probability, abs=1e-4)
+
+
+def test_another_first_token_than_the_code_is_scored(translator):
+    """Only the code is free: what begins with another token has the probability of that."""
+    english, german = (translator.tokenizers[0].codes[code] for code in PAIRS[0])
+    special = translator.task.special
+    targets = [[german, 9, special.eos], [english, 9, special.eos]]
+    scores = translator.score(["a dog"] * 2, targets, **named(PAIRS[0]))
+    source = jnp.asarray(translator.between(*PAIRS[0]).source_row("a dog", **SMALL))
+    model, variables = translator.model, translator.variables
+    for target, score, first in zip(targets, scores, (1, 0), strict=True):
+        logits = model.apply(variables, source, jnp.array([[special.bos, *target[:-1]]]))
+        log_p = np.asarray(jax.nn.log_softmax(logits))[0]
+        expected = sum(log_p[position, target[position]] for position in range(first, len(target)))
+        assert score == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_steers_a_search_comes_after_the_code_of_the_request(translator):

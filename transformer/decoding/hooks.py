@@ -2,10 +2,13 @@
 
 A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
 forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
-log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive.
+log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive. Its
+method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability.
 """
 
+import functools
 import hashlib
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -148,6 +151,18 @@ def filtered(hook: SearchHook, logits: Float[Array, "b n v"], state: HookState) 
             f"{type(hook).__name__}.filter returned the shape {restricted.shape}, not {logits.shape}"
         )
     return restricted
+
+
+def free(hook: SearchHook, state: HookState) -> Bool[Array, "b n"] | None:
+    """Where the next token of a beam is no choice of the model. None: nowhere."""
+    if isinstance(hook, Renormalised):
+        return free(hook.hook, state)
+    if isinstance(hook, Hooks):
+        masks = (free(*pair) for pair in zip(hook.each, state, strict=True))
+        some = [mask for mask in masks if mask is not None]
+        return functools.reduce(operator.or_, some) if some else None
+    is_free = getattr(hook, "is_free", None)
+    return None if is_free is None else is_free(state)
 
 
 def never_predicted(special: SpecialIds, size: int) -> Bool[Array, " v"]:

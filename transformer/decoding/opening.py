@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.sequences import Field
 from transformer.decoding.hooks import SearchHook, parts_of
@@ -44,12 +44,16 @@ class Opening:
         count = inputs[COUNT]
         return OpeningState(inputs[TOKENS], count, jnp.zeros_like(count))
 
+    def is_free(self, state: OpeningState) -> Bool[Array, "b n"]:
+        """Where one of the first tokens comes next."""
+        return state.length < state.count
+
     def filter(self, logits: Float[Array, "b n v"], state: OpeningState) -> Float[Array, "b n v"]:
         """Only the next of the first tokens, while there is one."""
         position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
         token = jnp.take_along_axis(state.tokens, position, axis=-1)
         only = jnp.where(jnp.arange(logits.shape[-1]) == token, 0, -jnp.inf)
-        return jnp.where((state.length < state.count)[..., None], only, logits)
+        return jnp.where(self.is_free(state)[..., None], only, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: OpeningState) -> OpeningState:
         """One token later."""

@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, allowed
+from transformer.decoding.hooks import NO_HOOK, SearchHook, allowed, free
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import LengthPenalty, SearchResult
 from transformer.decoding.slots import Finished, LogP, Slots, init_slots, results
@@ -98,6 +98,8 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     if slots.log_p is not None and slots.log_p.cache is not None:
         noiseless_logits, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
         log_p = jax.nn.log_softmax(noiseless_logits)
+    if log_p is not None and (is_free := free(hook, slots.hook.value)) is not None:
+        log_p = jnp.where(is_free[..., None], 0, log_p)
     special = special_ids(model)
     last = slots.length + 1 >= slots.limits
     unrestricted = Unrestricted(logits, last, special) if hook is NO_HOOK else None

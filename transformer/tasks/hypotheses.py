@@ -32,7 +32,7 @@ class Hypothesis(Plain):
     log_probability: float
     """log P(output | input) of the model in nats, including <eos>, whatever the options of the search. It
     equals `Translator.score` of `ids` up to rounding; also of `text`, if the tokenizer divides that into the
-    same tokens."""
+    same tokens. What every output is forced to begin with, such as the code of a language, counts nothing."""
     alignment: Float[np.ndarray, "target source"] | None = None
     """Cross-attention, if requested: a row for every token and <eos>, a column for every source subword (see
     `Translator.subwords`; without those that were truncated) and <eos>, or for every encoded frame. Each row

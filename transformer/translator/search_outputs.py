@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import flax.linen as nn
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from transformer.config import BeamConfig, MbrConfig
 from transformer.data.sequences import length_in_search
@@ -23,7 +23,7 @@ from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.outputs import Output
 from transformer.translator.lengths import bucket_of, padded
-from transformer.translator.scoring import aligned, scored
+from transformer.translator.scoring import aligned, scored, without_start
 
 UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
 
@@ -73,7 +73,7 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
         columns = decoder.source_positions(request, arrays[-2])
         outputs = with_alignments(outputs, aligned(*arrays), columns)
     if extras.token_scores:
-        outputs = with_token_scores(outputs, scored(*arrays))
+        outputs = with_token_scores(outputs, scored(*arrays), np.asarray(arrays[-1]), task.forced_ids)
     if coverage:
         outputs = by_coverage(outputs, coverage)[: request.n_best]
     return outputs if extras.alignments or extras.times else [replace(x, alignment=None) for x in outputs]
@@ -102,11 +102,17 @@ def with_alignments(
     return [replace(x, alignment=row[: len(x.ids), :columns]) for x, row in pairs]
 
 
-def with_token_scores(hypotheses: Sequence[Hypothesis], scores: TokenScores) -> list[Hypothesis]:
-    """Hypotheses, those of the first rows, with the scores of their tokens."""
+def with_token_scores(
+    hypotheses: Sequence[Hypothesis],
+    scores: TokenScores,
+    target: Int[np.ndarray, "b t"],
+    start: Sequence[int],
+) -> list[Hypothesis]:
+    """Hypotheses, those of the first rows of `target`, with the scores of their tokens. Those in `start` have
+    none."""
 
     def of_tokens(rows: Float[Array, "b t"]) -> list[tuple[float, ...]]:
-        pairs = zip(hypotheses, np.asarray(rows), strict=False)
+        pairs = zip(hypotheses, without_start(rows, target, start), strict=False)
         return [tuple(row[: len(hypothesis.ids)].tolist()) for hypothesis, row in pairs]
 
     triples = zip(hypotheses, of_tokens(scores.log_p), of_tokens(scores.entropy), strict=True)

@@ -24,7 +24,7 @@ from transformer.tasks.translation import Hypothesis, Translation
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
-from transformer.translator.scoring import scored
+from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -293,8 +293,8 @@ class Translator(Decoder[Translation]):
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> Float[np.ndarray, " pairs"]:
-        """log P(target | source) of every pair, in nats, including <eos>, and the code of a language if every
-        output begins with one.
+        """log P(target | source) of every pair, in nats, including <eos>, without the code of a language that
+        every output begins with.
 
         A search's `Hypothesis.log_probability` is that of its `ids`, up to rounding. That of its text is the
         same if the tokenizer divides the text into the same tokens; a search also finds other divisions.
@@ -342,7 +342,8 @@ class Translator(Decoder[Translation]):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            scores[rows] = np.asarray(of_tokens.log_p).sum(axis=1)[: len(rows)]
+            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids)
+            scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
 
     def _target_ids(
