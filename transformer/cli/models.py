@@ -108,12 +108,14 @@ def _distill_arguments(command_line: list[str]) -> DistillArguments:
 
 @dataclass(frozen=True)
 class Import:
-    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus, T5 or
-    Whisper in Hugging Face's format, Whisper in CTranslate2's, Marian's own files (Firefox Translations)."""
+    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus, T5, BERT
+    or Whisper in Hugging Face's format, Whisper or a Transformer in CTranslate2's, torch.nn.Transformer,
+    Marian's own files (Firefox Translations)."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder with config.json, model.safetensors and tokenizer.json (Marian: vocab.json, source.spm and
-    target.spm); or with Marian's .npz or .bin and its vocabulary."""
+    target.spm); or with Marian's .npz or .bin, or CTranslate2's model.bin, and vocabularies. If there is no
+    such folder: a name on Hugging Face's hub, such as facebook/nllb-200-distilled-600M."""
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """New run directory, for decode.py, Translator.load and train.py --init-from."""
     source_language: str | None = None
@@ -123,6 +125,9 @@ class Import:
     """Code of the target language."""
     task: Literal["transcribe", "translate"] | None = None
     """Whisper: write what is said in its language (default), or translate it to English."""
+    revision: str | None = None
+    """Of a name on the hub: a branch, tag or commit. Default: the main branch. Its commit is written into the
+    run."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +148,18 @@ class Export:
 def import_command(command_line: list[str]) -> None:
     arguments = parse(Import, command_line, "import")
     check_local(arguments.folder, "the folder")
+    from transformer.interop.hub import located
     from transformer.interop.marian.folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
     from transformer.tasks.recordings import Recordings
 
     languages = arguments.source_language, arguments.target_language
-    run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task)
-    ignored = ignored_marian_options if is_marian_folder(arguments.folder) else ignored_options
-    for sentence in ignored(arguments.folder):
+    run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task, arguments.revision)
+    folder, origin = located(str(arguments.folder), arguments.revision)
+    ignored = ignored_marian_options if is_marian_folder(folder) else ignored_options
+    for sentence in ignored(folder):
         print(f"Not imported: {sentence}")
-    print(f"Written to {run.name}")
+    print(f"Written to {run.name}" + origin.removeprefix("imported"))
     if isinstance(run.task, Recordings):
         print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))
     else:

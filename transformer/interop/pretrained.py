@@ -25,6 +25,7 @@ from transformer.interop.conversion import (
     stored_names,
 )
 from transformer.interop.ctranslate2 import MODEL, Variables, is_ctranslate2_folder
+from transformer.interop.hub import located
 from transformer.interop.marian.folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
@@ -57,6 +58,7 @@ def import_model(
     source_language: str | None = None,
     target_language: str | None = None,
     task: str | None = None,
+    revision: str | None = None,
 ) -> Run:
     """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
     BERT (as an encoder), `torch.nn.Transformer`, or Marian's own files.
@@ -67,19 +69,20 @@ def import_model(
     Args:
       folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Other
         files of vocabularies are those that the family has, see docs/interop.md. For Marian's own files, see
-        `import_marian_files`.
+        `import_marian_files`. If there is no such folder: a name on Hugging Face's hub, see `located`.
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes. It
         is the default of requests. None: each names its own.
       target_language: the code of the target.
       task: of Whisper, see `import_whisper`.
+      revision: of a name, see `located`. The run's `data.dataset` says which commit it was.
 
     Raises:
       UserError: a file is missing, damaged or of another kind of model; a language is unknown;
         run_dir exists.
     """
-    folder = Path(folder)
     Run.check_free(run_dir)
+    folder, origin = located(str(folder), revision)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if is_marian_folder(folder):
@@ -90,7 +93,7 @@ def import_model(
     if _is_whisper(folder):
         if target_language:
             raise UserError("--target-language: Whisper translates to English only, with --task translate")
-        return import_whisper(folder, run_dir, source_language, task)
+        return import_whisper(folder, run_dir, source_language, task, origin)
     _check_no_task(task)
     described, source, generation = _opened(folder)
     architecture = _architecture(folder, described)
@@ -107,7 +110,7 @@ def import_model(
         if renormalizes:
             params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
     data = DataConfig(
-        dataset="imported",
+        dataset=origin,
         joint_vocabulary=model.shares_inputs,
         max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
     )

@@ -44,7 +44,11 @@ WHISPER_MODEL = SpeechConfig
 
 
 def import_whisper(
-    folder: Path, run_dir: Path | str, language: str | None = None, task: str | None = None
+    folder: Path,
+    run_dir: Path | str,
+    language: str | None = None,
+    task: str | None = None,
+    origin: str = "imported",
 ) -> Run:
     """Writes a run directory from a Whisper model.
 
@@ -53,6 +57,7 @@ def import_whisper(
       run_dir: a new directory, for `Transcriber.load`, `decode.py` and `train.py --init-from`.
       language: the code of the language of recordings, such as en; for a model of many languages.
       task: transcribe (default), or translate to English.
+      origin: what the run says of where it comes from.
 
     Raises:
       UserError: a file is missing, damaged or of another kind of model; the language is missing or unknown.
@@ -76,7 +81,7 @@ def import_whisper(
         tokenizer = HubTokenizer(plain.model, size, special, start)
     frames = HALVED * positions
     data = RecordingsConfig(
-        dataset="imported",
+        dataset=origin,
         bands=bands,
         normalisation="peak",
         padded_length=frames,
