@@ -141,8 +141,13 @@ class Export:
     """New folder."""
     checkpoint: str = "best"
     """Checkpoint to export: best (by validation BLEU), last, average (of the last ones), or a step."""
-    to: Literal["huggingface", "marian-npz"] = "huggingface"
-    """Format. huggingface: that of transformers; marian-npz: Marian's own model.npz."""
+    to: Literal["huggingface", "marian-npz", "stablehlo"] = "huggingface"
+    """Format. huggingface: that of transformers; marian-npz: Marian's own model.npz; stablehlo: programs for
+    jax.export, which run without this package."""
+    rows: int | None = None
+    """stablehlo: sentences that a program takes at once. Default: 1."""
+    length: int | None = None
+    """stablehlo: maximum tokens of a source and of an output. Default: 128."""
 
 
 def import_command(command_line: list[str]) -> None:
@@ -169,6 +174,16 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
+    sizes = {name: value for name in ("rows", "length") if (value := getattr(arguments, name)) is not None}
+    if arguments.to == "stablehlo":
+        from transformer.interop.stablehlo import export_stablehlo
+
+        folder = export_stablehlo(arguments.run_dir, arguments.folder, arguments.checkpoint, **sizes)
+        print(f"Written to {folder}: encoder.bin, decoder.bin, their parameters, and the vocabulary")
+        print('Try the program in "Exporting to StableHLO" of docs/interop.md')
+        return
+    if sizes:
+        raise UserError(f"--{next(iter(sizes))} is for --to stablehlo; leave it out")
     if arguments.to == "marian-npz":
         from transformer.interop.marian.export import DECODER, export_marian_files
 
