@@ -39,6 +39,7 @@ BART = {
 WHISPER = {"norm": "pre", "attention_bias": True, "key_bias": False, "positions": "learned"}
 TORCH = {"final_norm": True, "share_embeddings": "none", "output_bias": True}
 FAMILIES = {"t5": T5, "bart": BART, "whisper": WHISPER, "torch": TORCH}
+TRAINED = {**FAMILIES, "marian": {"decoder_recurrence": "ssru", "zero_start": True}}
 
 
 def random(*shape, seed=0):
@@ -152,6 +153,27 @@ def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_va
     summed = {path: leaf.summed for path, leaf in declarations(model, (source, target)).items()}
     small = apply(model, in_int8(variables, summed), source, target)
     assert 0 < np.abs(small - logits).max() < 0.2 * np.abs(logits).max()
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_in_bfloat16_gradients_are_nearly_the_same(tiny, random_variables, name):
+    exact, coarse = (Transformer(tiny(dtype=dtype, **TRAINED[name])) for dtype in ("float32", "bfloat16"))
+    variables = random_variables(exact)
+    source, target = jnp.asarray(SOURCE), jnp.asarray(TARGET)
+    weights = jnp.asarray(random(*target.shape, exact.config.vocab_size))
+
+    def gradients(model):
+        def loss(variables):
+            return (model.apply(variables, source, target) * weights).mean()
+
+        leaves = jax.tree.leaves(jax.jit(jax.grad(loss))(variables))
+        assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
+
+    expected = gradients(exact)
+    error = np.linalg.norm(gradients(coarse) - expected) / np.linalg.norm(expected)
+    # eight bits: 2^-9 at each rounding, some sixty of them forth and back, adding up at random
+    assert 0 < error < 10 * math.sqrt(60) * 2**-9
 
 
 @pytest.mark.parametrize(

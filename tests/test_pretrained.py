@@ -108,6 +108,18 @@ def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *(run.variables("last") for run in runs))
 
 
+@pytest.mark.parametrize("name", ["t5-1.1", "nllb"])
+def test_a_search_in_int8_agrees_with_scores_in_int8(tmp_path, name):
+    golden = json.loads((DATA / name / "golden.json").read_text())
+    import_model(DATA / name, tmp_path / "run", *golden["languages"])
+    exact, rounded = (Translator.load(tmp_path / "run", int8=int8) for int8 in (False, True))
+    found = rounded.search(golden["sources"], n_best=1, max_length=12, rows=8, buckets=(32,))
+    ids = [best.ids for (best,) in found]
+    scores = rounded.score(golden["sources"], ids)
+    np.testing.assert_allclose([best.log_probability for (best,) in found], scores, atol=0.05)
+    assert np.abs(scores - exact.score(golden["sources"], ids)).max() > 0
+
+
 def test_the_command_says_what_it_wrote_and_what_decodes_it(tmp_path, capsys):
     arguments = ["--source-language", "eng_Latn", "--target-language", "deu_Latn"]
     import_command([str(DATA / "nllb"), str(tmp_path / "run"), *arguments])

@@ -1,21 +1,29 @@
 """What Whisper adds, against plain loops: features, times among tokens, lengths; and CTranslate2's files."""
 
+import json
 import struct
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from invented_sound import sound
 
+from transformer import PRESETS
 from transformer.config import SpecialIds
+from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import mel_filters
 from transformer.data.features.whisper import SILENT, features_before_silence, scaled_to_peak
+from transformer.data.sources.recordings import Recording, features
 from transformer.decoding.hooks import NO_HOOK, Renormalised
 from transformer.decoding.opening import COUNT
 from transformer.decoding.scores import after_opening, power_penalty
 from transformer.decoding.timestamps import Timestamps
 from transformer.interop.ctranslate2 import Variables
 from transformer.runtime.errors import UserError
+from transformer.systems.speech.task import SpeechToText
 
 
 @pytest.mark.parametrize("samples", [1_000, 7_999, 8_000, 9_000])
@@ -147,3 +155,16 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, content):
                 read(name)
         except UserError:
             pass
+
+
+def test_features_of_128_bands_are_those_of_the_reference():
+    """As large-v3 has them (tests/make_mel_golden.py)."""
+    golden = json.loads((Path(__file__).parent / "data" / "mel" / "whisper_128.json").read_text())
+    data = RecordingsConfig(bands=128, normalisation="peak", padded_length=3000)
+    task = SpeechToText.without_corpus(replace(PRESETS["speech"], data=data))
+    for number, expected in enumerate(golden["features"]):
+        found = task.frames(Recording("sound", features(sound(number), data)))
+        assert found.shape == (3000, 128)
+        stored = found[:: golden["step"]][: len(expected)]
+        np.testing.assert_allclose(stored, expected, atol=1e-4, rtol=0)
+        assert np.std(expected) > 0.2

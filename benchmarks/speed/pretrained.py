@@ -1,0 +1,162 @@
+"""Pretrained models on accelerators: memory and time of fine-tuning and of a search, from the compilers.
+
+`python -m benchmarks.speed.pretrained` runs the compiler of `train.py --plan` for each model and machine.
+Nothing runs on these machines: all times are estimates (`transformer.training.plan.costs`). Each compilation
+takes minutes; OUTPUT keeps what is done, and the same command continues.
+
+Shapes are those of the published config.json. Fine-tuning is in bfloat16 with layers that are computed again
+in the backward pass (--model.remat), on 4,096 target tokens a device (Whisper: 8 recordings of 30 s); a
+search has 4 beams for 32 sentences (Whisper: 4 recordings).
+"""
+
+import argparse
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import new_file, run
+from transformer.config import BeamConfig, Config, DataConfig, MeshConfig, SpecialIds, TransformerConfig
+from transformer.config.recordings import RecordingsConfig
+from transformer.interop.architectures.architecture import Architecture
+from transformer.interop.architectures.bart import M2M_100
+from transformer.interop.architectures.t5 import T5
+from transformer.interop.architectures.whisper import WHISPER
+from transformer.runtime.files import Json
+from transformer.systems.speech.options import SpeechConfig
+
+MACHINES = ("v5e:1x1", "v5p:1x1x1", "h100:1")
+LENGTH, TOKENS, SENTENCES, RECORDINGS, FRAMES = 128, 4096, 32, 4, 3000
+SPECIAL = SpecialIds(pad=1, bos=0, eos=2, unk=3)
+
+
+def _stacks(layers: int, d_model: int, d_ff: int, heads: int, **more: Any) -> Json:
+    """The options that the families around BART share."""
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", layers), ("ffn_dim", d_ff), ("attention_heads", heads))
+    }
+    return {"d_model": d_model, **sides, **more}
+
+
+def _nllb(layers: int, d_model: int, d_ff: int) -> tuple[Architecture, Json]:
+    more = {"vocab_size": 256_206, "activation_function": "relu", "scale_embedding": True}
+    return M2M_100, _stacks(layers, d_model, d_ff, 16, **more)
+
+
+def _whisper(layers: int, d_model: int, heads: int, bands: int, vocab_size: int) -> tuple[Architecture, Json]:
+    positions = {"max_source_positions": FRAMES // 2, "max_target_positions": 448}
+    more = {"vocab_size": vocab_size, "activation_function": "gelu", "num_mel_bins": bands, **positions}
+    return WHISPER, _stacks(layers, d_model, 4 * d_model, heads, **more)
+
+
+SHAPES = {
+    "T5-base": (
+        T5,
+        {
+            **{"num_layers": 12, "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12},
+            "vocab_size": 32_128,
+        },
+    ),
+    "NLLB-600M": _nllb(12, 1024, 4096),
+    "NLLB-1.3B": _nllb(24, 1024, 8192),
+    "NLLB-3.3B": _nllb(24, 2048, 8192),
+    "Whisper-small": _whisper(12, 768, 12, 80, 51_865),
+    "Whisper-large-v3": _whisper(32, 1280, 20, 128, 51_866),
+}
+
+
+def config_of(name: str, devices: int) -> Config:
+    """Fine-tuning of a model, sharded over all devices."""
+    family, described = SHAPES[name]
+    options = family.options(described, ())
+    computed: dict[str, Any] = {"dtype": "bfloat16", "remat": True, "special": SPECIAL}
+    computed["vocab_size"] = described["vocab_size"]
+    search = BeamConfig(beam_size=4, rows=SENTENCES, buckets=(LENGTH,))
+    mesh = MeshConfig(fsdp=devices)
+    if family is WHISPER:
+        data = RecordingsConfig(
+            bands=described["num_mel_bins"],
+            normalisation="peak",
+            padded_length=FRAMES,
+            max_length=FRAMES,
+            buckets=(FRAMES,),
+            batch_tokens=2 * RECORDINGS * FRAMES * devices,
+            max_text=448,
+        )
+        heard = replace(search, rows=RECORDINGS, buckets=(FRAMES,))
+        return Config("speech", SpeechConfig(**options, **computed), data, decoding=heard, mesh=mesh)
+    text = DataConfig(
+        batching="packed",
+        max_length=LENGTH,
+        batch_tokens=TOKENS * devices,
+        vocab_size=described["vocab_size"],
+    )
+    return Config("transformer", TransformerConfig(**options, **computed), text, decoding=search, mesh=mesh)
+
+
+def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
+    """What the compiler says of an update ("step") or of a step of the search."""
+    from transformer.runtime.errors import UserError
+    from transformer.training.plan.machines import machine
+    from transformer.training.plan.plan import Limits, compiled
+
+    where = machine(place)
+    try:
+        found = compiled(what, config_of(name, where.count), where, Limits(minutes=minutes))
+    except UserError as error:
+        found = {"failed": str(error)}
+    return {"model": name, "machine": place, "what": what, "found": found}
+
+
+def cells(found: dict[str, Any]) -> str:
+    """A line of the table."""
+    said = found["found"]
+    kind = {"step": "an update", "search": "a step of the search"}[found["what"]]
+    start = f"| {found['model']} | {found['machine']} | {kind} "
+    if "failed" in said:
+        return f"{start}| {said['failed']} | |"
+    memory = f"{said['memory']['total'] / 1e9:.1f} GB" + ("" if said.get("fits", True) else ", too much")
+    seconds = said.get("seconds", {})
+    if "fastest" in seconds:
+        return f"{start}| {memory} | {seconds['fastest'] * 1e3:.0f} to {seconds['slowest'] * 1e3:.0f} ms |"
+    return (
+        f"{start}| {memory} | {seconds['computation'] * 1e3:.1f} ms |"
+        if seconds
+        else f"{start}| {memory} | |"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Compiles what is missing, prints the table, writes OUTPUT."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("--output", type=new_file, default=Path("pretrained.json"))
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=tuple(SHAPES))
+    parser.add_argument("--machines", nargs="+", default=MACHINES, help="as for train.py --plan")
+    parser.add_argument("--what", nargs="+", choices=("step", "search"), default=("step", "search"))
+    parser.add_argument("--minutes", type=float, default=60.0, help="the longest that a compilation may take")
+    given = parser.parse_args(arguments)
+
+    from benchmarks.measure import machine as here
+    from benchmarks.measure import save
+    from transformer.training.plan.machines import machine
+
+    for place in given.machines:
+        machine(place)
+    done = json.loads(given.output.read_text())["rows"] if given.output.exists() else []
+    known = {(found["model"], found["machine"], found["what"]) for found in done}
+    for combination in itertools.product(given.models, given.machines, given.what):
+        if combination not in known:
+            done.append(row(*combination, given.minutes))
+            save(str(given.output), {"about": here(), "rows": done})
+            print(cells(done[-1]), flush=True)
+    print("| model | machine | | memory | time |\n|---|---|---|---|---|")
+    for found in done:
+        print(cells(found))
+    print(f"written to {given.output}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))
