@@ -1,4 +1,4 @@
-"""Whisper here and in CTranslate2: the same outputs for the same recordings?
+"""Compares the outputs of Whisper here with those of CTranslate2 for the same recordings.
 
 `python -m benchmarks.quality.whisper RECORDINGS [RECORDINGS ...] --weights FOLDER` imports a Whisper model
 from the folder of CTranslate2 or faster-whisper, draws 25 recordings of each folder of recordings, and

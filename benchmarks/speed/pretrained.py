@@ -121,7 +121,7 @@ def cells(found: dict[str, Any]) -> str:
     memory = f"{said['memory']['total'] / 1e9:.1f} GB" + ("" if said.get("fits", True) else ", too much")
     seconds = said.get("seconds", {})
     if "fastest" in seconds:
-        return f"{start}| {memory} | {seconds['fastest'] * 1e3:.0f} to {seconds['slowest'] * 1e3:.0f} ms |"
+        return f"{start}| {memory} | {seconds['fastest'] * 1e3:.3g} to {seconds['slowest'] * 1e3:.3g} ms |"
     return (
         f"{start}| {memory} | {seconds['computation'] * 1e3:.1f} ms |"
         if seconds
