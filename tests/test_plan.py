@@ -3,6 +3,8 @@
 import contextlib
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import jax
@@ -22,7 +24,7 @@ from transformer.training.plan.costs import estimate, flops_of
 from transformer.training.plan.feed import input_rate
 from transformer.training.plan.jobs import products, training_flops
 from transformer.training.plan.machines import CHIPS, machine
-from transformer.training.plan.plan import Limits, compiled
+from transformer.training.plan.plan import Limits, compiled, reason
 from transformer.training.plan.plan import plan as planned
 from transformer.training.plan.program import Collective, Program
 
@@ -330,3 +332,12 @@ def test_a_missing_compiler_is_named(monkeypatch):
 def test_a_run_that_is_not_there(monkeypatch, capsys):
     assert plan(monkeypatch, "--run-dir", "runs/mistyped", "--plan", "cpu:2") == 2
     assert "--run-dir runs/mistyped: there is no run to plan; name a preset" in capsys.readouterr().err
+
+
+def test_the_reason_of_a_failure_is_its_message_and_not_the_note_of_jax():
+    program = "import jax; jax.jit(lambda x: 1 / 0)(1)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    lines = ended.stderr.strip().splitlines()
+    assert lines[-1].startswith("For simplicity, JAX has removed")  # otherwise nothing is tested here
+    assert reason(lines) == "ZeroDivisionError: division by zero"
+    assert reason([]) == "it printed nothing"

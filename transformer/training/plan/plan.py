@@ -26,6 +26,11 @@ from transformer.training.plan.machines import Machine
 Show = Callable[[str], contextlib.AbstractContextManager[None]]
 """Shows what is being compiled, in a context."""
 NODE = 8  # devices over which fsdp is tried
+_JAX_NOTE = (
+    "For simplicity, JAX has removed its internal frames from the traceback of the following exception. "
+    "Set JAX_TRACEBACK_FILTERING=off to include these."
+)
+"""What follows the message of an exception in JAX."""
 GAIN = 1.02  # an option that makes a job faster by less is not named: estimates are not that good
 
 
@@ -193,12 +198,17 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
         lines = output.read().splitlines()
         complaints = errors.read().strip().splitlines()
     if process.returncode or not lines:
-        reason = next((line for line in reversed(complaints) if line.strip()), "it printed nothing")
-        raise UserError(f"--plan {machine}: the compiler failed: {reason[:500]}")
+        raise UserError(f"--plan {machine}: the compiler failed: {reason(complaints)[:500]}")
     report: Json = json.loads(lines[-1])
     if "error" in report:
         raise UserError(report["error"])
     return report
+
+
+def reason(complaints: list[str]) -> str:
+    """Why a process has failed, by the lines of its standard error: the last one, before JAX's note."""
+    end = complaints.index(_JAX_NOTE) if _JAX_NOTE in complaints else None
+    return next((line for line in reversed(complaints[:end]) if line.strip("- ")), "it printed nothing")
 
 
 @contextlib.contextmanager
