@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from transformer.cli.decode_arguments import parse_decode
+from transformer.cli.models import import_command
 from transformer.cli.translations import Translations
 from transformer.cli.writer import OF_SOME_TASKS
 from transformer.interop.pretrained import import_model
@@ -90,6 +91,12 @@ def test_requests_of_all_directions_join_one_search(runs, int8):
     ]
     assert_equal([future.result() for future, _ in futures], [hypotheses for _, hypotheses in futures])
     assert len(translator._services) == 1
+
+
+def test_the_import_says_how_languages_are_chosen(tmp_path, capsys):
+    import_command([str(DATA / "nllb"), str(tmp_path / "run")])
+    assert "decode.py" in (said := capsys.readouterr().out)
+    assert said.rstrip().endswith("--source-language eng_Latn --target-language eng_Latn")
 
 
 @pytest.mark.parametrize("pair", PAIRS)

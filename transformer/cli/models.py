@@ -168,7 +168,11 @@ def import_command(command_line: list[str]) -> None:
     if isinstance(run.task, Recordings):
         print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))
     else:
-        print(f'Try: echo "..." | {command("decode", run.name)}')
+        chosen = []
+        for side, tokenizer in zip(("source", "target"), getattr(run.task, "tokenizers", ()), strict=False):
+            if tokenizer.has_codes and not tokenizer.start:
+                chosen += [f"--{side}-language", next(iter(tokenizer.codes), "CODE")]
+        print(f'Try: echo "..." | {command("decode", run.name, *chosen)}')
 
 
 def export_command(command_line: list[str]) -> None:
