@@ -140,8 +140,8 @@ def test_what_is_exported_is_what_was_imported(tmp_path, name):
     changed = {name for name in options if written.get(name) != as_text(options[name])}
     assert changed <= {"dim-vocabs", "transformer-tied-layers"}
     import_model(tmp_path / "exported", tmp_path / "again")
-    expected = logits_of(tmp_path / "run")[:, :PIECES]
-    np.testing.assert_array_equal(logits_of(tmp_path / "again")[:, :PIECES], expected)
+    expected = logits_of(tmp_path / "run")[:, :PIECES]  # of a larger matrix, so sums may be in another order
+    np.testing.assert_allclose(logits_of(tmp_path / "again")[:, :PIECES], expected, atol=1e-5, rtol=0)
     assert (tmp_path / "exported" / "vocab.spm").read_bytes() == SPM.read_bytes()
 
 
