@@ -12,7 +12,7 @@ search has 4 beams for 32 sentences (Whisper: 4 recordings).
 import argparse
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,28 @@ from transformer.runtime.files import Json
 from transformer.systems.speech.options import SpeechConfig
 
 MACHINES = ("v5e:1x1", "v5p:1x1x1", "h100:1")
-LENGTH, TOKENS, SENTENCES, RECORDINGS, FRAMES = 128, 4096, 32, 4, 3000
 SPECIAL = SpecialIds(pad=1, bos=0, eos=2, unk=3)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of an update and of a search."""
+
+    length: int = 128
+    """Of a sentence, and of an output."""
+    tokens: int = 4096
+    """Target tokens of an update."""
+    sentences: int = 32
+    """Of a search."""
+    recordings: int = 4
+    """Of a search; an update has twice as many."""
+    frames: int = 3000
+    """Of a recording."""
+    text: int = 448
+    """Tokens of the text of a recording, in an update."""
+
+
+WORK, LITTLE = Work(), Work(8, 32, 2, 1, 40, 10)
 
 
 def _stacks(layers: int, d_model: int, d_ff: int, heads: int, **more: Any) -> Json:
@@ -47,7 +67,7 @@ def _nllb(layers: int, d_model: int, d_ff: int) -> tuple[Architecture, Json]:
 
 
 def _whisper(layers: int, d_model: int, heads: int, bands: int, vocab_size: int) -> tuple[Architecture, Json]:
-    positions = {"max_source_positions": FRAMES // 2, "max_target_positions": 448}
+    positions = {"max_source_positions": WORK.frames // 2, "max_target_positions": WORK.text}
     more = {"vocab_size": vocab_size, "activation_function": "gelu", "num_mel_bins": bands, **positions}
     return WHISPER, _stacks(layers, d_model, 4 * d_model, heads, **more)
 
@@ -68,30 +88,53 @@ SHAPES = {
 }
 
 
-def config_of(name: str, devices: int) -> Config:
-    """Fine-tuning of a model, sharded over all devices."""
+SMALL = {
+    "d_model": 32,
+    "d_ff": 64,
+    "d_kv": 16,
+    "vocab_size": 100,
+    "num_mel_bins": 8,
+    "max_source_positions": LITTLE.frames // 2,
+    "max_target_positions": LITTLE.text,
+}
+"""Sizes to test that a benchmark runs; others are by the ends of their names."""
+SMALL_ENDS = {"layers": 1, "heads": 2, "ffn_dim": 64}
+
+
+def shape_of(name: str, quick: bool = False) -> tuple[Architecture, Json]:
+    """The family of a model and its config.json; `quick`: with small sizes."""
     family, described = SHAPES[name]
+    if not quick:
+        return family, described
+    ends = {key: size for key in described for end, size in SMALL_ENDS.items() if key.endswith(end)}
+    return family, described | ends | {key: size for key, size in SMALL.items() if key in described}
+
+
+def config_of(name: str, devices: int, quick: bool = False) -> Config:
+    """Fine-tuning of a model, sharded over all devices; `quick`: a small one, on little data."""
+    family, described = shape_of(name, quick)
+    work = LITTLE if quick else WORK
     options = family.options(described, ())
     computed: dict[str, Any] = {"dtype": "bfloat16", "remat": True, "special": SPECIAL}
     computed["vocab_size"] = described["vocab_size"]
-    search = BeamConfig(beam_size=4, rows=SENTENCES, buckets=(LENGTH,))
+    search = BeamConfig(beam_size=4, rows=work.sentences, buckets=(work.length,))
     mesh = MeshConfig(fsdp=devices)
     if family is WHISPER:
         data = RecordingsConfig(
             bands=described["num_mel_bins"],
             normalisation="peak",
-            padded_length=FRAMES,
-            max_length=FRAMES,
-            buckets=(FRAMES,),
-            batch_tokens=2 * RECORDINGS * FRAMES * devices,
-            max_text=448,
+            padded_length=work.frames,
+            max_length=work.frames,
+            buckets=(work.frames,),
+            batch_tokens=2 * work.recordings * work.frames * devices,
+            max_text=work.text,
         )
-        heard = replace(search, rows=RECORDINGS, buckets=(FRAMES,))
+        heard = replace(search, rows=work.recordings, buckets=(work.frames,))
         return Config("speech", SpeechConfig(**options, **computed), data, decoding=heard, mesh=mesh)
     text = DataConfig(
         batching="packed",
-        max_length=LENGTH,
-        batch_tokens=TOKENS * devices,
+        max_length=work.length,
+        batch_tokens=work.tokens * devices,
         vocab_size=described["vocab_size"],
     )
     return Config("transformer", TransformerConfig(**options, **computed), text, decoding=search, mesh=mesh)

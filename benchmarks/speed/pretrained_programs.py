@@ -1,0 +1,162 @@
+"""An update and a search of pretrained shapes with random weights, as `train.py` and `decode.py` run them."""
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import wait
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.pretrained import LITTLE, SPECIAL, WORK, config_of
+
+UPDATES = 3
+"""Of a timed run."""
+DEVIATION = 0.02
+"""Of random weights."""
+Result = dict[str, Any]
+
+
+def batch_of(name: str, rows: int, quick: bool) -> dict[str, np.ndarray]:
+    """Random data without padding: texts of one sentence a row, or recordings with their texts."""
+    config, work = config_of(name, 1, quick), LITTLE if quick else WORK
+    rng = np.random.default_rng(0)
+
+    def ids(length: int) -> np.ndarray:
+        numbers = rng.integers(4, config.model.vocab_size, (rows, length), np.int32)
+        numbers[:, -1] = SPECIAL.eos
+        return numbers
+
+    if config.system == "speech":
+        bands: int = config.data.bands  # type: ignore[attr-defined]
+        sound = rng.normal(size=(rows, work.frames, bands)).astype(np.float32)
+        return {"source": sound, "target": ids(work.text)}
+    return {"source": ids(work.length), "target": ids(work.length)}
+
+
+def rows_of(name: str, what: str, quick: bool) -> int:
+    """The rows of a batch to train on ("update"), or to search ("search")."""
+    work = LITTLE if quick else WORK
+    if config_of(name, 1).system == "speech":
+        return work.recordings * (2 if what == "update" else 1)
+    return work.tokens // work.length if what == "update" else work.sentences
+
+
+def random_params(shapes: Any, matrices: str) -> Any:
+    """Weights on the device: norms of one, biases of zero, matrices drawn in this precision."""
+    import jax
+    import jax.numpy as jnp
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def drawn(key: Any, shape: tuple[int, ...]) -> Any:
+        return DEVIATION * jax.random.normal(key, shape, matrices)
+
+    def leaf(path: Any, x: Any) -> Any:
+        if x.ndim > 1:
+            number = sum(map(ord, jax.tree_util.keystr(path)))
+            return drawn(jax.random.key(number), x.shape)
+        return jnp.full(x.shape, float("scale" in path[-1].key), x.dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def size_of(params: Any) -> int:
+    """The number of parameters."""
+    import jax
+
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def update(name: str, quick: bool) -> Callable[[], Result]:
+    """Updates, after which the loss of the last is returned."""
+    import jax
+    import jax.numpy as jnp
+
+    from transformer.model.sharding import Replicas
+    from transformer.runtime.compilation import keep_programs
+    from transformer.systems.parameters import model_shapes
+    from transformer.systems.registry import find_system
+    from transformer.training.plan.jobs import Job
+    from transformer.training.schedule import make_optimizer
+    from transformer.training.step import TrainState, configured_step
+    from transformer.translator.decoder import Decoder
+
+    keep_programs()
+    config = config_of(name, 1, quick)
+    job = Job.of(find_system(config.system), config)
+    config, optimizer, layout = job.config, make_optimizer(job.config), Replicas()
+    variables = dict(model_shapes(job.system, config))
+    params = random_params(variables.pop("params"), "float32")
+    if variables:
+        raise ValueError(f"{name} has variables that are no parameters: {', '.join(variables)}")
+    step = configured_step(config.training, job.model, job.objective(Decoder.load), optimizer, layout.gather)
+    compiled = layout.compile_step(step, donate_state=True)
+    state = layout.place(TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, None))
+    batch = batch_of(name, rows_of(name, "update", quick), quick)
+    tokens, parameters = batch["target"].size, size_of(params)
+    del params
+    if config.data.batching == "packed":
+        ones = {f"{side}_segments": np.ones(ids.shape, np.int32) for side, ids in batch.items()}
+        batch |= ones
+    (placed,) = layout.batches([batch])
+
+    def run() -> Result:
+        nonlocal state
+        for _ in range(UPDATES):
+            state, metrics = compiled(state, placed)
+        jax.block_until_ready(state)
+        return {
+            "parameters": parameters,
+            "tokens": tokens,
+            "steps": UPDATES,
+            "loss": float(metrics["nll"]),
+        }
+
+    return run
+
+
+def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], Result]:
+    """A search whose outputs all have the same length.
+
+    Args:
+      name: of the model.
+      quick: a small one.
+      matrices: precision of the weights. The products are in bfloat16.
+    """
+
+    from transformer.config import changed_search
+    from transformer.decoding.queue import Request
+    from transformer.decoding.service import SearchService
+    from transformer.runtime.compilation import keep_programs
+    from transformer.systems.parameters import model_shapes
+    from transformer.systems.registry import find_system
+    from transformer.training.plan.jobs import Job
+    from transformer.translator.search_inputs import steered_search
+
+    keep_programs()
+    config = config_of(name, 1, quick)
+    job = Job.of(find_system(config.system), config)
+    task: Any = job.task
+    length = (LITTLE if quick else WORK).length
+    limits: Mapping[str, Any] = {"max_length": length, "min_length": length - 1}  # <eos> is the last token
+    settings = changed_search(job.config.decoding, limits)
+    variables = {"params": random_params(model_shapes(job.system, job.config)["params"], matrices)}
+    fields = task.input_fields
+    steered = steered_search(job.system, task, settings)
+    service = SearchService(steered, job.model, variables, settings, fields)
+    rows = rows_of(name, "search", quick)
+    sources = batch_of(name, rows, quick)["source"]
+
+    def run() -> Result:
+        requests = [
+            Request({"source": source}, len(source), line, settings, 1, lambda result, request: result)
+            for line, source in enumerate(sources)
+        ]
+        service.submit(requests)
+        futures = [request.future for request in requests]
+        wait(futures)
+        lengths = {int((future.result().tokens[0] != SPECIAL.pad).sum()) for future in futures}
+        if lengths != {length}:
+            raise ValueError(f"outputs have {sorted(lengths)} tokens, and not {length}")
+        return {"parameters": size_of(variables), "tokens": rows * length, "steps": length}
+
+    return run
