@@ -1,5 +1,6 @@
-"""Makes tests/data/bert/*: small random BERT models in Hugging Face's format, and their hidden states for
-some sentences. Run once, by hand, after tests/make_tokenizers_golden.py:
+"""Makes tests/data/bert/*: small random BERT models in Hugging Face's format, their hidden states for some
+sentences, and with a head the loss of hidden tokens. Run once, by hand, after
+tests/make_tokenizers_golden.py:
 
     pip install 'transformers==5.24.0' torch safetensors
     python tests/make_bert_golden.py
@@ -58,7 +59,31 @@ def make(name: str, options: dict[str, Any], with_heads: bool) -> None:
         "ids": batch["input_ids"].tolist(),
         "states": [[[round(x, 5) for x in row] for row in rows] for rows in states.tolist()],
     }
+    if with_heads:
+        golden["hidden"] = loss_of_hidden(model, tokenizer, batch)
     (folder / "golden.json").write_text(json.dumps(golden, ensure_ascii=False))
+
+
+def loss_of_hidden(model: Any, tokenizer: Any, batch: Any) -> dict[str, Any]:
+    """What BertForMaskedLM makes of sentences whose second to fourth tokens are hidden: by [MASK], by another
+    token, and not at all. Sentences that are shorter have fewer."""
+    source, labels = batch["input_ids"].clone(), torch.full_like(batch["input_ids"], -100)
+    for row, ids in enumerate(batch["input_ids"].tolist()):
+        length = ids.index(tokenizer.sep_token_id)
+        for position, hidden in zip((2, 3, 4), (tokenizer.mask_token_id, 7 + row, None), strict=True):
+            if position < length:
+                labels[row, position] = ids[position]
+                source[row, position] = ids[position] if hidden is None else hidden
+    with torch.no_grad():
+        output = model(input_ids=source, attention_mask=batch["attention_mask"], labels=labels)
+    log_p = output.logits.log_softmax(-1)
+    chosen = log_p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return {
+        "source": source.tolist(),
+        "labels": labels.tolist(),
+        "loss": output.loss.item(),
+        "log_p": [[round(x, 5) for x in row] for row in torch.where(labels < 0, 0, chosen).tolist()],
+    }
 
 
 if __name__ == "__main__":

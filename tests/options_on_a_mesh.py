@@ -32,7 +32,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "pretrained/t5-1.1": (),
     "pretrained/nllb": ("eng_Latn", "deu_Latn"),
     "whisper": ("en",),
-    "bert/one-layer": (),
     "torch/post": (),
 }
 ROWS, LENGTH = 8, 8

@@ -1,7 +1,9 @@
-"""BERT becomes the encoder of a run whose decoder is new (tests/make_bert_golden.py)."""
+"""BERT becomes a masked language model (tests/make_bert_golden.py)."""
 
 import json
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+from small_run import changed, quiet, write_text
 
+from transformer import Context, Run, UserError, train
 from transformer.cli.models import import_command
 from transformer.cli.train import train_main
 from transformer.interop.pretrained import import_model
-from transformer.translator.translator import Translator
+from transformer.systems.masked_language_model import objective
+from transformer.systems.masked_language_model.objective import Hidden, masked_lm_objective
 
 DATA = Path(__file__).parent / "data" / "bert"
 
@@ -21,51 +27,105 @@ DATA = Path(__file__).parent / "data" / "bert"
 @pytest.fixture(scope="module", params=["one-layer", "two-layers"])
 def imported(request, tmp_path_factory):
     folder, run_dir = DATA / request.param, tmp_path_factory.mktemp("imported") / "run"
-    import_model(folder, run_dir)
+    run = import_model(folder, run_dir)
+    model, variables = run.system.model(run.config.model), run.variables("best")
     golden = json.loads((folder / "golden.json").read_text())
-    return SimpleNamespace(folder=folder, golden=golden, translator=Translator.load(run_dir))
+    return SimpleNamespace(folder=folder, golden=golden, run=run, model=model, variables=variables)
 
 
 def test_ids_are_those_of_the_reference(imported):
-    tokenizer, special = imported.translator.tokenizers[0], imported.translator.model.config.special
+    special = imported.run.config.model.special
     expected = [[index for index in row if index != special.pad] for row in imported.golden["ids"]]
-    assert [[*tokenizer.encode(text), special.eos] for text in imported.golden["sources"]] == expected
+    examples = imported.run.task.examples(imported.golden["sources"])
+    assert [example["source"] for example in examples] == expected
 
 
 def test_states_of_the_encoder_are_those_of_the_reference(imported):
-    translator, ids = imported.translator, jnp.asarray(imported.golden["ids"])
-    states = translator.model.apply(translator.variables, ids, method="encode").states
+    ids = jnp.asarray(imported.golden["ids"])
+    states = imported.model.apply(imported.variables, ids, method="encode").states
     expected = np.asarray(imported.golden["states"])
-    is_text = np.asarray(ids) != translator.model.config.special.pad
+    is_text = np.asarray(ids) != imported.run.config.model.special.pad
     assert expected.std() > 0.2
     np.testing.assert_allclose(np.asarray(states)[is_text], expected[is_text], atol=1e-4, rtol=0)
 
 
-def test_the_decoder_is_that_of_a_new_model(imported):
-    params = imported.translator.variables["params"]
-    ids = jnp.zeros((1, 2), jnp.int32)
-    initial = imported.translator.model.init(jax.random.key(0), ids, ids)["params"]
-    new = {name for name in params if name.startswith(("decoder", "target"))}
-    assert {"decoder_0", "target_embedding", "target_positions"} <= new
-    for name in new:
-        ours, expected = (jax.tree.leaves(each[name]) for each in (params, initial))
-        for x, y in zip(ours, expected, strict=True):
-            np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
+def test_the_loss_of_hidden_tokens_is_that_of_the_reference(imported, monkeypatch):
+    """With the masks of the reference, in place of ours."""
+    golden = imported.golden.get("hidden")
+    if golden is None:
+        assert "head" in imported.variables["params"]  # a new one
+        return
+    labels = np.asarray(golden["labels"])
+    hidden = Hidden(jnp.asarray(golden["source"]), jnp.asarray(labels >= 0))
+    monkeypatch.setattr(objective, "hide", lambda *_: hidden)
+    loss_of = masked_lm_objective(changed(imported.run.config, label_smoothing=0.0))
+    ids = jnp.asarray(imported.golden["ids"])
+    loss = loss_of(imported.model, imported.variables, {"source": ids}, Context())
+    assert float(loss.weight) == (labels >= 0).sum() > 6
+    assert float(loss.total / loss.weight) == pytest.approx(golden["loss"], abs=1e-4)
+    assert float(loss.metrics["nll"][0]) == pytest.approx(float(loss.total), abs=1e-4)
+    log_p = jax.nn.log_softmax(imported.model.apply(imported.variables, hidden.source))
+    chosen = np.take_along_axis(np.asarray(log_p), np.maximum(labels, 0)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(np.where(labels < 0, 0, chosen), golden["log_p"], atol=1e-4)
 
 
-def test_the_command_says_that_the_decoder_is_untrained(tmp_path, capsys):
+def test_the_mask_is_that_of_the_vocabulary(imported):
+    words = (imported.folder / "vocab.txt").read_text().split("\n")
+    assert words[imported.run.config.model.mask] == "[MASK]"
+
+
+def test_a_head_that_is_missing_is_new(tmp_path, capsys):
     import_command([str(DATA / "two-layers"), str(tmp_path / "run")])
-    assert "that of this run is untrained: train it with train.py --init-from" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "the folder has no head that predicts hidden tokens" in output
+    assert "--init-encoder-from" in output
+    import_command([str(DATA / "one-layer"), str(tmp_path / "other")])
+    assert "no head" not in capsys.readouterr().out
 
 
-def test_a_training_starts_from_it(tmp_path, monkeypatch):
-    """Its two vocabularies are separate, unlike those of the defaults."""
-    run = import_model(DATA / "two-layers", tmp_path / "run")
-    asked = []
-    monkeypatch.setattr(
-        "transformer.training.loop.train.train", lambda config, run_dir, **_: asked.append(config)
-    )
-    monkeypatch.setattr(sys, "argv", ["train.py", "--init-from", str(run.path), "--data.train-tsv", "a"])
-    assert train_main() == 0
-    assert asked[0].model == run.config.model
-    assert not asked[0].data.joint_vocabulary
+def test_it_is_trained_further(tmp_path):
+    """On one's own text, from the command line."""
+    parent = import_model(DATA / "one-layer", tmp_path / "bert")
+    text = write_text(tmp_path, "train", 60)["train_source"]
+    small = ["--data.max-length", "16", "--data.batch-tokens", "256", "--training.steps", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        words = ["--init-from", str(parent.path), "--data.train", str(text), *small]
+        patch.setattr(sys, "argv", ["train.py", *words, "--run-dir", str(tmp_path / "run")])
+        assert train_main() == 0
+    run = Run(tmp_path / "run")
+    assert replace(run.config.model, dtype="auto") == parent.config.model
+    assert run.task.content() == parent.task.content()
+    before, after = parent.variables("best")["params"], run.variables("last")["params"]
+    assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, after)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"tie_word_embeddings": False}, "config.json: tie_word_embeddings is false"),
+        ({"is_decoder": True}, "config.json: is_decoder is true"),
+        ({"position_embedding_type": "relative_key"}, "config.json: position_embedding_type 'relative_key'"),
+    ],
+)
+def test_what_is_not_supported_is_refused(damage, message, tmp_path):
+    shutil.copytree(DATA / "one-layer", tmp_path / "bert")
+    described = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps(described | damage))
+    with pytest.raises(UserError, match=message):
+        import_model(tmp_path / "bert", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tensor_that_is_missing_is_named(tmp_path):
+    shutil.copytree(DATA / "one-layer", tmp_path / "bert")
+    tensors = load_file(tmp_path / "bert/model.safetensors")
+    del tensors["bert.encoder.layer.0.output.dense.weight"]
+    save_file(tensors, tmp_path / "bert/model.safetensors")
+    with pytest.raises(UserError, match=r"there is no tensor encoder\.layer\.0\.output\.dense\.weight"):
+        import_model(tmp_path / "bert", tmp_path / "run")
+
+
+def test_it_is_no_translator(imported, tmp_path):
+    config = replace(imported.run.config, training=replace(imported.run.config.training, steps=1))
+    with pytest.raises(UserError, match="--init-from"):
+        train(config, imported.run.path, watch=quiet())

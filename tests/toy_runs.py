@@ -22,6 +22,7 @@ from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
+from transformer.config.texts import SentencesConfig
 from transformer.training.loop.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
@@ -39,6 +40,8 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
     """The config of a toy, whose corpus is in the folder; or of a system of this package."""
     if name == "language-model":
         return text_config(folder, layout, **training)
+    if name == "masked-lm":
+        return sentences_config(folder, layout, **training)
     if name in RECORDINGS:
         return RECORDINGS[name](folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
@@ -70,6 +73,22 @@ def text_config(folder: Path, layout: str, **training: int) -> Config:
         config,
         model=dataclasses.replace(config.model, **sizes),
         data=StreamConfig(train=text, max_length=8, batch_tokens=128, cache_dir=folder / "cache"),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def sentences_config(folder: Path, layout: str, **training: int) -> Config:
+    """The config of a masked language model."""
+    config, text = PRESETS["masked-lm"], folder / "text"
+    text.write_text("".join(f"{n} and {n * n} is {n + n * n}\n" for n in range(120)))
+    sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0, "mask_share": 0.4}
+    data = {"tokenizer": "word", "max_length": 8, "buckets": (8,), "batch_tokens": 128}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes),
+        data=SentencesConfig(train=text, **data, cache_dir=folder / "cache"),
         optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
     )

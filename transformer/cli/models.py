@@ -167,6 +167,8 @@ def import_command(command_line: list[str]) -> None:
     print(f"Written to {run.name}" + origin.removeprefix("imported"))
     if isinstance(run.task, Recordings):
         print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))
+    elif run.system.search is None:
+        print("Try:", command("train", "--init-encoder-from", run.name, "--data.train-tsv", "FILE"))
     else:
         chosen = []
         for side, tokenizer in zip(("source", "target"), getattr(run.task, "tokenizers", ()), strict=False):

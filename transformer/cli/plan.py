@@ -110,7 +110,8 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
     if step["batching"] == "buckets" and step["packs"] and "seconds" in step:
         table.append(("without padding", "--data.batching packed (the figures above count padding as work)"))
     table.append(("training, FLOPs", f"{estimate['training_flops']:.2g} ({PAPER})"))
-    table.append(("search of one device", searching(config, estimate["search"])))
+    if estimate["search"]:
+        table.append(("search of one device", searching(config, estimate["search"])))
     return table
 
 

@@ -1,16 +1,16 @@
 """Options of running text."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.ranges import COUNTS, LARGEST, Range
+from transformer.config.ranges import LARGEST, Range
+from transformer.config.texts import TextsConfig
 from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class StreamConfig(CorpusConfig):
+class StreamConfig(TextsConfig):
     """Running text, its vocabulary and batches. A batch continues the one before: each of its rows reads a
     part of the text from beginning to end."""
 
@@ -18,21 +18,8 @@ class StreamConfig(CorpusConfig):
     """Tokens of a segment: what each row of a batch reads."""
     batch_tokens: int = 2_048
     """Tokens of a batch: the number of rows times the tokens of a segment."""
-    dataset: str = "built-in"
-    """Corpus: built-in (English sentences from a small grammar), or a TFDS dataset with text. Ignored if text
-    files are given."""
-    text_feature: str = "text"
-    """Feature of a TFDS dataset that has the text."""
-    train: Path | None = None
-    """Training text."""
-    validation: Path | None = None
-    """Validation text. Default: the last tenth of the training text."""
-    test: Path | None = None
-    """Test text, for the final evaluation. Default: the validation text."""
     separator: str | None = None
     """The line between two documents of a text file, such as <|endoftext|>. None: a file is one document."""
-    built_in_size: Annotated[int, Range(10, COUNTS)] = 20_000
-    """Number of training sentences to generate for the built-in text."""
     tokenizer: Literal["character", "byte", "bpe", "unigram"] = "character"
     """Tokenizer. character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram:
     subwords."""

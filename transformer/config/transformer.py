@@ -122,6 +122,10 @@ class StackConfig(ModelConfig):
             )
 
     @property
+    def of_encoder(self) -> "StackConfig":
+        return self
+
+    @property
     def is_relative(self) -> bool:
         """Whether attention depends on distances, and not on positions."""
         return self.positions in ("rotary", "alibi", "relative", "buckets")

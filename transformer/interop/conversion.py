@@ -11,16 +11,15 @@
 import contextlib
 import functools
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import NEVER_GENERATED, Names, Storage, Tensor
+from transformer.interop.architectures.architecture import NEVER_GENERATED, Model, Names, Storage, Tensor
 from transformer.interop.architectures.sines import interleaved_order
 from transformer.model.parameters import Declarations, Declared, Params, declarations
 from transformer.model.transformer import Transformer
@@ -47,11 +46,12 @@ class Source(Protocol):
 
 
 def imported_params(
-    storage: Storage,
+    storage: Storage[Model],
     config: Json,
-    model: TransformerConfig,
+    model: Model,
     source: Source,
     declared: Declarations | None = None,
+    initial: Callable[[], Params] = dict,
 ) -> Params:
     """The parameters of a model, each of which is read when it is needed.
 
@@ -61,6 +61,7 @@ def imported_params(
       model: the model that it describes.
       source: the tensors. It must stay readable.
       declared: the model's parameters. None: those of `Transformer(model)`.
+      initial: the parameters with which a training begins, for those that are not stored.
 
     Raises:
       UserError: a tensor is missing, has another shape, or is not supported.
@@ -69,21 +70,18 @@ def imported_params(
 
     @functools.cache
     def new() -> dict[Names, np.ndarray]:
-        """The parameters with which a training begins."""
-        ids = jnp.zeros((1, 2), jnp.int32)
-        variables = Transformer(model).init(jax.random.key(0), ids, ids)
-        initial: dict[Names, np.ndarray] = flatten_dict(variables["params"])
-        return initial
+        parameters: dict[Names, np.ndarray] = flatten_dict(initial())
+        return parameters
 
     def deferred(path: Names, parameter: Declared) -> Deferred:
         shape = parameter.value.shape
         tensor = storage.tensor(path, config, model)
-        if tensor.is_new:
-            return Deferred(shape, lambda: np.asarray(new()[path], np.float32))
         name = next((name for name in tensor.names if source.shape(name) is not None), tensor.names[0])
         stored = source.shape(name)
         if stored is None and tensor.if_missing is None:
             raise UserError(f"there is no tensor {name}")
+        if stored is None and tensor.if_missing == "new":
+            return Deferred(shape, lambda: np.asarray(new()[path], np.float32))
         rows, *columns = _stored_shape(parameter, tensor)
         expected = (rows * tensor.part[1], *columns)
         accepted = (expected, expected[1:]) if tensor.layout == "row" else (expected,)
@@ -105,12 +103,14 @@ def imported_params(
 
         return Deferred(shape, load)
 
-    several = (_declared(model) if declared is None else declared).items()
-    return unflatten_dict({path: deferred(path, parameter) for path, parameter in several})
+    if declared is None:
+        assert isinstance(model, TransformerConfig)
+        declared = _declared(model)
+    return unflatten_dict({path: deferred(path, parameter) for path, parameter in declared.items()})
 
 
 def exported_tensors(
-    storage: Storage,
+    storage: Storage[TransformerConfig],
     params: Params,
     model: TransformerConfig,
     described: Json,
@@ -157,7 +157,7 @@ def exported_tensors(
     return tensors | storage.more_tensors(params, model)
 
 
-def stored_names(storage: Storage, described: Json, model: TransformerConfig) -> set[str]:
+def stored_names(storage: Storage[TransformerConfig], described: Json, model: TransformerConfig) -> set[str]:
     """The names of the tensors of a model, as far as the family has them."""
     names: set[str] = set()
     for path in _declared(model):
@@ -166,7 +166,9 @@ def stored_names(storage: Storage, described: Json, model: TransformerConfig) ->
     return names
 
 
-def stored_shapes(storage: Storage, config: Json, model: TransformerConfig) -> dict[str, tuple[int, ...]]:
+def stored_shapes(
+    storage: Storage[TransformerConfig], config: Json, model: TransformerConfig
+) -> dict[str, tuple[int, ...]]:
     """The shapes of the stored parameters by their names.
 
     Args:
@@ -201,7 +203,7 @@ def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
     return (shape[0] + tensor.rows_before, *others) if len(shape) == 2 else (size,)
 
 
-def _sines_axis(storage: Storage, parameter: Declared) -> int | None:
+def _sines_axis(storage: Storage[Model], parameter: Declared) -> int | None:
     """The axis of d_model, if it has another order there."""
     if not storage.sines_first or "model" not in parameter.names:
         return None

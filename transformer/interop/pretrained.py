@@ -18,6 +18,8 @@ from transformer.interop.architectures.architecture import (
 )
 from transformer.interop.architectures.ctranslate2 import SEARCH, transformer_config
 from transformer.interop.architectures.whisper import WHISPER
+from transformer.interop.bert import MODEL_TYPE as BERT
+from transformer.interop.bert import has_head, import_bert
 from transformer.interop.conversion import (
     Source,
     exported_tensors,
@@ -61,7 +63,7 @@ def import_model(
     revision: str | None = None,
 ) -> Run:
     """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
-    BERT (as an encoder), `torch.nn.Transformer`, or Marian's own files.
+    BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. One tensor at a time is in
     memory.
@@ -95,6 +97,10 @@ def import_model(
             raise UserError("--target-language: Whisper translates to English only, with --task translate")
         return import_whisper(folder, run_dir, source_language, task, origin)
     _check_no_task(task)
+    if _model_type(folder) == BERT:
+        if source_language or target_language:
+            raise UserError("--source-language, --target-language: texts of BERT have no code")
+        return import_bert(folder, run_dir, origin)
     described, source, generation = _opened(folder)
     architecture = _architecture(folder, described)
     languages = source_language, target_language
@@ -127,7 +133,12 @@ def import_model(
 def _is_whisper(folder: Path) -> bool:
     if is_ctranslate2_folder(folder):
         return Variables(folder).specification == "WhisperSpec"
-    return read_json(folder / CONFIG).get("model_type") == "whisper"
+    return _model_type(folder) == "whisper"
+
+
+def _model_type(folder: Path) -> object:
+    """What config.json says; None for a folder of CTranslate2."""
+    return None if is_ctranslate2_folder(folder) else read_json(folder / CONFIG).get("model_type")
 
 
 def _about(folder: Path) -> Path:
@@ -164,14 +175,16 @@ def ignored_options(folder: Path | str) -> list[str]:
         meant = search_options(folder)
         if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
             meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
-        new = ["BERT has no decoder, so that of this run is untrained: train it with train.py --init-from"]
-        return [*(new if described.get("model_type") == "bert" else []), *not_imported(meant, described)]
+        if described.get("model_type") == BERT:
+            new = "the folder has no head that predicts hidden tokens, so that of this run is untrained"
+            return [] if has_head(folder) else [new]
+        return not_imported(meant, described)
 
 
 def _architecture(folder: Path, described: Json) -> Architecture:
     kind = described.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+        known = ", ".join((*ARCHITECTURES, BERT))
         raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {known}")
     return ARCHITECTURES[kind]
 

@@ -7,40 +7,27 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import TransformerConfig
 from transformer.model import kernels
 from transformer.model.cache import Cache, KeysValues, join_heads
-from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.encoder import Memory, TransformerEncoder
+from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Variables
 from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
-from transformer.model.stack import DecoderLayer, EncoderLayer, LayerPast, Views, keeps_past
+from transformer.model.stack import DecoderLayer, LayerPast, Views, keeps_past
 from transformer.model.statistics import layers_sown
 from transformer.model.views import VIEWS
-
-
-@struct.dataclass
-class Memory:
-    """What the decoder reads of the source."""
-
-    states: Float[Array, "b s m"]
-    """The output of the encoder's last layer."""
-    mask: Bool[Array, "b s"]
-    """False for padding."""
-    layers: tuple[Float[Array, "b s m"], ...]
-    """The output of every layer, if they were asked for; otherwise empty."""
-
 
 Newest = Int[Array, "b n"] | Float[Array, "b n bands"]
 """The newest token of each beam, or the last frame."""
 
 
-class Transformer(EncoderDecoder):
+class Transformer(TransformerEncoder):
     """The encoder-decoder Transformer."""
 
     config: TransformerConfig
@@ -48,44 +35,15 @@ class Transformer(EncoderDecoder):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        encoder = self.config.of_encoder
-        encoder_layer = nn.remat(EncoderLayer, static_argnums=(5,)) if c.remat else EncoderLayer
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
-        self.encoder = [encoder_layer(encoder) for _ in range(c.num_layers)]
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
         self.second_view = VIEWS[c.cross_view](c)
-        if encoder.normalizes_output:
-            self.encoder_norm = normalization(encoder)
         if c.normalizes_output:
             self.decoder_norm = normalization(c)
-        if encoder.d_model != c.d_model:
+        if c.of_encoder.d_model != c.d_model:
             self.bridge = Affine(c.d_model, ("hidden", "model"))
-        self.source_positions = PositionEncoding(encoder)
         self.target_positions = PositionEncoding(c)
-        self.source_distances = DistanceScores(encoder, is_causal=False)
         self.target_distances = DistanceScores(c, is_causal=True)
-
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-        every_layer: bool = False,
-    ) -> Memory:
-        """The encoder stack. With `every_layer` the memory has the output of each layer."""
-        source_mask = self.source_mask(source)
-        mask = Mask(keys=source_mask, window=self.config.window)
-        if segments is not None:
-            mask = Mask(segments=(segments, segments), window=self.config.window)
-        return self.encode_embedded(
-            self.source_embedding(source),
-            source_mask,
-            mask,
-            jnp.arange(source.shape[1]) if segments is None else positions_in(segments),
-            deterministic,
-            every_layer,
-        )
 
     @nn.nowrap
     def source_mask(self, source: Array) -> Bool[Array, "b s"]:
@@ -101,30 +59,15 @@ class Transformer(EncoderDecoder):
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Memory:
-        """The encoder stack on embedded inputs of any kind: adds positions, drops out, and runs the layers.
-
-        Args:
-          embedded: one vector for each position, as wide as the encoder.
-          source_mask: False for padding.
-          mask: of self-attention.
-          positions: of the inputs.
-          deterministic: False draws dropout masks.
-          every_layer: whether the memory also has the output of each layer.
-        """
-        x = self.source_positions(embedded, positions, deterministic, source_mask)
-        shared_scores = self.source_distances(positions, positions)
-        outputs = []
-        for layer in self.encoder:
-            x = layer(x, source_mask, mask, positions, deterministic, shared_scores)
-            outputs.append(x)
+        """The encoder stack, as wide as the decoder."""
         c = self.config
-        encoder = self.config.of_encoder
-        states = self.encoder_norm(x, source_mask, deterministic) if encoder.normalizes_output else x
-        layers = tuple(outputs) if every_layer or c.cross_view != "last" else ()
-        if encoder.d_model != c.d_model:
-            states = self.bridge(states)
-            layers = tuple(map(self.bridge, layers))
-        return Memory(states, source_mask, layers)
+        memory = super().encode_embedded(
+            embedded, source_mask, mask, positions, deterministic, every_layer or c.cross_view != "last"
+        )
+        if c.of_encoder.d_model == c.d_model:
+            return memory
+        layers = tuple(map(self.bridge, memory.layers))
+        return replace(memory, states=self.bridge(memory.states), layers=layers)
 
     def views(self, memory: Memory) -> list[Views]:
         """What each decoder layer reads of the source."""

@@ -130,10 +130,12 @@ class ProgressReporter:
         measure = record["measure"]
         score = f"{record[measure['name']]:.{measure.get('digits', 2)}f}"
         scored = f" ({record['scored']})" if "scored" in record else ""
-        perplexity = f"perplexity {record['perplexity']:.3f}  " if "perplexity" in record else ""
+        others = {name: record[name] for name in ("perplexity", "accuracy") if name in record}
+        others.pop(measure["name"], None)
+        values = "".join(f"{name} {value:.3f}  " for name, value in others.items())
         self.console.print(
             Text(
-                f"step {record['step']}: validation {perplexity}{measure['title']} "
+                f"step {record['step']}: validation {values}{measure['title']} "
                 f"{score}{scored}{best}  ({record['seconds']:.1f} s)",
                 style="bold",
             )

@@ -79,6 +79,7 @@ REGISTRY: dict[str, str | Registered] = {
     "nonautoregressive": "transformer.systems.nonautoregressive",
     "copying": "transformer.systems.copying",
     "language-model": "transformer.systems.language_model",
+    "masked-lm": "transformer.systems.masked_language_model",
     "speech": "transformer.systems.speech",
     "synthesis": "transformer.systems.synthesis",
     "nonautoregressive-synthesis": "transformer.systems.nonautoregressive_synthesis",

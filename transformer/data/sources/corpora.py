@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import DataConfig
-from transformer.config.streams import StreamConfig
+from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
@@ -99,7 +99,7 @@ def corpus_folder(cache_dir: Path | None, kind: str, *parts: object) -> Path:
 
 
 def tfds_folder(
-    data: DataConfig | StreamConfig,
+    data: DataConfig | TextsConfig,
     kind: str,
     identity: object,
     splits: Mapping[str, Records],

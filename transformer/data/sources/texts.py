@@ -1,4 +1,5 @@
-"""Running text: built-in, text files, and TFDS datasets. A record is a document."""
+"""Text in one language: built-in, text files, and TFDS datasets. A record is a document of running text, or a
+line."""
 
 import contextlib
 import hashlib
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config.streams import StreamConfig
+from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
-from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
+from transformer.data.sources.corpora import SPLITS, corpus_folder, one_line, tfds_folder
 from transformer.data.sources.tfds_sets import tfds_texts
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular
@@ -24,7 +26,7 @@ HELD_OUT = 0.1  # of a text, if there is no validation text
 HELD_OUT_NOTE = "no validation text was given: the last tenth of the training text is held out"
 
 
-def open_texts(data: StreamConfig, progress: Progress = silent) -> Corpus:
+def open_texts(data: TextsConfig, progress: Progress = silent) -> Corpus:
     """The text of the config, prepared on first use.
 
     Args:
@@ -70,31 +72,32 @@ class Part:
         return iter(self.__getitems__(range(len(self))))
 
 
-def _built_in(data: StreamConfig, progress: Progress) -> Corpus:
+def _built_in(data: TextsConfig, progress: Progress) -> Corpus:
     sizes = {
         "train": data.built_in_size,
         "validation": data.built_in_size // 10,
         "test": data.built_in_size // 10,
     }
     files = [*sorted(Path(built_in.__file__).parent.glob("*.py")), Path(__file__)]
+    name, paragraph = ("text", PARAGRAPH) if isinstance(data, StreamConfig) else ("sentences", 1)
     folder = corpus_folder(
-        data.cache_dir, "built-in-text", sizes, b"".join(file.read_bytes() for file in files)
+        data.cache_dir, f"built-in-{name}", sizes, b"".join(file.read_bytes() for file in files)
     )
 
     def split(name: str) -> Callable[[], Iterator[tuple[str]]]:
         def documents() -> Iterator[tuple[str]]:
             sentences = (english for english, _ in built_in.pairs(seed=0, split=name))
             chosen = itertools.islice(sentences, sizes[name])
-            while some := list(itertools.islice(chosen, PARAGRAPH)):
+            while some := list(itertools.islice(chosen, paragraph)):
                 yield ("\n".join(some),)
 
         return documents
 
     prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, store.TextSource, progress)
-    return Corpus("built-in English text", prepared, folder)
+    return Corpus(f"built-in English {name}", prepared, folder)
 
 
-def check_texts(data: StreamConfig) -> None:
+def check_texts(data: TextsConfig) -> None:
     """Raises UserError if text files are missing, or there is no training text among them."""
     given = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
     for path in given.values():
@@ -104,21 +107,27 @@ def check_texts(data: StreamConfig) -> None:
         raise UserError("no training text: give --data.train")
 
 
-def _files(data: StreamConfig, progress: Progress) -> Corpus:
+def _files(data: TextsConfig, progress: Progress) -> Corpus:
     check_texts(data)
     texts = {split: _text(getattr(data, split)) for split in SPLITS if getattr(data, split)}
     note = ""
     if "validation" not in texts:
-        text, note = texts["train"], HELD_OUT_NOTE
-        cut = len(text) - max(1, round(HELD_OUT * len(text)))
-        texts |= {"train": text[:cut], "validation": text[cut:]}
+        note = HELD_OUT_NOTE
+        parts = texts["train"] if isinstance(data, StreamConfig) else _lines(texts["train"])
+        cut = len(parts) - max(1, round(HELD_OUT * len(parts)))
+        texts |= {"train": "".join(parts[:cut]), "validation": "".join(parts[cut:])}
         if not texts["train"]:
             raise UserError(
                 f"{data.train}: nothing of so short a text can be held out: give --data.validation"
             )
-    documents = {split: _documents(text, data.separator) for split, text in texts.items()}
-    if data.separator is not None and not any(map(_is_separated(data.separator), texts.values())):
-        raise UserError(f"--data.separator {data.separator!r}: no line of {data.train} is that; leave it out")
+    if isinstance(data, StreamConfig):
+        documents = {split: _documents(text, data.separator) for split, text in texts.items()}
+        if data.separator is not None and not any(map(_is_separated(data.separator), texts.values())):
+            raise UserError(
+                f"--data.separator {data.separator!r}: no line of {data.train} is that; leave it out"
+            )
+    else:
+        documents = {split: list(map(one_line, _lines(text))) for split, text in texts.items()}
     for split, found in documents.items():
         if not found:
             raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
@@ -163,6 +172,11 @@ def _text(path: Path) -> str:
 
 def _is_separated(separator: str) -> Callable[[str], bool]:
     return lambda text: separator in text.splitlines()
+
+
+def _lines(text: str) -> list[str]:
+    """The lines with text, each with its line break."""
+    return [f"{line}\n" for line in text.split("\n") if has_text(line)]
 
 
 def _documents(text: str, separator: str | None) -> list[str]:

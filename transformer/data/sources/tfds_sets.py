@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.config import DataConfig
 from transformer.config.recordings import RecordingsConfig
-from transformer.config.streams import StreamConfig
+from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.store import PairSource, TextSource
@@ -113,7 +113,7 @@ def _check_feature(dataset: str, kind: str, feature: str, offered: Sequence[str]
         )
 
 
-def tfds_texts(data: StreamConfig, splits: Sequence[str]) -> tuple[dict[str, TextSource], object]:
+def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, TextSource], object]:
     """The splits of the config's dataset, prepared on first use, and a value that identifies it.
 
     Raises:

@@ -4,11 +4,11 @@ vocabulary."""
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from transformer.config import Config, SpecialIds, TransformerConfig
+from transformer.config import Config, SpecialIds, StackConfig, TransformerConfig
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -51,26 +51,29 @@ class Tensor:
     tensors are not exported."""
     factor: float = 1.0
     """What it is multiplied with."""
-    if_missing: float | None = None
-    """What the parameter consists of if there is no such tensor. None: there must be one."""
-    is_new: bool = False
-    """Whether the family has no such parameter, so that it is initialised as before training."""
+    if_missing: float | Literal["new"] | None = None
+    """What the parameter consists of if there is no such tensor; new: it is initialised as before training.
+    None: there must be one."""
+
+
+Model = TypeVar("Model", bound=StackConfig)
+"""The options of a family's networks."""
 
 
 @dataclass(frozen=True)
-class Storage:
+class Storage(Generic[Model]):
     """How a family stores the parameters of its models."""
 
-    tensor: Callable[[Names, Json, TransformerConfig], Tensor]
+    tensor: Callable[[Names, Json, Model], Tensor]
     """Where a parameter is stored. Raises KeyError for one that the family does not have."""
     sines_first: bool = False
     """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
     permuted, as they are interleaved here."""
-    check: Callable[[Json, TransformerConfig, Read], None] = lambda config, model, read: None
+    check: Callable[[Json, Model, Read], None] = lambda config, model, read: None
     """Raises UserError if tensors besides those of parameters are not supported."""
-    adjusted: Callable[[Names, np.ndarray, TransformerConfig, Read], np.ndarray] = lambda path, x, *_: x
+    adjusted: Callable[[Names, np.ndarray, Model, Read], np.ndarray] = lambda path, x, *_: x
     """A parameter after its conversion, if it also depends on another tensor."""
-    more_tensors: Callable[[Params, TransformerConfig], dict[str, np.ndarray]] = lambda params, model: {}
+    more_tensors: Callable[[Params, Model], dict[str, np.ndarray]] = lambda params, model: {}
     """Tensors of an export besides those of the parameters."""
 
 
@@ -132,7 +135,7 @@ class Architecture:
     options: Callable[[Json, Container[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""
-    storage: Storage
+    storage: Storage[TransformerConfig]
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""

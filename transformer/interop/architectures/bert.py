@@ -1,24 +1,21 @@
-"""BERT (Devlin et al. 2019) as the encoder of a Transformer whose decoder is new.
+"""BERT (Devlin et al. 2019): an encoder, and the head that predicts hidden tokens.
 
 All tokens are of type 0, whose vector is added to the table of positions.
 """
 
-from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
-from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Layout, Names, Read, Storage, Tensor
+from transformer.config import StackConfig
+from transformer.interop.architectures.architecture import Layout, Names, Read, Storage, Tensor
 from transformer.interop.architectures.bart import ACTIVATIONS
-from transformer.interop.vocabularies.bert import BertVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
-DECODER_LAYERS = 6
-"""At most; the paper's number of layers (Vaswani et al. 2017)."""
 PREFIXES = ("", "bert.")
 """The encoder alone, or in a model with heads."""
+HEAD = "cls.predictions."
 LEAVES = {
     "query": "attention.self.query.weight",
     "key": "attention.self.key.weight",
@@ -38,7 +35,13 @@ NORM_LEAVES = {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
-def _options(config: Json, names: Container[str]) -> dict[str, Any]:
+def bert_options(config: Json) -> dict[str, Any]:
+    """The options of the network that a config.json describes.
+
+    Raises:
+      UserError: it has options that are not supported here.
+      KeyError: an option is missing.
+    """
     activation = config.get("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise UserError(f"hidden_act {activation!r}: supported are {', '.join(ACTIVATIONS)}")
@@ -46,10 +49,12 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
         raise UserError(f"position_embedding_type {scheme!r}: only 'absolute' is supported")
     if config.get("is_decoder"):
         raise UserError("is_decoder is true: only the encoder of BERT is supported")
+    if config.get("tie_word_embeddings", True) is not True:
+        raise UserError(
+            "tie_word_embeddings is false: only a head with the table of the embeddings is supported"
+        )
     return {
-        "share_embeddings": "target",
         "num_layers": config["num_hidden_layers"],
-        "decoder_layers": min(config["num_hidden_layers"], DECODER_LAYERS),
         "d_model": config["hidden_size"],
         "d_ff": config["intermediate_size"],
         "num_heads": config["num_attention_heads"],
@@ -65,29 +70,40 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     }
 
 
-def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
+def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
     part, *inner = path
-    stack, layer = part.rsplit("_", 1)
-    if stack in ("decoder", "target"):
-        return Tensor((), is_new=True)
+    if part in ("head", "head_norm", "output_bias"):
+        return _of_head(part, inner[-1] if inner else "")
     if part == "source_embedding":
         return _stored("embeddings.word_embeddings.weight")
     if part == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
     if part == "source_positions":
         return _stored(*(f"embeddings.LayerNorm.{leaf}" for leaf in NORM_LEAVES[inner[-1]]))
-    module = f"encoder.layer.{layer}."
+    module = f"encoder.layer.{part.removeprefix('encoder_')}."
     if inner[0] in NORMS:
         return _stored(*(module + NORMS[inner[0]] + leaf for leaf in NORM_LEAVES[inner[-1]]))
     name = LEAVES[".".join(inner[1:])]
     return _stored(module + name, layout="out-in" if name.endswith("weight") else "plain")
 
 
+def _of_head(part: str, leaf: str) -> Tensor:
+    """Where a parameter of the head is stored, which some folders lack."""
+    if part == "output_bias":
+        return Tensor((f"{HEAD}bias", f"{HEAD}decoder.bias"), if_missing="new")
+    if part == "head_norm":
+        names = tuple(f"{HEAD}transform.LayerNorm.{name}" for name in NORM_LEAVES[leaf])
+        return Tensor(names, if_missing="new")
+    is_matrix = leaf == "kernel"
+    name = f"{HEAD}transform.dense.{'weight' if is_matrix else 'bias'}"
+    return Tensor((name,), "out-in" if is_matrix else "plain", if_missing="new")
+
+
 def _stored(*names: str, layout: Layout = "plain") -> Tensor:
     return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), layout)
 
 
-def _with_type(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
+def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np.ndarray:
     """Adds the vector of type 0 to positions."""
     if path != ("source_positions", "table"):
         return x
@@ -96,4 +112,4 @@ def _with_type(path: Names, x: np.ndarray, model: TransformerConfig, read: Read)
     return x if types is None else x + types[0]
 
 
-BERT = Architecture("bert", _options, Storage(_tensor, adjusted=_with_type), BertVocabulary)
+STORAGE = Storage(_tensor, adjusted=_with_type)

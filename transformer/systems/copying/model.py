@@ -17,10 +17,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.cache import Cache, States
+from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.parameters import Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
-from transformer.model.transformer import Memory, Transformer
+from transformer.model.transformer import Transformer
 from transformer.systems.copying.options import CopyingConfig
 
 TINY = 1e-30  # keeps logarithms finite; smaller than all probabilities that matter

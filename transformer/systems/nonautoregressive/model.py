@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.masks import Mask
 from transformer.model.parameters import dense
-from transformer.model.transformer import Memory, Transformer
+from transformer.model.transformer import Transformer
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 
 

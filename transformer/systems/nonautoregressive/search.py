@@ -16,8 +16,8 @@ from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, in_order, score_tokens
 from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.search import length_penalty
+from transformer.model.encoder import Memory
 from transformer.model.parameters import Variables
-from transformer.model.transformer import Memory
 from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
 from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.dropout import Dropout
+from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module
-from transformer.model.transformer import Memory
 from transformer.systems.nonautoregressive_synthesis.options import NonAutoregressiveSynthesisConfig
 from transformer.systems.synthesis.voice import Convolution, Voice
 

@@ -10,10 +10,11 @@ from transformer.config import DecodingConfig, SpecialIds
 from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
 from transformer.decoding.limits import Limits
+from transformer.model.encoder import Memory
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module, param
-from transformer.model.transformer import Memory, Transformer
+from transformer.model.transformer import Transformer
 from transformer.systems.speech.options import SpeechConfig
 
 SILENCE = float("-inf")

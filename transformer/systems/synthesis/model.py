@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from transformer.model.cache import Cache
 from transformer.model.dropout import Dropout
+from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.noise import NOISE
 from transformer.model.parameters import Module
-from transformer.model.transformer import Memory
 from transformer.systems.synthesis.options import SynthesisConfig
 from transformer.systems.synthesis.voice import Voice
 

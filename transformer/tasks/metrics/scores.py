@@ -69,6 +69,7 @@ class Metric:
 BLEU, CHRF = Metric("bleu", "BLEU"), Metric("chrf", "chrF")
 EXACT = Metric("exact", "exact match")
 PERPLEXITY = Metric("perplexity", "perplexity", higher_is_better=False)
+ACCURACY = Metric("accuracy", "accuracy")
 BITS = Metric("bits_per_character", "bits per character", higher_is_better=False, digits=3)
 WORDS = Metric("word_error_rate", "word error rate", higher_is_better=False)
 CHARACTERS = Metric("character_error_rate", "character error rate", higher_is_better=False)

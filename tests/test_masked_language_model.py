@@ -1,0 +1,156 @@
+"""Masked language models: what is hidden, and what is learned."""
+
+import json
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_run import quiet
+
+from transformer import Context, Run, UserError, init_state, make_train_step, train
+from transformer.cli.decode import decode_main
+from transformer.config import SpecialIds
+from transformer.config.texts import SentencesConfig
+from transformer.systems.masked_language_model.model import MaskedLanguageModel
+from transformer.systems.masked_language_model.objective import hide, masked_lm_objective
+from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
+from transformer.systems.presets import PRESETS
+
+SIZES = {"vocab_size": 50, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+CONFIG = MaskedLanguageModelConfig(**SIZES)
+
+
+def sentences(rows: int, length: int = 40) -> jax.Array:
+    """Random ids, each sentence closed by </s>; half of the rows are padded."""
+    ids = np.random.default_rng(0).integers(4, 50, (rows, length))
+    ids[:, 0] = 1
+    ids[:, -1] = 2
+    ids[::2, length // 2 :] = [2] + [0] * (length // 2 - 1)
+    return jnp.asarray(ids)
+
+
+def test_shares_are_those_of_the_paper():
+    """15 % of the tokens; of these 80 % masked, 10 % random, 10 % unchanged: within four deviations."""
+    ids = sentences(2000)
+    hidden = hide(jax.random.key(3), ids, CONFIG)
+    is_text = np.asarray(ids) > 3
+    predicted = np.asarray(hidden.predicted)
+    assert not predicted[~is_text].any()
+    source = np.asarray(hidden.source)
+    np.testing.assert_array_equal(source[~predicted], np.asarray(ids)[~predicted])
+
+    def assert_share(which, of, expected):
+        count = of.sum()
+        assert abs((which & of).sum() / count - expected) < 4 * (expected * (1 - expected) / count) ** 0.5
+
+    assert_share(predicted, is_text, 0.15)
+    masked, same = source == CONFIG.mask, source == np.asarray(ids)
+    assert_share(masked, predicted, 0.8 + 0.1 / 50)
+    assert_share(same, predicted, 0.1 + 0.1 / 50)
+    others = source[predicted & ~masked & ~same]
+    assert set(others) == {*range(50)} - {CONFIG.mask}  # any other id, special ones too
+    assert np.bincount(others).max() < 3 * len(others) / 50
+
+
+def test_what_is_hidden_depends_on_the_sentence_alone():
+    """Not on the rows beside it, its row, nor its padding."""
+    ids, key = sentences(8), jax.random.key(0)
+    together = hide(key, ids, CONFIG)
+    turned = hide(key, ids[::-1], CONFIG)
+    longer = hide(key, jnp.pad(ids, ((0, 1), (0, 7))), CONFIG)
+    for x, y, z in zip(together, turned, longer, strict=True):
+        np.testing.assert_array_equal(x, y[::-1])
+        np.testing.assert_array_equal(x, z[:8, :40])
+    changed = ids.at[:, 1].set(jnp.where(ids[:, 1] == 9, 10, 9))
+    assert (hide(key, changed, CONFIG).predicted != together.predicted).any(axis=1).all()
+    assert (hide(jax.random.key(1), ids, CONFIG).predicted != together.predicted).any()
+
+
+def test_a_batch_in_slices_hides_the_same():
+    config = replace(PRESETS["masked-lm"], model=CONFIG)
+    model, objective = MaskedLanguageModel(CONFIG), masked_lm_objective(config)
+    optimizer, batch = optax.sgd(1.0), {"source": sentences(8)}
+    results = []
+    for accumulate in (1, 4):
+        state = init_state(model, optimizer, 0, (batch["source"],))
+        step = make_train_step(model, objective, optimizer, seed=0, accumulate=accumulate)
+        state, means = jax.jit(step)(state, batch)
+        results.append((state.params, means))
+    leaves = zip(*map(jax.tree.leaves, results), strict=True)
+    for x, y in leaves:
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+def test_training_hides_anew_at_each_update_and_an_evaluation_always_the_same():
+    config = replace(PRESETS["masked-lm"], model=CONFIG)
+    model, objective = MaskedLanguageModel(CONFIG), masked_lm_objective(config)
+    batch = {"source": sentences(8)}
+    variables = model.init(jax.random.key(0), batch["source"])
+
+    def weight(**context):
+        return float(objective(model, variables, batch, Context(**context)).total)
+
+    key = jax.random.key(5)  # of a replica, on which nothing that is hidden depends
+    assert weight(step=0) == weight(step=9)
+    assert weight(key=key, step=1) == weight(key=jax.random.key(6), step=1) != weight(key=key, step=2)
+
+
+def test_another_mask_id_is_one_that_the_vocabulary_has():
+    special = SpecialIds(0, 1, 2, 3)
+    assert MaskedLanguageModelConfig(**SIZES, special=special).mask == 1
+    assert MaskedLanguageModelConfig(**SIZES, mask_id=49).mask == 49
+    with pytest.raises(UserError, match="--model.mask-id 50: the vocabulary has 50 ids"):
+        MaskedLanguageModelConfig(**SIZES, mask_id=50)
+    with pytest.raises(UserError, match="--model.mask-share 0 leaves nothing"):
+        MaskedLanguageModelConfig(**SIZES, mask_share=0.0)
+    with pytest.raises(UserError, match="--model.share-embeddings: this system has no use for it"):
+        MaskedLanguageModelConfig(**SIZES, share_embeddings="none")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Letters in the order of the alphabet."""
+    folder = tmp_path_factory.mktemp("masked")
+    text = folder / "text.en"
+    words, lengths = "abcdefghijkl", (3, 4, 5, 6, 7)
+    rows = [[words[(first + k) % 12] for k in range(length)] for first in range(12) for length in lengths]
+    text.write_text("".join(" ".join(row) + "\n\n" for row in rows * 4))
+    base, data = PRESETS["masked-lm"], {"max_length": 8, "buckets": (8,), "batch_tokens": 256}
+    config = replace(
+        base,
+        model=replace(base.model, **SIZES | {"vocab_size": 0, "d_model": 32, "mask_share": 0.3}),
+        data=SentencesConfig(train=text, tokenizer="word", **data, cache_dir=folder / "cache"),
+        optimizer=replace(base.optimizer, peak=1e-2, warmup_steps=20),
+        training=replace(base.training, steps=200, evaluate_every=100),
+    )
+    return train(config, folder / "run", watch=quiet())
+
+
+def test_it_learns_what_is_hidden(trained):
+    results = json.loads((trained / "results.json").read_text())
+    assert results["accuracy"]["value"] > 50
+    assert results["perplexity"]["value"] < 4
+    run = Run(trained)
+    records = run.log.records("evaluation")
+    assert [set(record) >= {"loss", "nll", "accuracy", "perplexity"} for record in records] == [True] * 2
+    assert len(run.task.tokenizer.by_piece) == 12
+    assert json.loads((trained / "config.json").read_text())["system"] == "masked-lm"
+
+
+def test_a_line_is_an_example_and_the_last_tenth_validates(trained):
+    corpus = Run(trained).task.open_corpus(Run(trained).config)
+    assert len(corpus.splits["train"]) == 216
+    assert len(corpus.splits["validation"]) == 24
+    assert next(iter(corpus.splits["train"])) == "a b c"
+
+
+def test_it_decodes_nothing(trained, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["decode.py", str(trained)])
+    assert decode_main() == 2
+    error = capfd.readouterr().err
+    assert "masked-lm" in error
+    assert "Traceback" not in error
