@@ -1,11 +1,21 @@
 """Options of corpora and batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.languages import CODE, language_of
-from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, Range, check_ranges
+from transformer.config.ranges import (
+    COUNTS,
+    IDS,
+    LARGEST,
+    LONGEST,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Range,
+    check_ranges,
+)
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import check_local
 
@@ -65,12 +75,20 @@ class CorpusConfig:
         return (*shorter, self.max_length)
 
 
-_LANGUAGES: dict[str, tuple[str | None, str | None]] = {
+LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "built-in": ("en", "de"),
     "dialogue-en": ("en", "en"),
     "dialogue-zh": ("zh", "zh"),
 }
 """Of the built-in corpora that are in languages."""
+
+FEW = 4  # directions that a line for people has
+
+
+def counted_directions(pairs: Sequence[tuple[str, str]]) -> str:
+    """Directions for people: the first ones by name."""
+    named = [f"{source} to {target}" for source, target in pairs[:FEW]]
+    return ", ".join([*named, f"{len(pairs) - FEW} more"] if len(pairs) > FEW else named)
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,16 @@ class DataConfig(CorpusConfig):
     """Validation text in one file: on each line source and target, separated by a tab."""
     test_tsv: Path | None = None
     """Test text in one file: on each line source and target, separated by a tab."""
+    directions: tuple[str, ...] = ()
+    """Directions in which one model translates, each source:target, such as en:de en:fr de:en. Its texts then
+    begin with the code of their language, as those of NLLB. The names of text files have {source} and
+    {target} where the languages differ, such as --data.train-source train.{source} --data.train-target
+    train.{target}; a file of --data.train-tsv without these has four columns: source, target and their
+    languages. The built-in corpus has en:de and de:en. None: one direction, without codes."""
+    temperature: Annotated[float, POSITIVE] = 1.0
+    """Temperature of the choice among --data.directions: one with n pairs has a share proportional to
+    n^(1/temperature) of the training examples (Arivazhagan et al. 2019). 1: as many as there are; higher,
+    such as 5: small directions more often, large ones less often."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
@@ -136,6 +164,7 @@ class DataConfig(CorpusConfig):
             language = getattr(self, name)
             if language is not None and not CODE.fullmatch(language):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
+        self._check_directions()
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -154,17 +183,47 @@ class DataConfig(CorpusConfig):
             for kind in ("source", "target", "tsv")
         )
 
+    def _check_directions(self) -> None:
+        for direction in self.directions:
+            if not all(map(CODE.fullmatch, direction.split(":"))) or direction.count(":") != 1:
+                raise UserError(f"--data.directions {direction}: write source:target, such as en:de")
+            if self.directions.count(direction) > 1:
+                raise UserError(f"--data.directions {direction} is there twice: name it once")
+        if self.temperature != 1 and len(self.directions) < 2:
+            raise UserError(
+                f"--data.temperature {self.temperature:g}: there is one direction; name several with "
+                "--data.directions, or leave it out"
+            )
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Source and target language of each of the `directions`."""
+        pairs = (direction.split(":") for direction in self.directions)
+        return tuple((source, target) for source, target in pairs)
+
+    @property
+    def named_languages(self) -> tuple[str | None, str | None]:
+        """Source and target language as options name them; None where no option does, or directions have
+        several."""
+        sides = [set(side) for side in zip(*self.pairs, strict=True)] or [set(), set()]
+        source, target = (side.pop() if len(side) == 1 else None for side in sides)
+        return self.source_language or source, self.target_language or target
+
     @property
     def languages(self) -> tuple[str | None, str | None]:
         """Source and target language; None where neither an option, the corpus nor a file's name tells."""
+        if self.directions:
+            return self.named_languages
         if self.has_files:
             known = language_of(self.train_source), language_of(self.train_target)
         else:
-            known = _LANGUAGES.get(self.dataset, (None, None))
+            known = LANGUAGES.get(self.dataset, (None, None))
         return self.source_language or known[0], self.target_language or known[1]
 
     @property
     def direction(self) -> str:
         """The languages for people, such as "en to de"; empty if both are unknown."""
+        if self.directions:
+            return counted_directions(self.pairs)
         languages = self.languages
         return " to ".join(language or "unknown" for language in languages) if any(languages) else ""

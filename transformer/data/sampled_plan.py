@@ -1,8 +1,9 @@
-"""Plans for sampled examples, such as subword sampling, where every epoch has other segmentations."""
+"""Plans for sampled examples: every epoch has other segmentations (subword sampling), or other examples (a
+temperature over directions)."""
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -28,12 +29,17 @@ class Draw(Protocol):
         ...
 
 
+Order = Callable[[int], Int[np.ndarray, " examples"]]
+"""The examples of an epoch; the same for the same epoch."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Window:
     """A part of an epoch, planned like a separate corpus."""
 
     indices: Int[np.ndarray, " examples"]
-    examples: Arrays
+    examples: Arrays | None
+    """None: they are as they are stored."""
     plan: Plan
     """It refers to positions in `indices`."""
 
@@ -52,8 +58,9 @@ class SampledPlan(Plan):
     Args:
       lengths: without sampling.
       batching: how to make batches.
-      draw: samples examples.
+      draw: samples examples. None: they are as they are stored.
       progress: shows that of the first window.
+      order: the examples of an epoch; each has as many. None: all, in random order.
 
     Raises:
       UserError: every sample is too long.
@@ -61,15 +68,23 @@ class SampledPlan(Plan):
 
     BATCHES = 128  # in a window: enough to fill buckets and rows well, few enough to sample in seconds
 
-    def __init__(self, lengths: Lengths, batching: Batching, draw: Draw, progress: Progress) -> None:
-        self._batching, self._draw, self.packed = batching, draw, batching.packed
+    def __init__(
+        self,
+        lengths: Lengths,
+        batching: Batching,
+        draw: Draw | None,
+        progress: Progress,
+        order: Order | None = None,
+    ) -> None:
+        self._lengths, self._batching, self._draw, self.packed = lengths, batching, draw, batching.packed
         self._eligible = eligible_examples(lengths, batching.buckets[-1])
+        self._order = order or self._shuffled
         self.dropped = len(lengths) - len(self._eligible)
         self.steps_per_epoch = 0
         if not len(self._eligible):
             return
         num_positions = lengths.shape[1] * batching.batch_tokens * self.BATCHES
-        self._windows = max(1, round(int(lengths[self._eligible].sum()) / num_positions))
+        self._windows = max(1, round(int(lengths[self._order(0)].sum()) / num_positions))
         first = self._make_window(0, progress)
         self._steps, self._padding = first.plan.steps_per_epoch, first.plan.padding
         self.outgrown = first.plan.dropped / len(first.indices)
@@ -83,7 +98,7 @@ class SampledPlan(Plan):
         window = self._window(number)
         rows = window.plan(index)
         chosen = window.indices[rows.chosen]
-        examples = (window.examples, rows.chosen)
+        examples = None if window.examples is None else (window.examples, rows.chosen)
         return dataclasses.replace(rows, chosen=chosen, examples=examples)
 
     @property
@@ -109,15 +124,19 @@ class SampledPlan(Plan):
         except BaseException as error:
             window.set_exception(error)
 
+    def _shuffled(self, epoch: int) -> Int[np.ndarray, " examples"]:
+        return np.random.default_rng((self._batching.seed, epoch)).permutation(self._eligible)
+
     def _make_window(self, number: int, progress: Progress = silent) -> _Window:
         epoch, index = divmod(number, self._windows)
-        order = np.random.default_rng((self._batching.seed, epoch)).permutation(self._eligible)
-        indices = np.array_split(order, self._windows)[index]
-        parts = self._draw(epoch, index, indices)
-        count = -(-len(indices) // self._draw.part)
-        shown = progress(f"sampled segmentations, in parts of {self._draw.part:,} pairs", parts, count)
-        examples = concatenated(list(shown))
-        lengths = side_lengths(examples)
+        indices = np.array_split(self._order(epoch), self._windows)[index]
+        examples, lengths = None, self._lengths[indices]
+        if self._draw:
+            parts = self._draw(epoch, index, indices)
+            count = -(-len(indices) // self._draw.part)
+            shown = progress(f"sampled segmentations, in parts of {self._draw.part:,} pairs", parts, count)
+            examples = concatenated(list(shown))
+            lengths = side_lengths(examples)
         seed = int(np.random.default_rng((self._batching.seed, epoch, index)).integers(2**31))
         plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))
         if not plan.steps_per_epoch:

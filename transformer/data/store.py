@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -130,6 +130,31 @@ class PairSource(Stored):
     @staticmethod
     def features() -> Any:
         return tfds().features.Translation(languages=PairSource.keys)
+
+
+class DirectedPair(NamedTuple):
+    """A sentence and its translation, with the languages of both."""
+
+    source: str
+    target: str
+    source_language: str
+    target_language: str
+
+
+class DirectedSource(Stored):
+    """Sentence pairs of several directions."""
+
+    keys = DirectedPair._fields
+    dataset = "directed_pairs"
+
+    @staticmethod
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> DirectedPair:
+        return DirectedPair(*(text_of(stored, key) for key in keys))
+
+    @staticmethod
+    def features() -> Any:
+        features = tfds().features
+        return features.FeaturesDict({key: features.Text() for key in DirectedSource.keys})
 
 
 class TextSource(Stored):

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import NamedTuple
 
+from transformer.data.store import DirectedPair, Pair
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import without_formatting
 
@@ -18,6 +19,24 @@ class TranslationRequest(NamedTuple):
     """What the translation must begin with."""
     terms: tuple[str, ...] = ()
     """Words and phrases that must occur in it."""
+    source_language: str | None = None
+    """The code of the source's language. None: that of the task."""
+    target_language: str | None = None
+    """The code of the language to translate to. None: that of the task."""
+
+    @classmethod
+    def of(cls, record: "Pair | DirectedPair | TranslationRequest") -> "TranslationRequest":
+        """What a record of a corpus asks for."""
+        if isinstance(record, TranslationRequest):
+            return record
+        return cls(record[0], "", "", (), *languages_of(record))
+
+
+def languages_of(record: "Pair | DirectedPair | TranslationRequest") -> tuple[str | None, str | None]:
+    """The languages of source and target that a record names. None: those of the task."""
+    if isinstance(record, DirectedPair | TranslationRequest):
+        return record.source_language, record.target_language
+    return None, None
 
 
 def make_requests(

@@ -34,13 +34,15 @@ class TextSteering:
 
     # Prefixes
 
-    def prefixes(self, texts: Sequence[str], lines: Sequence[int], start: Sequence[int] = ()) -> Steering:
+    def prefixes(
+        self, texts: Sequence[str], lines: Sequence[int], starts: Sequence[Sequence[int]]
+    ) -> Steering:
         """The hook that forces beginnings.
 
         Args:
           texts: the beginning of each output, which may be empty.
           lines: the numbers of the sentences, for messages.
-          start: ids before every text.
+          starts: ids before each text.
 
         Raises:
           UserError: the vocabulary cannot spell one.
@@ -51,7 +53,8 @@ class TextSteering:
                 beginnings.append(self.split_prefix(text))
             except UserError as error:
                 raise UserError(f"line {line}: {error}") from error
-        examples = [prefix.example([*start, *forced], word) for forced, word in beginnings]
+        pairs = zip(starts, beginnings, strict=True)
+        examples = [prefix.example([*start, *forced], word) for start, (forced, word) in pairs]
         return Steering(
             "prefix", self._prefix_hook, prefix.FIELDS, examples, [len(forced) for forced, _ in beginnings]
         )

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, Record, silent
 from transformer.tasks.batches import Batches
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Metric, Score, mean_score
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,21 @@ class Task(Batches):
     @abstractmethod
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """The scores, the criterion first. Validation computes only that, the test all."""
+
+    def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
+        """The parts of an evaluation that are scored alone, such as directions, by name: a score is then the
+        mean of theirs. By default none."""
+        return {}
+
+    def scores(self, evaluation: Evaluation) -> dict[Metric, Score]:
+        """All scores, the criterion first."""
+        parts = self.parts(evaluation)
+        return {
+            measure: mean_score({name: score_of(part) for name, part in parts.items()})
+            if parts
+            else score_of(evaluation)
+            for measure, score_of in self.measures().items()
+        }
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """What a validation logs of the objective's means."""

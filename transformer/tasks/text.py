@@ -40,9 +40,8 @@ class TextTask(DecodingTask):
     shortlist: Shortlist | None = None
     """Which target tokens a source may need, if this is known."""
 
-    @property
-    def forced_ids(self) -> tuple[int, ...]:
-        """Ids that every output begins with. A search does not count their probability."""
+    def forced_ids(self, record: Record) -> tuple[int, ...]:
+        """Ids that every output for a record begins with. A search does not count their probability."""
         return ()
 
     @abstractmethod

@@ -13,18 +13,19 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
-from transformer.data.plans import Plan
+from transformer.data.plans import Plan, eligible_examples
 from transformer.data.sampled_examples import drawn_by, with_method
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.data.store import DirectedPair, Pair
+from transformer.data.temperature import TemperatureOrder, by_first_ids
 from transformer.decoding import opening
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -32,6 +33,7 @@ from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
+from transformer.tasks.directions import by_direction
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.scores import (
@@ -46,16 +48,16 @@ from transformer.tasks.metrics.scores import (
     exact_match,
 )
 from transformer.tasks.metrics.segmentation import bleu_tokenizer, warning_of
-from transformer.tasks.requests import TranslationRequest
+from transformer.tasks.requests import TranslationRequest, languages_of
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering, TextTask
+from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
 log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each, if they were changed
-Pair = tuple[str, str]
+Sentence = Pair | DirectedPair | TranslationRequest
 """A sentence and its translation, which is empty if it is to be found."""
-SIDES = ("source", "target")
 
 
 class Translation(TextTask, Lines):
@@ -79,17 +81,34 @@ class Translation(TextTask, Lines):
     def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:
         super().__init__(config)
         self.shortlist, self.special, self.data = shortlist, config.model.special, text_data(config)
-        self.tokenizers = _in_languages(tokenizers, self.data)
+        self.tokenizers = in_languages(tokenizers, self.data)
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
+        self._starts = dict[tuple[int, str], tuple[int, ...]]()
 
     def describe(self) -> str:
         """The languages, as far as they are known."""
         return self.data.direction
 
-    @property
-    def forced_ids(self) -> tuple[int, ...]:
+    def forced_ids(self, record: Sentence) -> tuple[int, ...]:
         """The code of the target language, if outputs begin with it."""
-        return self.tokenizers[1].start
+        return self.start(record, 1)
+
+    def start(self, record: Sentence, side: int) -> tuple[int, ...]:
+        """The ids that begin a side of a record, such as the code of its language.
+
+        Raises:
+          UserError: no language is chosen, or the vocabulary has no such code.
+        """
+        language = languages_of(record)[side]
+        tokenizer, option = self.tokenizers[side], f"--{SIDES[side]}-language"
+        if language is None:
+            tokenizer.check_language(option)
+            return tokenizer.start
+        if not tokenizer.has_codes:
+            raise UserError(f"{option} {language}: the texts of this model begin with no code of a language")
+        if (side, language) not in self._starts:
+            self._starts[side, language] = tokenizer.in_language(language, option).start
+        return self._starts[side, language]
 
     def between(self, source_language: str | None, target_language: str | None) -> "Translation":
         """This task for other languages. None: that of this one.
@@ -128,18 +147,18 @@ class Translation(TextTask, Lines):
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Translation":
         """With tokenizers from the config's files, or trained on the corpus."""
         tokenizers = corpus_tokenizers(corpus, text_data(config), config.model.special, progress)
-        return cls(_with_vocabulary(config, tokenizers), tokenizers)
+        return cls(with_vocabulary(config, tokenizers), tokenizers)
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Translation":
         """With the tokenizers of a run directory: source.model, and target.model if that is another; and with
         its shortlist.bin, if it has one."""
         model = config.model
-        source = _stored(folder / "source.model", config, model.vocab_size)
+        source = stored_tokenizer(folder / "source.model", config, model.vocab_size)
         separate = source.one_language or not text_data(config).joint_vocabulary
         target = source
         if separate or os.path.lexists(folder / "target.model"):
-            target = _stored(folder / "target.model", config, model.output_size)
+            target = stored_tokenizer(folder / "target.model", config, model.output_size)
         has_shortlist = os.path.lexists(folder / shortlist.FILE)
         table = Shortlist.read(folder / shortlist.FILE, model.output_size) if has_shortlist else None
         return cls(config, (source, target), table)
@@ -156,29 +175,40 @@ class Translation(TextTask, Lines):
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How BLEU is computed and subwords are sampled. Reports the languages that the file names give."""
-        for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
-            tokenizer.check_language(f"--data.{side}-language")
+        if not self.data.directions:
+            for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
+                tokenizer.check_language(f"--data.{side}-language")
         data = with_method(self.data, self.tokenizers)
         training = self.config.training
         notes = []
-        if data.has_files and data.languages != (data.source_language, data.target_language):
+        if (
+            data.has_files
+            and not data.directions
+            and data.languages != (data.source_language, data.target_language)
+        ):
             named = f"languages by the names of the files: {data.direction}"
             notes.append(f"{named} (--data.source-language, --data.target-language)")
         validation = corpus.splits["validation"]
         some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
-        references = [self.tokenizers[1].plain(target) for _, target in some]
-        tokenize, note = self.bleu_tokenizer(references)
         self.data = data
+        if len(data.directions) > 1:  # each has its own tokenizer of BLEU
+            self.config = replace(self.config, data=data)
+            return notes
+        references = [self.tokenizers[1].plain(record[1]) for record in some]
+        tokenize, note = self.bleu_tokenizer(references)
         self.config = replace(self.config, data=data, training=replace(training, bleu_tokenize=tokenize))
         bleu_metric(tokenize)  # refuses what cannot be used
         return [*notes, note] if note else notes
 
-    def bleu_tokenizer(self, references: Sequence[str]) -> tuple[BleuTokenizer, str]:
-        """sacreBLEU's tokenizer for references, and a sentence about it if there is something to say."""
+    def bleu_tokenizer(
+        self, references: Sequence[str], language: str | None = None
+    ) -> tuple[BleuTokenizer, str]:
+        """sacreBLEU's tokenizer for references, and a sentence about it if there is something to say. The
+        references are in the target language, or in another one that is given."""
         tokenize = self.config.training.bleu_tokenize
         if tokenize:
             return tokenize, warning_of(tokenize, references)
-        return bleu_tokenizer(self.data.languages[1], references)
+        return bleu_tokenizer(language or self.data.languages[1], references)
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizers, and the shortlist if there is one."""
@@ -186,12 +216,14 @@ class Translation(TextTask, Lines):
             self.shortlist.write(folder / shortlist.FILE)
         source, target = self.tokenizers
         source.save(folder / "source.model")
-        if target is not source:
+        if target.one_language or target.content() != source.content():
             target.save(folder / "target.model")
 
     def content(self) -> bytes:
-        """The tokenizers' files."""
-        return b"".join(tokenizer.content() for tokenizer in self.tokenizers)
+        """The tokenizers' files, and how texts begin."""
+        starts = [tokenizer.start for tokenizer in self.tokenizers if tokenizer.has_codes]
+        files = (tokenizer.content() for tokenizer in self.tokenizers)
+        return b"".join([*files, repr(starts).encode() if starts else b""])
 
     # To batches
 
@@ -201,17 +233,21 @@ class Translation(TextTask, Lines):
         ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         return ids, ids
 
-    def examples(self, records: Sequence[Pair], *, truncate: bool = False) -> list[Example]:
+    def examples(self, records: Sequence[Sentence], *, truncate: bool = False) -> list[Example]:
         """The ids of both sides, each closed by <eos>."""
         longest = self.config.data.max_length - 1 if truncate else None
-        encoded = (
-            tokenizer.encode_all([pair[side] for pair in records])
-            for side, tokenizer in enumerate(self.tokenizers)
-        )
+        encoded = (self._encoded(records, side) for side in range(len(SIDES)))
         return [
             {side: [*ids[:longest], self.special.eos] for side, ids in zip(SIDES, pair, strict=True)}
             for pair in zip(*encoded, strict=True)
         ]
+
+    def _encoded(self, records: Sequence[Sentence], side: int) -> list[list[int]]:
+        """The ids of a side of records, without <eos>."""
+        tokenizer = self.tokenizers[side]
+        own = len(tokenizer.start)
+        encoded = tokenizer.encode_all([record[:2][side] for record in records])
+        return [[*self.start(record, side), *ids[own:]] for record, ids in zip(records, encoded, strict=True)]
 
     @property
     def stored_fields(self) -> Fields:
@@ -219,35 +255,47 @@ class Translation(TextTask, Lines):
         sides = zip(SIDES, self.tokenizers, strict=True)
         return {side: Field(id_dtype(tokenizer.num_ids)) for side, tokenizer in sides}
 
-    def stored_examples(self, records: Sequence[Pair]) -> list[Example]:
+    def stored_examples(self, records: Sequence[Sentence]) -> list[Example]:
         """The ids of both sides; none of a side without text."""
         examples: list[Example] = []
         for pair, example in zip(records, self.examples(records), strict=True):
-            sides = zip(SIDES, pair, strict=True)
+            sides = zip(SIDES, pair[:2], strict=True)
             examples.append({side: example[side] if has_text(text) else [] for side, text in sides})
         return examples
 
-    def filled(self, record: Pair) -> Mapping[str, bool]:
+    def filled(self, record: Sentence) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
-        return dict(zip(("source", "reference"), map(has_text, record), strict=True))
+        return {"source": has_text(record[0]), "reference": has_text(record[1])}
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
-        """The plan of the training batches, with subword sampling if the config asks for it."""
-        if not self.data.subword_sampling:
+        """The plan of the training batches, with subword sampling and a temperature over directions if the
+        config asks for them."""
+        data, draw, order = self.data, None, None
+        if not data.subword_sampling and data.temperature == 1:
             return super().plan(records, examples, progress)
-        draw = drawn_by(self.data, dict(zip(SIDES, self.tokenizers, strict=True)), records, examples)
-        plan = SampledPlan(side_lengths(examples), self.batching(), draw, progress)
+        batching, lengths = self.batching(), side_lengths(examples)
+        if data.subword_sampling:
+            draw = drawn_by(data, dict(zip(SIDES, self.tokenizers, strict=True)), records, examples)
+        if data.temperature != 1:
+            groups = by_first_ids(examples, eligible_examples(lengths, batching.buckets[-1]))
+            order = TemperatureOrder(groups, data.temperature, data.seed) if groups else None
+        plan = SampledPlan(lengths, batching, draw, progress, order)
         self.check_plan(plan, len(records))
         return plan
 
     # From decoding
 
     def input_examples(
-        self, records: Sequence[Pair | TranslationRequest], longest: int, lines: Sequence[int] = ()
+        self, records: Sequence[Sentence], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
+        for record in records:
+            self.start(record, 1)  # refused before anything is searched
         sources = [record[0] for record in records]
-        return [{"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines)]
+        starts = [self.start(record, 0) for record in records]
+        return [
+            {"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines, starts=starts)
+        ]
 
     def check_search(self, settings: DecodingConfig) -> None:
         """Raises UserError if a shortlist is asked for, and there is none."""
@@ -256,22 +304,20 @@ class Translation(TextTask, Lines):
                 "--decoding.shortlist: this run has no lexical shortlist; make one with transformer shortlist"
             )
 
-    def steering(self, records: Sequence[Pair | TranslationRequest], lines: Sequence[int]) -> list[Steering]:
+    def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """Prefixes and terms."""
-        requests = [
-            record if isinstance(record, TranslationRequest) else TranslationRequest(*record)
-            for record in records
-        ]
+        requests = list(map(TranslationRequest.of, records))
+        starts = [self.start(request, 1) for request in requests]
+        tokenizer = self.tokenizers[1]
         steerings = []
-        if self.forced_ids or self.tokenizers[1].has_codes:
-            start = self.forced_ids
-            examples = [opening.example(start) for _ in requests]
-            size = len(start) or 1  # without records, to compile a search before a language is chosen
-            hook, lengths = opening.Opening(size), [len(start)] * len(requests)
+        if tokenizer.start or tokenizer.has_codes:
+            examples = list(map(opening.example, starts))
+            size = len(tokenizer.start) or 1  # without records, to compile a search before one is chosen
+            hook, lengths = opening.Opening(size), list(map(len, starts))
             steerings.append(Steering("start", hook, opening.FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
             prefixes = [request.prefix for request in requests]
-            steerings.append(self._steering.prefixes(prefixes, lines, self.forced_ids))
+            steerings.append(self._steering.prefixes(prefixes, lines, starts))
         if any(request.terms for request in requests):
             steerings.append(self._steering.terms([request.terms for request in requests], lines))
         return steerings
@@ -293,7 +339,7 @@ class Translation(TextTask, Lines):
         """All divisions of a phrase into subwords, at the beginning of a word."""
         return self._steering.phrases(text)
 
-    def pieces(self, ids: Sequence[int], record: Pair | TranslationRequest) -> list[str]:
+    def pieces(self, ids: Sequence[int], record: Sentence) -> list[str]:
         """The subword of each id."""
         return self.tokenizers[1].for_source(record[0]).pieces(ids)
 
@@ -308,14 +354,18 @@ class Translation(TextTask, Lines):
         longest: int,
         lines: Sequence[int] = (),
         part: str = "",
+        starts: Sequence[tuple[int, ...]] | None = None,
     ) -> list[list[int]]:
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
-        target of "."""
-        for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
-            if texts:
-                side_tokenizer.check_language(f"--{side}-language")
+        target of ". Texts begin with `starts`. None: as the tokenizer's, whose language must be chosen."""
+        if starts is None:
+            for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
+                if texts:
+                    side_tokenizer.check_language(f"--{side}-language")
+            starts = [tokenizer.start] * len(texts)
         whole = [one_line(text) for text in texts]
-        encoded = [tokenizer.encode(text) for text in whole]
+        own = len(tokenizer.start)
+        encoded = [[*start, *tokenizer.encode(text)[own:]] for start, text in zip(starts, whole, strict=True)]
         inside = {
             line: "its line breaks are read as spaces"
             for line, text, read in zip(lines, texts, whole, strict=False)
@@ -334,9 +384,9 @@ class Translation(TextTask, Lines):
                 log.warning("%d more lines, up to %sline %d, %s", more, part, last, what)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
-    def truncated(self, records: Sequence[Pair], longest: int) -> str:
+    def truncated(self, records: Sequence[Sentence], longest: int) -> str:
         """A warning if sources of a split are longer than the search reads."""
-        count = sum(len(self.tokenizers[0].encode(source)) >= longest for source, _ in records)
+        count = sum(len(ids) >= longest for ids in self._encoded(records, 0))
         if not count:
             return ""
         return (
@@ -344,7 +394,7 @@ class Translation(TextTask, Lines):
             f"{counted(longest - 1, 'subword')}: see --decoding.buckets"
         )
 
-    def is_empty(self, record: Pair | TranslationRequest) -> bool:
+    def is_empty(self, record: Sentence) -> bool:
         """Whether there is no source to translate."""
         return not has_text(record[0])
 
@@ -352,9 +402,7 @@ class Translation(TextTask, Lines):
         """The translation of an empty source."""
         return Hypothesis("", (), 0.0, 0.0)
 
-    def outputs(
-        self, result: SearchResult, record: Pair | TranslationRequest, n_best: int | None
-    ) -> list[Hypothesis]:
+    def outputs(self, result: SearchResult, record: Sentence, n_best: int | None) -> list[Hypothesis]:
         """The hypotheses of a `SearchResult`.
 
         Raises:
@@ -365,7 +413,7 @@ class Translation(TextTask, Lines):
             raise UserError(self._impossible(record))
         return outputs
 
-    def _impossible(self, record: Pair | TranslationRequest) -> str:
+    def _impossible(self, record: Sentence) -> str:
         """What an output was asked to have, if none has it."""
         if not isinstance(record, TranslationRequest) or not (record.prefix or record.terms):
             return NO_OUTPUT
@@ -385,7 +433,8 @@ class Translation(TextTask, Lines):
 
         def bleu_of(evaluation: Evaluation) -> Score:
             outputs, references = self._texts(evaluation)
-            return bleu(outputs, references, self.bleu_tokenizer(references)[0])
+            language = languages_of(evaluation.records[0])[1] if evaluation.records else None
+            return bleu(outputs, references, self.bleu_tokenizer(references, language)[0])
 
         return {
             BLEU: bleu_of,
@@ -393,16 +442,22 @@ class Translation(TextTask, Lines):
             EXACT: lambda evaluation: exact_match(*self._texts(evaluation)),
         }
 
+    def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
+        """Those of each direction, if there are several."""
+        if len(self.data.directions) < 2:
+            return {}
+        return by_direction(evaluation)
+
     def _texts(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
         """Translations and references."""
-        references = [self.tokenizers[1].plain(target) for _, target in evaluation.records]
+        references = [self.tokenizers[1].plain(record[1]) for record in evaluation.records]
         return list(evaluation.outputs), references
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""
         return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
 
-    def shown(self, record: Pair, output: str) -> tuple[str, str, str]:
+    def shown(self, record: Sentence, output: str) -> tuple[str, str, str]:
         """Source, reference and translation."""
         return record[0], self.tokenizers[1].plain(record[1]), output
 
@@ -412,48 +467,10 @@ class Translation(TextTask, Lines):
         """A source without a translation."""
         return line, ""
 
-    def example_line(self, record: Pair) -> str:
+    def example_line(self, record: Sentence) -> str:
         """The source."""
         return record[0]
 
     def line(self, output: Hypothesis) -> str:
         """The translation, even if the model generated a line break."""
         return one_line(output.text)
-
-
-def _stored(path: Path, config: Config, size: int) -> Tokenizer:
-    tokenizer = load_tokenizer(path, config.model.special)
-    if tokenizer.vocab_size != size:
-        raise UserError(
-            f"{path} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: they do not belong "
-            "together"
-        )
-    return tokenizer
-
-
-def _in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:
-    """Tokenizers for the languages of the options, where texts begin with codes."""
-    if not tokenizers or not tokenizers[0].has_codes:
-        return tokenizers
-    named = zip(SIDES, tokenizers, (data.source_language, data.target_language), strict=True)
-    source, target = (
-        tokenizer if language is None else tokenizer.in_language(language, f"--{side}-language")
-        for side, tokenizer, language in named
-    )
-    return source, target
-
-
-def _with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
-    """The config, with the sizes of the vocabularies.
-
-    Raises:
-      UserError: it has another size.
-    """
-    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
-    model = config.model
-    if model.vocab_size and model.vocab_size != source:
-        raise UserError(
-            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
-        )
-    separate = None if text_data(config).joint_vocabulary else target
-    return replace(config, model=replace(model, vocab_size=source, target_vocab_size=separate))

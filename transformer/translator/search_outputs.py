@@ -73,7 +73,8 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
         columns = decoder.source_positions(request, arrays[-2])
         outputs = with_alignments(outputs, aligned(*arrays), columns)
     if extras.token_scores:
-        outputs = with_token_scores(outputs, scored(*arrays), np.asarray(arrays[-1]), task.forced_ids)
+        start = task.forced_ids(request.record)
+        outputs = with_token_scores(outputs, scored(*arrays), np.asarray(arrays[-1]), start)
     if coverage:
         outputs = by_coverage(outputs, coverage)[: request.n_best]
     return outputs if extras.alignments or extras.times else [replace(x, alignment=None) for x in outputs]

@@ -342,7 +342,7 @@ class Translator(Decoder[Translation]):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids)
+            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
 

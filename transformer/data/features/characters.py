@@ -1,6 +1,6 @@
 """Vocabularies of characters and of bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from transformer.config import SpecialIds
 from transformer.data.features.vocabulary import to_utf8
@@ -34,9 +34,11 @@ class ByteTokenizer(VocabularyTokenizer):
         return "".join(words).encode("latin-1", "replace").decode(errors="replace")
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "ByteTokenizer":
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
+    ) -> "ByteTokenizer":
         """All bytes; nothing is learned."""
-        return cls([chr(byte) for byte in range(256)], special)
+        return cls([chr(byte) for byte in range(256)], special, languages=languages)
 
 
 KINDS.update({tokenizer.kind: tokenizer for tokenizer in (CharacterTokenizer, ByteTokenizer)})

@@ -32,6 +32,7 @@ from transformer.runtime.files import brief, write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
+_CODE = re.compile(r"__([\w-]+)__")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 
 
@@ -149,8 +150,8 @@ class Tokenizer(ABC):
     @functools.cached_property
     def by_piece(self) -> dict[str, int]:
         """The id of each piece of text."""
-        special = set(astuple(self.special))
-        ids = [index for index in range(self.vocab_size) if index not in special]
+        apart = {*astuple(self.special), *self.codes.values()}
+        ids = [index for index in range(self.vocab_size) if index not in apart]
         return dict(zip(self.pieces(ids), ids, strict=True))
 
     def for_source(self, source: str) -> "Tokenizer":
@@ -201,6 +202,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._text_ids: dict[str, int] = {}
         self._byte_ids: dict[int, int] = {}
         self._surfaces: list[bytes] = []
+        self._codes: dict[str, int] = {}
         for index in range(self.vocab_size):
             piece = processor.IdToPiece(index)
             surface = piece.encode()
@@ -209,11 +211,14 @@ class SentencePieceTokenizer(Tokenizer):
                 self._byte_ids[surface[0]] = index
             elif processor.IsControl(index):
                 surface = b""
+                if language := _CODE.fullmatch(piece):
+                    self._codes[language[1]] = index
             elif processor.IsUnknown(index):
                 surface = " \u2047 ".encode()
             elif not processor.IsUnused(index):
                 self._text_ids[piece] = index
             self._surfaces.append(surface)
+        self.has_codes = bool(self._codes)
         self._adds_space = processor.Normalize("a") == f"{SPACE}a"
         self.kind = _kind(processor)
         # The scores of a BPE model are the order in which it learned its merges.
@@ -221,18 +226,21 @@ class SentencePieceTokenizer(Tokenizer):
         self._within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
         self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if self._within_words else ".+", re.S)
 
+    @property
+    def codes(self) -> Mapping[str, int]:
+        return self._codes
+
     def knows(self, text: str) -> bool:
         never = {self.special.unk, *self._byte_ids.values()}
         return never.isdisjoint(self.encode(text))
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.Encode(self._prepared(text))
-        return ids
+        return [*self.start, *self._processor.Encode(self._prepared(text))]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         # the library starts a pool of threads for each list; more than one thread gains little
         ids: list[list[int]] = self._processor.Encode([self._prepared(text) for text in texts], num_threads=1)
-        return ids
+        return [[*self.start, *some] for some in ids] if self.start else ids
 
     @property
     def subwords(self) -> Subwords | None:
@@ -250,7 +258,7 @@ class SentencePieceTokenizer(Tokenizer):
         if strength == 0 or self.kind == "char":
             return self.encode(text)
         draw = self._sample_unigram if self.kind == "unigram" else self._sample_bpe
-        return draw(self._prepared(text), rng, strength)
+        return [*self.start, *draw(self._prepared(text), rng, strength)]
 
     def decode(self, ids: Iterable[int]) -> str:
         surfaces = b"".join(self._surfaces[index] for index in self._checked(ids))

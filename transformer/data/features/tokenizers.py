@@ -1,6 +1,6 @@
 """Trains and loads tokenizers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 
@@ -28,8 +28,10 @@ def train_tokenizer(
     kind: str,
     vocab_size: int,
     special: SpecialIds = _STANDARD_IDS,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
-    """Trains a vocabulary of `vocab_size` ids (of characters and words: at most that many) on lines.
+    """Trains a vocabulary of `vocab_size` ids (of characters and words: at most that many) on lines, with a
+    code for each of the languages.
 
     Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson 2018), with byte
     fallback for rare characters. The same lines give the same vocabulary. Raises UserError for an empty
@@ -38,8 +40,8 @@ def train_tokenizer(
     if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
         raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
     if kind in KINDS:
-        return KINDS[kind].train(texts, vocab_size, special)
-    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special))
+        return KINDS[kind].train(texts, vocab_size, special, languages)
+    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special, languages))
 
 
 def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:

@@ -1,7 +1,7 @@
 """The tokenizers of a corpus: from files, or trained on its text and cached."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from transformer.config import DataConfig, SpecialIds
 from transformer.data.corpus import Corpus, Progress, silent
@@ -42,22 +42,31 @@ def _trained(
         for pair in progress("reading for the vocabulary", pairs, len(pairs)):
             yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 
-    languages = "".join("st"[side] for side in sides)
-    return trained(corpus, texts(), data.tokenizer, data.vocab_size, special, languages)
+    name = "".join("st"[side] for side in sides)
+    languages = sorted({language for pair in data.pairs for language in pair})
+    return trained(corpus, texts(), data.tokenizer, data.vocab_size, special, name, languages)
 
 
 def trained(
-    corpus: Corpus, texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds, name: str
+    corpus: Corpus,
+    texts: Iterable[str],
+    kind: str,
+    vocab_size: int,
+    special: SpecialIds,
+    name: str,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
-    """A tokenizer trained on texts of a corpus on first use, and cached in its folder.
+    """A tokenizer trained on texts of a corpus on first use, with a code for each of the languages, and
+    cached in the corpus's folder.
 
     Raises:
       UserError: the vocabulary is too large for the text, or cannot be stored.
     """
-    recipe = hashlib.blake2b(repr(special).encode(), digest_size=4).hexdigest()
+    made_with = repr((special, *languages) if languages else special)
+    recipe = hashlib.blake2b(made_with.encode(), digest_size=4).hexdigest()
     path = corpus.folder / f"{kind}-{vocab_size}-{name}-{recipe}.model"
     if not path.exists():
-        tokenizer = train_tokenizer(texts, kind, vocab_size, special)
+        tokenizer = train_tokenizer(texts, kind, vocab_size, special, languages)
         try:
             tokenizer.save(path)
         except OSError as error:

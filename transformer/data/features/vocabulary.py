@@ -6,7 +6,7 @@ characters, which are spelled in bytes; and long lines, which the library skips.
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
 
@@ -34,6 +34,11 @@ def unescape(text: str) -> str:
     return text.replace(f"{_ESCAPE}1", SPACE).replace(f"{_ESCAPE}0", _ESCAPE)
 
 
+def code_piece(language: str) -> str:
+    """The piece that is the code of a language in a vocabulary made here."""
+    return f"__{language}__"
+
+
 def to_utf8(text: str) -> bytes:
     """The text in UTF-8. Raises UserError for a lone surrogate, which is not text."""
     try:
@@ -46,8 +51,11 @@ def to_utf8(text: str) -> bytes:
         ) from None
 
 
-def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds) -> bytes:
-    """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file.
+def train_sentencepiece(
+    texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
+) -> bytes:
+    """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file. It has a code for
+    each language, which no text can spell.
 
     The same lines give the same bytes. Of more than two million lines, a fixed sample of that size is used.
     Raises UserError for an empty corpus and for an impossible size.
@@ -56,12 +64,14 @@ def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, specia
     if not lines:
         raise UserError("the training text is empty: a tokenizer needs lines to learn from")
     model = BytesIO()
+    smallest = _SMALLEST + len(languages)
     try:
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(lines),
             model_writer=model,
             model_type=kind,
-            vocab_size=max(vocab_size, _SMALLEST),
+            vocab_size=max(vocab_size, smallest),
+            control_symbols=list(map(code_piece, languages)),
             hard_vocab_limit=kind != "char",
             # Rare ASCII costs one byte piece anyway; the rest of this tail is noise in most texts.
             character_coverage=1.0 if kind == "char" else 0.9999,
@@ -75,8 +85,8 @@ def train_sentencepiece(texts: Iterable[str], kind: str, vocab_size: int, specia
         )
     except RuntimeError as error:
         raise _explained(str(error), kind, vocab_size) or error from None
-    if vocab_size < _SMALLEST:
-        raise _too_small(vocab_size, _SMALLEST)
+    if vocab_size < smallest:
+        raise _too_small(vocab_size, smallest)
     return model.getvalue()
 
 
@@ -113,6 +123,6 @@ def _explained(message: str, kind: str, vocab_size: int) -> UserError | None:
 
 def _too_small(vocab_size: int, smallest: int) -> UserError:
     return UserError(
-        f"--data.vocab-size {vocab_size} has no room for 256 bytes, 4 special ids and the "
+        f"--data.vocab-size {vocab_size} has no room for 256 bytes, the special ids and the "
         f"characters of the training text: set it to at least {smallest}"
     )

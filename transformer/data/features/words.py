@@ -10,14 +10,14 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 
 import numpy as np
 
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import to_utf8
+from transformer.data.features.vocabulary import code_piece, to_utf8
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -31,13 +31,20 @@ _NAMES = 2**24
 
 
 class VocabularyTokenizer(Tokenizer):
-    """A list of words, most frequent first, with one id each. Subclasses split and join text."""
+    """A list of words, most frequent first, with one id each, after the ids of the codes of languages.
+    Subclasses split and join text."""
 
     kind: str
 
-    def __init__(self, words: list[str], special: SpecialIds, start: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        special: SpecialIds,
+        start: Sequence[int] = (),
+        languages: Sequence[str] = (),
+    ) -> None:
         self.special, self.start = special, tuple(start)
-        self.vocab_size = len(words) + 4
+        self.vocab_size = len(words) + 4 + len(languages)
         self._words = words
         names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
         if len(names) < 4 or not all(0 <= index < self.vocab_size for index in names):
@@ -46,8 +53,11 @@ class VocabularyTokenizer(Tokenizer):
                 "the size of this vocabulary"
             )
         free = [index for index in range(self.vocab_size) if index not in names]
-        self._ids = dict(zip(words, free, strict=True))
-        self._pieces: dict[int, str] = names | dict(zip(free, words, strict=True))
+        self._codes = dict(zip(languages, free, strict=False))
+        self.has_codes = bool(languages)
+        self._ids = dict(zip(words, free[len(languages) :], strict=True))
+        pieces = [*map(code_piece, languages), *words]
+        self._pieces: dict[int, str] = names | dict(zip(free, pieces, strict=True))
 
     @classmethod
     @abstractmethod
@@ -58,18 +68,26 @@ class VocabularyTokenizer(Tokenizer):
     def join(self, words: list[str]) -> str:
         """The line of the words."""
 
+    @property
+    def codes(self) -> Mapping[str, int]:
+        return self._codes
+
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int, special: SpecialIds) -> "VocabularyTokenizer":
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
+    ) -> "VocabularyTokenizer":
         """The most frequent words of the text; ties are in the order of first appearance."""
         counts = Counter(word for text in texts for word in cls._checked_cut(text))
         if not counts:
             raise UserError("the training text is empty: a tokenizer needs lines to learn from")
-        if vocab_size < 5:
+        apart = 4 + len(languages)
+        if vocab_size <= apart:
             raise UserError(
-                f"--data.vocab-size {vocab_size} has no room for 4 special ids and a token: "
-                "set it to at least 5"
+                f"--data.vocab-size {vocab_size} has no room for {apart} special ids and a token: "
+                f"set it to at least {apart + 1}"
             )
-        return cls([word for word, _ in counts.most_common(vocab_size - 4)], special)
+        words = [word for word, _ in counts.most_common(vocab_size - apart)]
+        return cls(words, special, languages=languages)
 
     @classmethod
     def _checked_cut(cls, text: str) -> list[str]:
@@ -86,7 +104,7 @@ class VocabularyTokenizer(Tokenizer):
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        silent = {self.special.pad, self.special.bos, self.special.eos}
+        silent = {self.special.pad, self.special.bos, self.special.eos, *self._codes.values()}
         return self.join(self.pieces(index for index in ids if index not in silent))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -94,7 +112,8 @@ class VocabularyTokenizer(Tokenizer):
 
     def content(self) -> bytes:
         content: Json = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
-        content |= {"start": list(self.start)} if self.start else {}
+        content |= {"start": list(self.start)} if self.start and not self._codes else {}
+        content |= {"languages": list(self._codes)} if self._codes else {}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
 
 
@@ -157,8 +176,14 @@ class OpenWordTokenizer(WordTokenizer):
 
     kind = "open-word"
 
-    def __init__(self, words: list[str], special: SpecialIds, start: Sequence[int] = ()) -> None:
-        super().__init__(words, special, start)
+    def __init__(
+        self,
+        words: list[str],
+        special: SpecialIds,
+        start: Sequence[int] = (),
+        languages: Sequence[str] = (),
+    ) -> None:
+        super().__init__(words, special, start, languages)
         self._names: dict[int, str] = {}
 
     @property
@@ -171,7 +196,8 @@ class OpenWordTokenizer(WordTokenizer):
 
     def encode(self, text: str) -> list[int]:
         known = self._ids
-        return [known[word] if word in known else self._name(word) for word in self._checked_cut(text)]
+        words = self._checked_cut(text)
+        return [*self.start, *(known[word] if word in known else self._name(word) for word in words)]
 
     def for_source(self, source: str) -> "OpenWordTokenizer":
         tokenizer = copy.copy(self)  # which shares the vocabulary
@@ -192,7 +218,8 @@ KINDS: dict[str, type[VocabularyTokenizer]] = {
 def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError or UserError for
     others."""
-    for word in saved["words"]:
+    languages = [str(language) for language in saved.get("languages", ())]
+    for word in [*saved["words"], *languages]:
         to_utf8(word)
     start = [int(index) for index in saved.get("start", ())]
-    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]), start)
+    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]), start, languages)

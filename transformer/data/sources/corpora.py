@@ -5,7 +5,8 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,24 @@ from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
 from transformer.data.sources.built_in import inflection, lexicon
+from transformer.data.sources.directed import (
+    Direction,
+    both_ways,
+    counting,
+    described,
+    directed,
+    has_columns,
+    in_turns,
+    of_direction,
+)
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import MiB, cache_root, open_regular, read_text, write_whole
+from transformer.runtime.files import MiB, brief, cache_root, open_regular, read_text, write_whole
 from transformer.runtime.text import is_invisible, without_invisible
 
+Parts = dict[str, Callable[[], Iterator[Any]]]
+"""What reads each split."""
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 64 * MiB
 HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
@@ -82,6 +95,8 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
         return _text_files(data, progress)
     if data.dataset in BUILT_IN:
         return _built_in(data, progress)
+    if data.directions:
+        raise UserError(f"--data.directions: {data.dataset} has one; give text files")
     splits, identity = tfds_splits(data, SPLITS)
     folder = tfds_folder(data, "tfds", identity, splits, lambda pair: any(map(is_invisible, pair)))
     return Corpus(data.dataset, splits, folder)
@@ -137,13 +152,30 @@ def _built_in(data: DataConfig, progress: Progress) -> Corpus:
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
     name, files, pairs = BUILT_IN[data.dataset]
-    folder = corpus_folder(data.cache_dir, data.dataset, sizes, b"".join(file.read_bytes() for file in files))
+    code = b"".join(file.read_bytes() for file in files)
+    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions)
 
     def split(name: str) -> Callable[[], Iterator[Pair]]:
         return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
 
-    prepared = store.prepare(folder, {s: split(s) for s in SPLITS}, store.PairSource, progress)
+    parts: Parts = {name: split(name) for name in SPLITS}
+    if data.directions:
+        parts = _alternating({name: both_ways(data, split(name)) for name in SPLITS})
+    prepared = store.prepare(folder, parts, _kind(data), progress)
     return Corpus(name, prepared, folder)
+
+
+def _kind(data: DataConfig) -> type[store.PairSource] | type[store.DirectedSource]:
+    return store.DirectedSource if data.directions else store.PairSource
+
+
+def _alternating(parts: Parts) -> Parts:
+    """Splits of which all but the one of training have a pair of each direction in turns."""
+
+    def alternating(read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+        return lambda: in_turns(read())
+
+    return {split: read if split == "train" else alternating(read) for split, read in parts.items()}
 
 
 def check_text(data: DataConfig) -> None:
@@ -167,30 +199,46 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
     readers = {split: _reader(data, split) for split in SPLITS}
     split_readers = {split: reader for split, reader in readers.items() if reader}
-    digests = {
-        split: _digest(progress(f"reading, {split}", reader(), None))
-        for split, reader in split_readers.items()
-    }
+    counts = Counter[Direction]()
+    digests = {}
+    for split, reader in split_readers.items():
+        pairs: Iterable[Any] = progress(f"reading, {split}", reader(), None)
+        if data.directions and split == "train":
+            pairs = counting(pairs, counts)
+        digests[split] = _digest(pairs)
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
+    for source, target in data.pairs:
+        if not counts[source, target]:
+            raise UserError(
+                f"--data.directions {source}:{target}: {_name(data)} has no text of it; leave it out"
+            )
     folder = corpus_folder(data.cache_dir, "text", sorted(digests.items()))
 
     def stored_as_hashed(split: str) -> Callable[[], Iterator[Pair]]:
         return lambda: _checked(split_readers[split](), digests[split], _files(data, split)[0])
 
-    parts = {split: stored_as_hashed(split) for split in split_readers}
+    parts: Parts = {split: stored_as_hashed(split) for split in split_readers}
     if holds_out(data):
         parts |= _parted(parts["train"], _files(data, "train")[0])
-    note = HELD_OUT_NOTE if holds_out(data) else ""
-    prepared = store.prepare(folder, parts, store.PairSource, progress)
-    return Corpus(str(_files(data, "train")[0]), prepared, folder, note)
+    notes = [HELD_OUT_NOTE] if holds_out(data) else []
+    if data.directions:
+        parts = _alternating(parts)
+        notes.append(described(counts, data.temperature))
+    prepared = store.prepare(folder, parts, _kind(data), progress)
+    return Corpus(_name(data), prepared, folder, "; ".join(notes))
 
 
-def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callable[[], Iterator[Pair]]]:
+def _name(data: DataConfig) -> str:
+    """The name of the training text, for people."""
+    return str(data.train_tsv or data.train_source)
+
+
+def _parted(pairs: Callable[[], Iterator[Any]], path: Path) -> Parts:
     """Splits a training text into training and validation. Held out are the sources with the smallest
-    hashes, so that no sentence is in both."""
-    hashes = sorted(_hash(pair) for pair in pairs())
+    hashes, so that no sentence is in both; with several directions it is no target of training either."""
+    hashes = sorted(_hash(pair[0]) for pair in pairs())
     count = min(HELD_OUT, math.ceil(SHARE * len(hashes)))
     last = hashes[count - 1]
     if last == hashes[-1]:
@@ -199,40 +247,50 @@ def _parted(pairs: Callable[[], Iterator[Pair]], path: Path) -> dict[str, Callab
             "--data.validation-source and --data.validation-target, or --data.validation-tsv"
         )
     return {
-        "train": lambda: (pair for pair in pairs() if _hash(pair) > last),
-        "validation": lambda: (pair for pair in pairs() if _hash(pair) <= last),
+        "train": lambda: (pair for pair in pairs() if all(_hash(text) > last for text in _texts(pair))),
+        "validation": lambda: (pair for pair in pairs() if _hash(pair[0]) <= last),
     }
 
 
-def _hash(pair: Pair) -> bytes:
-    return hashlib.blake2b(pair[0].encode(), digest_size=8).digest()
+def _texts(pair: Pair | store.DirectedPair) -> tuple[str, ...]:
+    """The texts that are not in the validation if the pair is in the training."""
+    return pair[:2] if isinstance(pair, store.DirectedPair) else pair[:1]
 
 
-def _digest(pairs: Iterable[Pair]) -> str:
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _digest(pairs: Iterable[Any]) -> str:
     """A hash of sentence pairs in their order."""
     digest = hashlib.blake2b()
     for pair in pairs:
-        digest.update(repr(pair).encode())
+        digest.update(repr(tuple(pair)).encode())
     return digest.hexdigest()
 
 
-def _checked(pairs: Iterable[Pair], expected: str, path: Path) -> Iterator[Pair]:
+def _checked(pairs: Iterable[Any], expected: str, path: Path) -> Iterator[Any]:
     """Yields the pairs. Raises UserError at the end if their hash is not the expected one."""
     digest = hashlib.blake2b()
     for pair in pairs:
-        digest.update(repr(pair).encode())
+        digest.update(repr(tuple(pair)).encode())
         yield pair
     if digest.hexdigest() != expected:
         raise UserError(f"{path}: the text changed while it was read; run the same command again")
 
 
 def _files(data: DataConfig, split: str) -> list[Path]:
+    if data.directions and not has_columns(data, split):
+        several = (_files(of_direction(data, direction), split) for direction in data.pairs)
+        return list(dict.fromkeys(itertools.chain.from_iterable(several)))
     options = [getattr(data, f"{split}_{kind}") for kind in ("tsv", "source", "target")]
     return [Path(option) for option in options if option]
 
 
-def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None:
+def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
     """A function that reads the split's files, or None if none are given."""
+    if data.directions:
+        return _directed_reader(data, split)
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
@@ -242,6 +300,21 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Pair]] | None
         missing = "target" if source else "source"
         raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
     return (lambda: map(_visible, read_pairs(source, target))) if source else None
+
+
+def _directed_reader(data: DataConfig, split: str) -> Callable[[], Iterator[store.DirectedPair]] | None:
+    """As `_reader`, of several directions."""
+    readers = [_reader(of_direction(data, direction), split) for direction in data.pairs]
+    if has_columns(data, split):
+        return lambda: read_directed(getattr(data, f"{split}_tsv"), data.pairs)
+    if None in readers:
+        return None
+
+    def read() -> Iterator[store.DirectedPair]:
+        for direction, reader in zip(data.pairs, filter(None, readers), strict=True):
+            yield from directed(reader(), direction)
+
+    return read
 
 
 def _visible(pair: Pair) -> Pair:
@@ -307,11 +380,30 @@ def read_tsv(path: Path) -> Iterator[Pair]:
     Raises:
       UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
     """
+    for _, (source, target) in _columns(path, 2, "source, tab, target"):
+        yield source, target
+
+
+def read_directed(path: Path, directions: Sequence[Direction]) -> Iterator[store.DirectedPair]:
+    """Yields the pairs of a file with four columns: source, target, and their languages.
+
+    Raises:
+      UserError: as `read_tsv`, or a line is of another direction than these.
+    """
+    for number, (source, target, *languages) in _columns(path, 4, "source, target and their languages"):
+        if tuple(languages) not in directions:
+            raise UserError(
+                f"{path}, line {number}: {brief(':'.join(languages))} is not one of --data.directions"
+            )
+        yield store.DirectedPair(*_visible((source, target)), *languages)
+
+
+def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the columns of each line. Raises UserError if there is another number of them."""
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
-        if len(columns) != 2:
+        if len(columns) != count:
             raise UserError(
-                f"{path}, line {number}: {counted(len(columns), 'column')}; each line must be source, tab, "
-                "target"
+                f"{path}, line {number}: {counted(len(columns), 'column')}; each line must be {what}"
             )
-        yield columns[0], columns[1]
+        yield number, columns

@@ -1,8 +1,8 @@
 """BLEU, chrF and exact match, each with a signature of how it was computed."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transformer.runtime.errors import UserError
@@ -86,14 +86,26 @@ class Score:
     signature: str
     detail: str
     """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The scores of which it is the mean, by name."""
 
     def line(self, digits: int = 2) -> str:
         """For a table."""
         return f"{self.value:.{digits}f}   {self.signature}"
 
-    def as_dict(self) -> dict[str, float | str]:
+    def as_dict(self) -> Json:
         """For a JSON file."""
-        return asdict(self)
+        fields = asdict(self)
+        return fields if self.parts else {name: fields[name] for name in fields if name != "parts"}
+
+
+def mean_score(scores: Mapping[str, Score]) -> Score:
+    """The mean of scores, which all count the same, by the names of what they score."""
+    values = {name: score.value for name, score in scores.items()}
+    mean = sum(values.values()) / len(values)
+    signatures = dict.fromkeys(score.signature for score in scores.values())
+    detail = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+    return Score(mean, "; ".join(signatures), f"mean {mean:.2f} of {detail}", values)
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:

@@ -4,6 +4,7 @@ set."""
 import itertools
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -67,8 +68,10 @@ class Evaluator:
         outputs = self._decoded(variables, "validation", shown, request) if means else []
         if asked(request) or means is None:
             return None
+        evaluation = Evaluation(some, outputs if task.decodes else [], means)
         measure, score_of = next(iter(task.measures().items()))
-        score = score_of(Evaluation(some, outputs if task.decodes else [], means))
+        by_part = task.scores(evaluation) if task.parts(evaluation) else {}
+        score = by_part[measure] if by_part else score_of(evaluation)
         if not isinstance(score, Score):
             name = f"{type(task).__name__}.measures(): {measure.name}"
             raise UserError(f"{name} must give a Score, not {type(score).__name__}")
@@ -81,6 +84,7 @@ class Evaluator:
             "loss": means["loss"],
             **task.summary(means),
             measure.name: score.value,
+            **_of_parts(by_part),
             "merit": measure.merit(score.value),
             "measure": asdict(measure),
             "scored": f"{part}{len(records):,} {task.unit}",
@@ -114,7 +118,7 @@ class Evaluator:
         means = self._means(variables, splits[split], StopRequest()) or {}
         outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
         evaluation = Evaluation(records, outputs, means)
-        return split, records, {measure: score(evaluation) for measure, score in self.task.measures().items()}
+        return split, records, self.task.scores(evaluation)
 
     def exhibits(self, variables: Variables, request: StopRequest) -> list[Json]:
         """What the report shows of the first records of the validation that the task exhibits; none if a stop
@@ -157,6 +161,15 @@ class Evaluator:
             return [task.scored(best[0]) for best in until_stopped]
 
         return by_turns(records, decode)
+
+
+def _of_parts(scores: Mapping[Metric, Score]) -> dict[str, float]:
+    """Every mean, and the scores of which it is one, such as `bleu` and `bleu en to de`."""
+    numbers = {}
+    for measure, score in scores.items():
+        numbers[measure.name] = score.value
+        numbers |= {f"{measure.name} {name}": value for name, value in score.parts.items()}
+    return numbers
 
 
 def _sample(task: DecodingTask, record: Record, output: Any) -> Sample:

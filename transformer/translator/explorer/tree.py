@@ -116,7 +116,7 @@ def search_tree(
     forced = 0
     if isinstance(translator, Translator):
         phrases = {term: translator.task.term(term) for term in terms}
-        forced = len(translator.task.forced_ids) + len(translator.task.split_prefix(prefix)[0])
+        forced = len(translator.task.forced_ids(asked)) + len(translator.task.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.static(), translator.variables
